@@ -1,0 +1,43 @@
+# From a bare clone with Python >= 3.11: every target first makes its own environment in .venv, from constraints.txt.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := runs/demo
+
+.PHONY: demo test check fix bench pocket clean
+
+demo: $(READY)
+	mkdir -p $(DEMO)
+	$(BIN)/python examples/python_reference.py $(DEMO)/python-reference.txt
+	cd $(DEMO) && "$(abspath $(BIN))/runnel" find "When is the finally clause executed if a return statement is reached?" python-reference.txt
+	$(BIN)/python examples/stream_embedding.py $(DEMO)/python-reference.txt
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fix: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/bench.py
+
+# Trains the built-in model anew; hours. tools/train_pocket/README.md says what it reads and what it writes.
+pocket: $(READY)
+	$(BIN)/python -m tools.train_pocket
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"runnel needs Python >= 3.11, this is {sys.version}"'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) runs build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,68 @@
+"""One pass over a text of any length, in constant memory: its vector, its relevance, or the sentences that answer a query.
+
+The public names are `__all__`. They are imported on first use, so that `import runnel` costs nothing and never imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runnel.backbones.checkpoint import load_backbone
+    from runnel.backbones.state import State
+    from runnel.engine import Engine, Request, Result
+    from runnel.errors import RunnelError
+    from runnel.models.embedder import Embedder
+    from runnel.models.reranker import Reranker
+    from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.records import Document, Hit, Sentence
+    from runnel.text.templates import Template
+
+_HOMES = {
+    "Document": "runnel.records",
+    "Embedder": "runnel.models.embedder",
+    "Engine": "runnel.engine",
+    "Hit": "runnel.records",
+    "Request": "runnel.engine",
+    "Reranker": "runnel.models.reranker",
+    "Result": "runnel.engine",
+    "RunnelError": "runnel.errors",
+    "Sentence": "runnel.records",
+    "SentenceRetriever": "runnel.models.sentence_retriever",
+    "State": "runnel.backbones.state",
+    "Template": "runnel.text.templates",
+    "load_backbone": "runnel.backbones.checkpoint",
+}
+
+__all__ = [
+    "Document",
+    "Embedder",
+    "Engine",
+    "Hit",
+    "Request",
+    "Reranker",
+    "Result",
+    "RunnelError",
+    "Sentence",
+    "SentenceRetriever",
+    "State",
+    "Template",
+    "load_backbone",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("runnel")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'runnel' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,178 @@
+"""The contract of every backbone: packed token ids and a state in, hidden vectors and a state out.
+
+T  tokens in the packed batch        S  sequences in the packed batch        R  rows of a state pool
+D  width of the hidden vectors       L  layers                               V  rows of the embedding table
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from runnel.backbones.state import State
+from runnel.errors import InputError, StateError
+
+
+class FastPath(Protocol):
+    """Inference kernels of one backbone on one device: `Backbone.step` without autograd and without copies."""
+
+    def step(
+        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
+    ) -> Tensor: ...
+
+
+class Backbone(nn.Module, ABC):
+    """A recurrent language model without its LM head.
+
+    Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the state are fp32.
+
+    Sub-classes give `architecture`, the properties below and `_forward`; they do not override `forward` or `step`.
+    """
+
+    architecture: ClassVar[str]
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast: FastPath | None = None  # set by `prepare`, used by `step`
+        self._fingerprint: str | None = None
+
+    @abstractmethod
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of one sequence's state, layers first, e.g. {"conv": (L, C, w-1), "ssm": (L, H, P, N)}."""
+
+    @abstractmethod
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Embedded tokens (T, D) through all layers and the final norm; differentiable; `state` is left unchanged."""
+
+    @abstractmethod
+    def embed(self, ids: Tensor) -> Tensor:
+        """Token embeddings (T, D) fp32 of ids (T,)."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Build `self.fast` for the present device and dtype, where there are kernels for it."""
+
+    # ---- the public calls ------------------------------------------------------------------------------------------
+
+    def forward(
+        self, ids: Tensor, cu_seqlens: Tensor | None = None, state: State | None = None, added: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read packed sequences.
+
+        Args:
+            ids: (T,) int32 or int64 token ids, sequences end to end without padding.
+            cu_seqlens: (S+1,) int, cumulative lengths starting at 0 and ending at T; default: one sequence. Empty
+                sequences are allowed.
+            state: states of the S sequences to continue; default: all start from zero. Left unchanged.
+            added: (T, D) vectors added to the token embeddings.
+
+        Returns:
+            hidden (T, D) fp32, and the state (S rows) after the last token of each sequence.
+        """
+        cu_seqlens = self._check(ids, cu_seqlens, state)
+        if torch.is_grad_enabled() or self.fast is None:
+            hidden = self.embed(ids) if added is None else self.embed(ids) + added
+            hidden, new = self._forward(hidden, cu_seqlens, state)
+            base = torch.zeros(len(new), dtype=torch.int64) if state is None else state.tokens
+            new.tokens = base + cu_seqlens.diff().to(base)
+            return hidden, new
+        rows = torch.arange(cu_seqlens.numel() - 1)
+        pool = self.new_state(rows.numel()) if state is None else state.clone()
+        return self.step(ids, cu_seqlens, pool, rows, rows, added), pool
+
+    def step(
+        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None = None
+    ) -> Tensor:
+        """One step of the engine, without autograd: like `forward`, with states kept in a pool that is updated in place.
+
+        Args:
+            pool: R rows of state.
+            read_rows: (S,) int64, the pool row where each sequence's state is; -1: start from zero.
+            write_rows: (S,) int64, the pool row its end state goes to; -1: the end state is not wanted. Several
+                sequences may read one row (a fork without a copy) but no row may be written by one sequence and read
+                or written by another.
+
+        Returns:
+            hidden (T, D) fp32.
+        """
+        with torch.inference_mode():
+            if self.fast is not None:
+                hidden = self.fast.step(ids, cu_seqlens, pool, read_rows, write_rows, added)
+            else:
+                hidden = self._step(ids, cu_seqlens, pool, read_rows, write_rows, added)
+            writes = write_rows >= 0
+            if writes.any():
+                before = torch.where(read_rows >= 0, pool.tokens[read_rows.clamp(min=0)], 0)
+                pool.tokens[write_rows[writes]] = (before + cu_seqlens.diff().to(before))[writes]
+            return hidden
+
+    def _step(
+        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
+    ) -> Tensor:
+        fresh = read_rows < 0
+        state = pool.select(read_rows.clamp(min=0)) if not bool(fresh.all()) else None
+        if state is not None:
+            for tensor in state.tensors.values():
+                tensor[fresh] = 0
+        hidden = self.embed(ids) if added is None else self.embed(ids) + added
+        hidden, new = self._forward(hidden, cu_seqlens, state)
+        kept = write_rows >= 0
+        for name, tensor in new.tensors.items():
+            pool[name][write_rows[kept]] = tensor[kept]
+        return hidden
+
+    def new_state(self, rows: int) -> State:
+        """A zero state of `rows` sequences, fp32."""
+        tensors = {name: torch.zeros(rows, *shape, device=self.device) for name, shape in self.state_shapes().items()}
+        return State(tensors, torch.zeros(rows, dtype=torch.int64))
+
+    # ---- facts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of fp32 state per sequence."""
+        return 4 * sum(torch.Size(shape).numel() for shape in self.state_shapes().values())
+
+    @property
+    @abstractmethod
+    def step_bytes_per_token(self) -> int:
+        """Bytes of working memory that `step` takes for each token of a step, rounded up."""
+
+    def fingerprint(self) -> str:
+        """Hex digest of the architecture and every weight; computed once. A saved state carries it."""
+        if self._fingerprint is None:
+            digest = hashlib.blake2b(self.architecture.encode(), digest_size=20)
+            for name, tensor in sorted(self.state_dict().items()):
+                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def _check(self, ids: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:
+        if ids.ndim != 1:
+            raise InputError(
+                f"ids must be packed into one dimension (T,), got shape {tuple(ids.shape)}; lay the sequences end to end"
+            )
+        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < self.vocab_size):
+            raise InputError(
+                f"token ids must lie in [0, {self.vocab_size}), got {int(ids.min())} to {int(ids.max())}; "
+                "is this the model's own tokenizer?"
+            )
+        if cu_seqlens is None:
+            cu_seqlens = torch.tensor([0, ids.numel()])
+        if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != ids.numel() or bool((cu_seqlens.diff() < 0).any()):
+            raise InputError(f"cu_seqlens must rise from 0 to the {ids.numel()} tokens in ids, got {cu_seqlens.tolist()[:8]}")
+        if state is not None and len(state) != cu_seqlens.numel() - 1:
+            raise StateError(f"the state has {len(state)} rows but cu_seqlens describes {cu_seqlens.numel() - 1} sequences")
+        return cu_seqlens

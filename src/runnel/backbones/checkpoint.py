@@ -1,0 +1,195 @@
+"""Load a backbone from any published checkpoint.
+
+    folder or hub id --find_folder--> folder --read_config, open_weights--> dict, {name: Stored}
+        --recognise--> architecture, config, tensors sorted --build--> Backbone, checked and in the wanted dtype
+
+Tensors are read one at a time and assigned, not copied into an initialised model: a checkpoint in the wanted dtype stays
+memory-mapped and takes its own size once. Every tensor of the file is used exactly once or named in an error; the only
+one left out knowingly is the LM head, which is no part of a backbone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint_configs import Config, parse_config
+from runnel.backbones.checkpoint_files import Stored, find_folder, from_tensors, open_weights, read_config, some
+from runnel.backbones.checkpoint_formats import recognise
+from runnel.backbones.mamba1 import Mamba1, Mamba1Config
+from runnel.backbones.mamba2 import Mamba2
+from runnel.errors import BackendUnavailable, CheckpointError, InputError, NumericalError
+from runnel.hardware import has_native_bf16
+
+__all__ = ["Checkpoint", "build_backbone", "load_backbone", "load_checkpoint", "resolve_folder"]
+
+resolve_folder = find_folder  # the name that models use
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+_STORED_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+# What runs as a matrix product or a table look-up takes the wanted dtype. All else (norms, conv, A_log, D, biases) is small,
+# enters exponentials or every token's recurrence, and stays fp32.
+_MATRICES = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint.
+
+    Args:
+        backbone: in evaluation mode, prepared for its device.
+        heads: further tensors, fp32: a single-pass scanner's "weight" (1, D) and "bias" (1,), or those of a runnel model folder.
+        layout: the format in words, e.g. "Mamba-2, state-spaces original layout".
+        folder: where it was read from.
+    """
+
+    backbone: Backbone
+    heads: dict[str, Tensor]
+    layout: str
+    folder: Path
+
+
+def load_backbone(
+    folder_or_hub_id: str | Path, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
+) -> Backbone:
+    """Load a backbone, recognised by what the folder holds.
+
+    Reads Mamba-1 and Mamba-2 as published by state-spaces (pytorch_model.bin), by transformers (safetensors, also sharded or
+    without the `backbone.` prefix) and by Mistral (Codestral, both forms), single-pass scanners, and runnel's own folders.
+
+    Args:
+        folder_or_hub_id: a local folder, or a hub id (owner/name), which is downloaded once and cached.
+        dtype: of linear layers and embedding: "auto" (bf16 where the processor computes it natively, else fp32), "float32",
+            "bfloat16", "float64" or the torch dtype. All else, the residual stream and the state are fp32 (fp64 with fp64).
+        device: "auto" (CUDA if there is one, else the CPU), or a device.
+
+    Raises:
+        CheckpointError: nothing there, damaged, of an unknown or refused kind, or a tensor is missing, unexpected or mis-shaped.
+        NumericalError: a weight is NaN or infinite.
+        BackendUnavailable: the device is not there.
+    """
+    return load_checkpoint(folder_or_hub_id, dtype=dtype, device=device).backbone
+
+
+def load_checkpoint(
+    folder_or_hub_id: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
+) -> Checkpoint:
+    """Like `load_backbone`, and gives the heads stored beside the backbone as well."""
+    target = _device(device)
+    wanted = _dtype(dtype, target)  # before any reading: these are cheap to get wrong
+    folder = find_folder(folder_or_hub_id)
+    found = recognise(read_config(folder), open_weights(folder), str(folder))
+    heads = {name: _read(name, stored, str(folder)).to(target, torch.float32) for name, stored in found.heads.items()}
+    backbone = _build(found.config, found.backbone, wanted, target, str(folder))
+    return Checkpoint(backbone, heads, found.layout, folder)
+
+
+def build_backbone(
+    architecture: str,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+) -> Backbone:
+    """A backbone from tensors in memory, checked as strictly as a file's.
+
+    Args:
+        architecture: `Backbone.architecture` of the class: "mamba1" or "mamba2".
+        config: as given by the config's `to_dict`.
+        tensors: by their names in the module; those that have the wanted dtype already are used as they are.
+        dtype: see `load_backbone`.
+        device: see `load_backbone`.
+    """
+    target = _device(device)
+    where = "the given model"
+    parsed = parse_config(architecture, config, where)
+    return _build(parsed, from_tensors(tensors, "memory"), _dtype(dtype, target), target, where)
+
+
+def _build(config: Config, stored: Mapping[str, Stored], dtype: torch.dtype, device: torch.device, where: str) -> Backbone:
+    with torch.device("meta"):  # names and shapes without memory or random numbers
+        backbone: Backbone = Mamba1(config) if isinstance(config, Mamba1Config) else Mamba2(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
+    _check_tensors(stored, expected, where)
+    small = torch.float64 if dtype == torch.float64 else torch.float32
+    tensors = {}
+    for name in expected:
+        target = dtype if name.endswith(_MATRICES) else small
+        tensors[name] = _read(name, stored[name], where).to(device, target).contiguous()
+    backbone.load_state_dict(tensors, strict=True, assign=True)
+    backbone.eval()
+    backbone.prepare()
+    return backbone
+
+
+def _check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Every tensor exactly once: all problems in one error, so that one look tells what the file is."""
+    problems = []
+    if missing := [name for name in expected if name not in stored]:
+        problems.append(f"missing {_tensors(missing)}")
+    if extra := sorted(stored.keys() - expected.keys()):
+        problems.append(f"unexpected {_tensors(extra)} in {stored[extra[0]].file}")
+    for name, shape in expected.items():
+        if name in stored and stored[name].shape != shape:
+            problems.append(f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file}, expected {shape}")
+    if problems:
+        raise CheckpointError(f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config or model")
+
+
+def _tensors(names: list[str]) -> str:
+    return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
+
+
+def _read(name: str, stored: Stored, where: str) -> Tensor:
+    """The tensor, after a look at every number in it."""
+    place = f"tensor {name!r} in {stored.file}"
+    try:
+        tensor = stored.read().detach()
+    except (OSError, RuntimeError, ValueError) as error:  # the file changed, or vanished, since it was opened
+        raise CheckpointError(f"{where}: cannot read {place}: {error}; copy the file again") from error
+    if tensor.dtype not in _STORED_DTYPES:
+        raise CheckpointError(
+            f"{where}: {place} is stored as {tensor.dtype}; quantised weights cannot be loaded, use the originals"
+        )
+    if tensor.numel():
+        low, high = torch.aminmax(tensor)  # both carry a NaN on; needs no memory beside the tensor
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise NumericalError(
+                f"{where}: {place} holds NaN or infinite numbers; the checkpoint is damaged or its training failed: use another"
+            )
+    return tensor
+
+
+def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.bfloat16 if device.type != "cpu" or has_native_bf16() else torch.float32
+    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found is None or found not in _DTYPES.values():
+        raise InputError(f'dtype must be "auto", {", ".join(map(repr, _DTYPES))} or that torch dtype, got {dtype!r}')
+    return found
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f'device must be "auto", "cpu", "cuda" or "cuda:1", got {device!r}') from error
+    if found.type == "cpu":
+        return found
+    if found.type != "cuda":
+        raise BackendUnavailable(f'runnel runs on "cpu" and "cuda", got the device {str(device)!r}')
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (found.index or 0) >= count:
+        raise BackendUnavailable(
+            f"the device {str(device)!r} is not there: torch sees {count} CUDA device(s); use device='cpu', "
+            "or install a CUDA build of torch"
+        )
+    return found

@@ -1,0 +1,56 @@
+"""What Mamba-1 and Mamba-2 share: the norm, linear layers in their own dtype, and the published initialisation.
+
+T tokens, D width, L layers, Di inner width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4  # the time steps that a fresh model starts with
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last dimension, in x's dtype (the fp32 residual stream)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
+def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """`layer(x)` computed in the weight's dtype (autocast may lower it further) and returned in x's dtype."""
+    bias = None if layer.bias is None else layer.bias.to(layer.weight.dtype)
+    return F.linear(x.to(layer.weight.dtype), layer.weight, bias).to(x.dtype)
+
+
+def stream_dtype(weight: Tensor) -> torch.dtype:
+    """Dtype of the residual stream and of the state: fp32 for every weight dtype but fp64."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
+
+
+def init_dt_bias(channels: int) -> Tensor:
+    """(channels,) biases whose softplus is log-uniform in [0.001, 0.1]."""
+    low, high = math.log(_DT_MIN), math.log(_DT_MAX)
+    dt = torch.exp(torch.rand(channels) * (high - low) + low).clamp(min=_DT_FLOOR)
+    return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus
+
+
+def init_embedding(embedding: nn.Embedding) -> None:
+    """Normal with deviation 0.02, as published."""
+    nn.init.normal_(embedding.weight, std=0.02)
+
+
+def init_out_proj(layer: nn.Linear, num_layers: int) -> None:
+    """Kaiming-uniform divided by sqrt(L), so that the residual stream does not grow with depth."""
+    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))
+    with torch.no_grad():
+        layer.weight /= math.sqrt(num_layers)

@@ -1,0 +1,177 @@
+"""Mamba-1: token ids -> hidden vectors.
+
+    T  tokens           S  sequences        L  layers         V  rows of the embedding table
+    D  hidden_size      Di inner_size = expand D              R  dt_rank
+    N  state_size       w  conv_width
+
+One block: u = norm(h); x, z = in_proj(u); x = silu(conv(x)); r, B, C = x_proj(x); dt = softplus(dt_proj(r));
+y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu and Dao, "Mamba", 2023.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, stream_dtype
+from runnel.backbones.state import State
+from runnel.errors import CheckpointError, InputError
+from runnel.ops import causal_conv1d, selective_scan
+from runnel.ops.backend import numba_problem
+
+_log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True)
+class Mamba1Config:
+    """Shape of a Mamba-1 backbone. `dt_rank` None: hidden_size / 16, rounded up, as published."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    state_size: int = 16
+    conv_width: int = 4
+    expand: int = 2
+    dt_rank: int | None = None
+    norm_eps: float = 1e-5
+    proj_bias: bool = False
+    conv_bias: bool = True
+
+    def __post_init__(self) -> None:
+        if self.dt_rank is None:
+            object.__setattr__(self, "dt_rank", -(-self.hidden_size // 16))
+        for name in ("vocab_size", "hidden_size", "num_layers", "state_size", "conv_width", "expand", "dt_rank"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def inner_size(self) -> int:
+        return self.expand * self.hidden_size
+
+    @property
+    def rank(self) -> int:
+        """`dt_rank` as a number."""
+        assert self.dt_rank is not None
+        return self.dt_rank
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Mamba1Config:
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names."""
+        known = {field.name for field in fields(cls)}
+        unknown, missing = sorted(set(values) - known), sorted(known - set(values))
+        if unknown or missing:
+            raise CheckpointError(f"a Mamba-1 config needs exactly {sorted(known)}; unknown: {unknown}, missing: {missing}")
+        return cls(**values)
+
+
+class Mamba1Mixer(nn.Module):
+    """The part of a block between its norm and the residual addition."""
+
+    def __init__(self, config: Mamba1Config) -> None:
+        super().__init__()
+        self.config = config
+        channels, states = config.inner_size, config.state_size
+        self.in_proj = nn.Linear(config.hidden_size, 2 * channels, bias=config.proj_bias)
+        self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
+        self.x_proj = nn.Linear(channels, config.rank + 2 * states, bias=False)
+        self.dt_proj = nn.Linear(config.rank, channels)
+        self.A_log = nn.Parameter(torch.arange(1, states + 1, dtype=torch.float32).log().repeat(channels, 1))
+        self.D = nn.Parameter(torch.ones(channels))
+        self.out_proj = nn.Linear(channels, config.hidden_size, bias=config.proj_bias)
+        nn.init.uniform_(self.dt_proj.weight, -(config.rank**-0.5), config.rank**-0.5)
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(init_dt_bias(channels))
+        init_out_proj(self.out_proj, config.num_layers)
+
+    def forward(self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """u (T, D), conv (S, Di, w-1), ssm (S, Di, N) -> out (T, D) and both new states, all in u's dtype."""
+        c = self.config
+        x, z = apply_linear(self.in_proj, u).chunk(2, dim=-1)
+        x, conv = causal_conv1d(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv, activation="silu")
+        low_rank, B, C = apply_linear(self.x_proj, x).split([c.rank, c.state_size, c.state_size], dim=-1)
+        weight = self.dt_proj.weight
+        dt = F.linear(low_rank.to(weight.dtype), weight).to(u.dtype) + self.dt_proj.bias  # the bias stays fp32
+        y, ssm = selective_scan(x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm)
+        return apply_linear(self.out_proj, y * F.silu(z)), conv, ssm
+
+
+class Mamba1Layer(nn.Module):
+    """Norm and mixer of one block; the caller adds the residual."""
+
+    def __init__(self, config: Mamba1Config) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mixer = Mamba1Mixer(config)
+
+
+class Mamba1(Backbone):
+    """A Mamba-1 backbone with fp32 weights, freshly initialised as published."""
+
+    architecture = "mamba1"
+
+    def __init__(self, config: Mamba1Config) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Mamba1Layer(config) for _ in range(config.num_layers))
+        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
+        init_embedding(self.embeddings)
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        c = self.config
+        return {"conv": (c.num_layers, c.inner_size, c.conv_width - 1), "ssm": (c.num_layers, c.inner_size, c.state_size)}
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        c = self.config
+        rows = 6 * c.hidden_size + 6 * c.inner_size + c.rank + 4 * c.state_size  # residual, norms, projections, conv, dt, y
+        scan = 0 if self.fast is not None else 8 * c.inner_size * (c.state_size + 1)  # plain torch: decays and states of a chunk
+        return 4 * (rows + scan)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.embeddings(ids).to(stream_dtype(self.embeddings.weight))
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        conv_states, ssm_states = [], []
+        for index, layer in enumerate(self.layers):
+            conv = None if state is None else state["conv"][:, index].to(hidden.dtype)
+            ssm = None if state is None else state["ssm"][:, index].to(hidden.dtype)
+            out, conv, ssm = layer.mixer(layer.norm(hidden), cu_seqlens, conv, ssm)
+            hidden = hidden + out
+            conv_states.append(conv)
+            ssm_states.append(ssm)
+        tensors = {"conv": torch.stack(conv_states, dim=1), "ssm": torch.stack(ssm_states, dim=1)}
+        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+
+    def prepare(self) -> None:
+        """Build the fused kernels' runner on CPU with fp32 or bf16 linear layers; elsewhere `step` runs `_forward`."""
+        self.fast = None
+        problem = self._kernel_problem()
+        if problem is not None:
+            _log.info("Mamba-1 runs in plain torch, because %s", problem)
+            return
+        from runnel.backbones.mamba1_cpu import Mamba1Cpu
+
+        self.fast = Mamba1Cpu(self)
+
+    def _kernel_problem(self) -> str | None:
+        """Why the fused CPU kernels cannot run, or None if they can."""
+        linear = [m.weight for layer in self.layers for m in layer.modules() if isinstance(m, nn.Linear)]
+        found = {(weight.device.type, weight.dtype) for weight in linear}
+        if found not in ({("cpu", torch.float32)}, {("cpu", torch.bfloat16)}):
+            return f"its linear layers are {found} (the kernels take all float32 or all bfloat16 on the CPU)"
+        if self.config.inner_size % 16:
+            return f"its inner width {self.config.inner_size} is not a multiple of 16"
+        return numba_problem()

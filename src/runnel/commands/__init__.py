@@ -1,0 +1,1 @@
+"""What the commands of `runnel` do; `runnel.cli` declares them."""

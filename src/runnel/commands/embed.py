@@ -1,0 +1,123 @@
+"""`runnel embed`: a vector for each row of a file."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.commands.display import Meter, note_compiling, print_json, say
+from runnel.commands.resume import finished, text_digest
+from runnel.commands.rows import read_rows
+from runnel.commands.vectors import FORMATS, Row, VectorLog
+from runnel.errors import InputError
+from runnel.records import Document
+
+if TYPE_CHECKING:
+    from runnel.models.embedder import Embedder
+
+
+def run(texts: str, to: str, *, model: str, as_query: bool, shard: str | None, max_tokens: int | None, as_json: bool) -> int:
+    """Embed the rows of `texts` into the file `to`, going on where an earlier run of the same command was stopped."""
+    out = Path(to)
+    part = _parse_shard(shard)
+    if out.suffix == ".parquet":
+        raise InputError(f"{to}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
+    if out.suffix not in FORMATS:
+        raise InputError(f"{to}: cannot write {out.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
+    if texts != "-":
+        Path(texts).open("rb").close()  # a missing file is told before the model is loaded
+    note_compiling()
+    from runnel.models.embedder import Embedder
+
+    embedder = Embedder.load(model)
+    settings = {
+        "model": model,
+        "fingerprint": embedder.model.backbone.fingerprint(),
+        "prompt": "query" if as_query else "document",
+        "max_tokens": max_tokens,
+        "shard": f"{part[0]}/{part[1]}",
+    }
+    facts = finished(out, settings)
+    if facts is not None:
+        say(f"note: {out} is finished already, {facts['count']:,} vectors")
+    else:
+        with VectorLog(out, embedder.dimension, settings) as log:
+            work = _Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
+            work.run(_take(read_rows(texts), part))
+            facts = log.finish()
+        _report(work, facts, max_tokens)
+    if as_json:
+        print_json({"out": to, **facts})
+    else:
+        sys.stdout.write(f"{to}: {facts['count']:,} vectors of {facts['dimension']} numbers\n")
+    return 0
+
+
+class _Work:
+    """The rows on their way through the embedder."""
+
+    def __init__(self, embedder: Embedder, log: VectorLog, *, prompt: str, max_tokens: int | None) -> None:
+        self._embedder, self._log = embedder, log
+        self._prompt = embedder.model.prompts.get(prompt, "")
+        self._max_tokens = max_tokens
+        self._waiting: deque[Row] = deque()  # rows whose vectors are being made
+        self.resumed = log.count
+        self.empty: list[str] = []
+
+    def run(self, documents: Iterator[Document]) -> None:
+        """Write a vector for each document that has none yet."""
+        with Meter("embedding") as meter:
+            vectors = self._embedder.encode_stream(
+                self._texts(documents), prompt=self._prompt or None, max_tokens=self._max_tokens, progress=meter.add
+            )
+            for vector in vectors:
+                self._log.add(self._waiting.popleft(), vector)
+
+    def _texts(self, documents: Iterator[Document]) -> Iterator[str]:
+        done = self._log.rows()
+        for document in documents:
+            if not document.text.strip():
+                self.empty.append(document.id)
+                continue
+            known = next(done, None)
+            row = Row(document.id, text_digest(document.text), known.cut if known else self._is_cut(document.text))
+            if known is None:
+                self._waiting.append(row)
+                yield document.text
+            elif known != row:
+                raise InputError(
+                    f"the input has changed since the work began: row {known.id!r} is now {row.id!r} or has another text; "
+                    f"remove {self._log.out}.part.json to start again"
+                )
+
+    def _is_cut(self, text: str) -> bool:
+        if self._max_tokens is None:
+            return False
+        return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self._max_tokens
+
+
+def _take(documents: Iterator[Document], part: tuple[int, int]) -> Iterator[Document]:
+    """Every n-th document, from the i-th."""
+    i, n = part
+    return (document for row, document in enumerate(documents) if row % n == i - 1)
+
+
+def _parse_shard(shard: str | None) -> tuple[int, int]:
+    if shard is None:
+        return 1, 1
+    i, slash, n = shard.partition("/")
+    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
+        raise InputError(f"--shard must be I/N with 1 <= I <= N, like 2/8, got {shard!r}")
+    return int(i), int(n)
+
+
+def _report(work: _Work, facts: dict[str, object], max_tokens: int | None) -> None:
+    if work.resumed:
+        say(f"note: went on after {work.resumed:,} vectors of an earlier run")
+    if work.empty:
+        say(f"warning: {len(work.empty):,} rows without text were left out, the first is {work.empty[0]!r}")
+    if facts["truncated"]:
+        say(f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {max_tokens} tokens")

@@ -1,0 +1,176 @@
+"""`runnel find`: the sentences of files that answer a query."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+
+from runnel.commands.display import Meter, describe, note_compiling, print_json, say, stdout_console
+from runnel.errors import InputError, ReadError
+from runnel.records import Sentence
+from runnel.text.reading import read_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from runnel.models.sentence_retriever import SentenceRetriever
+
+_BAR = 10  # characters of a full score bar
+_OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sentence with the place it was found in. `line` counts from 1."""
+
+    file: str
+    line: int
+    sentence: Sentence
+    before: str
+    after: str
+
+
+@dataclass
+class Searched:
+    """The files of one call: what was read, in which sentences, and what could not be read."""
+
+    found: list[Found] = field(default_factory=list)  # best first
+    files: list[dict[str, object]] = field(default_factory=list)
+    skipped: list[dict[str, object]] = field(default_factory=list)
+
+
+def run(query: str, files: Sequence[str], *, model: str, top_k: int, context: int, encoding: str | None, as_json: bool) -> int:
+    """Search `files`, print what is found, and return the exit code: 1 if a file could not be read."""
+    if not query.strip():
+        raise InputError("the query is empty; give the question or the words to look for")
+    searched = Searched()
+    texts = _texts(files, encoding, searched)
+    first = next(texts, None)
+    if first is not None:
+        note_compiling()
+        from runnel.models.sentence_retriever import SentenceRetriever
+
+        search(SentenceRetriever.load(model), query, chain([first], texts), searched, top_k=top_k, context=context)
+    if as_json:
+        sentences = [{"file": f.file, "line": f.line, **asdict(f.sentence)} for f in searched.found]
+        print_json({"query": query, "model": model, "sentences": sentences, "files": searched.files, "skipped": searched.skipped})
+    else:
+        show(stdout_console(), searched)
+    return 1 if searched.skipped else 0
+
+
+def search(
+    retriever: SentenceRetriever, query: str, texts: Iterable[tuple[str, str]], into: Searched, *, top_k: int, context: int
+) -> None:
+    """Read (file, text) pairs and keep the `top_k` best sentences of all, each with `context` sentences around it."""
+    reading: deque[tuple[str, str]] = deque()
+
+    def documents() -> Iterator[str]:
+        for file, text in texts:
+            reading.append((file, text))
+            yield text
+
+    with Meter("reading") as meter:
+        for scored in retriever.score_many(query, documents(), progress=meter):
+            file, text = reading.popleft()
+            into.files.append({"file": file, "characters": len(text), "sentences": len(scored)})
+            some = _best(file, text, scored, top_k, context)
+            into.found = sorted([*into.found, *some], key=lambda f: -f.sentence.score)[:top_k]  # stable: ties in file order
+
+
+def _best(file: str, text: str, scored: Sequence[Sentence], top_k: int, context: int) -> list[Found]:
+    best = sorted(scored, key=lambda s: (-s.score, s.index))[:top_k]
+    lines = _line_numbers(text, [s.start + len(s.text) - len(s.text.lstrip()) for s in best])
+    return [
+        Found(
+            file,
+            line,
+            sentence,
+            before=text[scored[max(0, sentence.index - context)].start : sentence.start],
+            after=text[sentence.end : scored[min(len(scored) - 1, sentence.index + context)].end],
+        )
+        for sentence, line in zip(best, lines, strict=True)
+    ]
+
+
+def _texts(files: Sequence[str], encoding: str | None, searched: Searched) -> Iterator[tuple[str, str]]:
+    """(name, text) of each file that can be read and is not empty; the others are told on stderr."""
+    for name in files:
+        shown = "(standard input)" if name == "-" else name
+        try:
+            text = read_text(name, encoding=encoding)
+        except ReadError as error:
+            say(f"error: {describe(error)}")
+            searched.skipped.append({"file": shown, "reason": describe(error)})
+            continue
+        if text.strip():
+            yield shown, text
+        else:
+            say(f"note: {shown} is empty")
+            searched.files.append({"file": shown, "characters": len(text), "sentences": 0})
+
+
+def show(console: Console, searched: Searched) -> None:
+    """Print each sentence within its context, under its place and a bar that shows the sigmoid of its score."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for rank, item in enumerate(searched.found, start=1):
+        head = Text(f"{rank:>2}. ")
+        head.append(f"{item.file}:{item.line}", style="bold cyan")
+        head.append(f"  characters {item.sentence.start}-{item.sentence.end}  ", style="dim")
+        head.append(_bar(_sigmoid(item.sentence.score)), style="green")
+        head.append(f" {item.sentence.score:.2f}", style="dim")
+        before, marked, after = _in_context(item)
+        body = Text(before, style="dim")
+        body.append(marked if console.is_terminal else f"»{marked}«", style="bold yellow not dim")
+        body.append(after)
+        console.print(head, soft_wrap=True)
+        console.print(Padding(body, (0, 0, 1, 4)))
+    read = [f for f in searched.files if f["sentences"]]
+    if read:
+        where = str(read[0]["file"]) if len(read) == 1 else f"{len(read):,} files"
+        sentences, characters = (sum(int(str(f[k])) for f in read) for k in ("sentences", "characters"))
+        console.print(f"{len(searched.found)} of {sentences:,} sentences ({characters:,} characters) in {where}", style="dim")
+
+
+def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:
+    """The line, from 1, of each character offset; one pass over the text."""
+    order = sorted(range(len(offsets)), key=offsets.__getitem__)
+    lines, line = [0] * len(offsets), 1
+    for before, now in pairwise([-1, *order]):
+        line += text.count("\n", 0 if before < 0 else offsets[before], offsets[now])
+        lines[now] = line
+    return lines
+
+
+def _in_context(item: Found) -> tuple[str, str, str]:
+    """The text before, in and after the sentence with line breaks undone except at blank lines, safe for a terminal."""
+    sentence = item.sentence.text
+    core = sentence.strip()
+    lead, tail = sentence.partition(core)[::2]
+    whole = _printable(item.before + lead) + _OPEN + _printable(core) + _CLOSE + _printable(tail + item.after)
+    flowed = "\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", whole.strip()))
+    before, _, rest = flowed.partition(_OPEN)
+    marked, _, after = rest.partition(_CLOSE)
+    return before, marked, after
+
+
+def _printable(text: str) -> str:
+    """Control characters would move the cursor or worse; private ones are our own marks."""
+    return "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text)
+
+
+def _sigmoid(score: float) -> float:
+    return 0.5 * (1 + math.tanh(score / 2))  # this form does not overflow
+
+
+def _bar(share: float) -> str:
+    """A bar of `_BAR` characters, filled to `share` (0 to 1) in eighths of a character."""
+    full, rest = divmod(round(share * _BAR * 8), 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(_BAR, "·")

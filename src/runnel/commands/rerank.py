@@ -1,0 +1,180 @@
+"""`runnel rerank`: documents in the order in which they answer a query, for one query or a file of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.commands.display import Meter, note_compiling, print_json, say, stdout_console
+from runnel.commands.resume import begin, beside, end, file_digest, finished
+from runnel.commands.rows import read_rows
+from runnel.errors import InputError
+from runnel.records import Hit
+
+if TYPE_CHECKING:
+    from runnel.models.memory import Memory
+    from runnel.models.reranker import Reranker
+
+_SHOWN = 160  # characters of a document on the terminal
+
+
+def one(query: str, documents: str, *, model: str, top_k: int | None, as_json: bool) -> int:
+    """Print the documents of a file, best first."""
+    rows = list(read_rows(documents))
+    hits: list[Hit] = []
+    if rows:
+        reranker = _load(model)
+        with Meter("reading") as meter:
+            hits = reranker.rank(query, rows, top_k, progress=meter.add)
+    else:
+        say(f"note: {documents} has no documents")
+    if as_json:
+        found = [{"rank": h.rank, "id": h.id, "score": h.score, "text": h.text} for h in hits]
+        print_json({"query": query, "model": model, "hits": found})
+        return 0
+    console = stdout_console()
+    for hit in hits:
+        text = " ".join((hit.text or "").split())
+        short = text if len(text) <= _SHOWN else text[:_SHOWN].rsplit(" ", 1)[0] + " ..."
+        console.print(f"{hit.rank:>3}. {hit.id}  {hit.score:.2f}", style="bold", markup=False)
+        console.print(f"     {short}", markup=False, soft_wrap=True)
+    return 0
+
+
+def many(
+    queries: str,
+    corpus: str,
+    run: str,
+    to: str,
+    *,
+    model: str,
+    top_k: int | None,
+    depth: int | None,
+    memory: str | None,
+    dtype: str,
+    as_json: bool,
+) -> int:
+    """Rerank the candidates of every query of a TREC run into a new run, a query at a time."""
+    out = Path(to)
+    asked = {row.id: row.text for row in read_rows(queries)}
+    candidates = read_run(run, depth)
+    strange = next((query for query in candidates if query not in asked), None)
+    if strange is not None:
+        raise InputError(
+            f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
+        )
+    reranker = _load(model)
+    settings = {
+        "model": model,
+        "fingerprint": reranker.model.backbone.fingerprint(),
+        "queries": file_digest(queries),
+        "corpus": file_digest(corpus),
+        "run": file_digest(run),
+        "top_k": top_k,
+        "depth": depth,
+        "dtype": dtype,
+    }
+    facts = finished(out, settings)
+    if facts is not None:
+        say(f"note: {out} is finished already")
+    else:
+        begin(out, settings)
+        part = beside(out, ".part")
+        done = _finished_queries(part)
+        if done:
+            say(f"note: going on after {len(done):,} queries of an earlier run")
+        left = {query: ids for query, ids in candidates.items() if query not in done}
+        # A memory on disk is recognised by its documents, all of them; in RAM only what is still needed is read.
+        texts = _texts(corpus, candidates if memory else left)
+        with Meter("reading") as meter:
+            ranker = _Ranker(reranker, texts, memory, dtype, meter)
+            with part.open("a", encoding="utf-8") as file:
+                for query, ids in left.items():
+                    hits = ranker.rank(asked[query], ids, top_k)
+                    file.write("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits))
+                    file.flush()
+        part.replace(out)
+        facts = {**settings, "count": len(candidates)}
+        end(out, facts)
+    if as_json:
+        print_json({"out": to, **facts})
+    else:
+        sys.stdout.write(f"{to}: {facts['count']:,} queries\n")
+    return 0
+
+
+class _Ranker:
+    """Ranks candidates from remembered documents; where the model reads the query first, from their texts."""
+
+    def __init__(self, reranker: Reranker, texts: Mapping[str, str], folder: str | None, dtype: str, meter: Meter) -> None:
+        self._reranker, self._texts, self._meter = reranker, texts, meter
+        self._memory: Memory | None = None
+        if reranker.document_first:
+            self._memory = reranker.remember(texts, folder, dtype, progress=meter.add)
+            meter.label = "ranking"
+
+    def rank(self, query: str, ids: Sequence[str], top_k: int | None) -> list[Hit]:
+        documents = {name: self._texts[name] for name in ids} if self._memory is None else self._memory.select(ids)
+        return self._reranker.rank(query, documents, top_k, progress=self._meter.add)
+
+
+def read_run(name: str, depth: int | None = None) -> dict[str, list[str]]:
+    """Query id -> document ids of a TREC run, best score first (ties by id), `depth` of them at most.
+
+    Raises:
+        InputError: a line does not have the six fields of a run.
+    """
+    scored: dict[str, list[tuple[float, str]]] = {}
+    with open(name, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.split()
+            if not fields:
+                continue
+            try:
+                query, _, document, _, score, _ = fields
+                scored.setdefault(query, []).append((-float(score), document))
+            except ValueError:
+                raise InputError(
+                    f"{name}, line {number}: expected the six fields of a TREC run (query Q0 document rank score tag), "
+                    f"got {line.strip()[:80]!r}"
+                ) from None
+    return {query: [document for _, document in sorted(pairs)[:depth]] for query, pairs in scored.items()}
+
+
+def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Texts of the candidates, in the order of the corpus."""
+    wanted = {name for ids in candidates.values() for name in ids}
+    texts = {row.id: row.text for row in read_rows(corpus) if row.id in wanted}
+    missing = sorted(wanted - set(texts))
+    if missing:
+        raise InputError(
+            f"{corpus} lacks {len(missing):,} of {len(wanted):,} candidates, the first is {missing[0]!r}; "
+            "give the corpus of this run"
+        )
+    return texts
+
+
+def _finished_queries(part: Path) -> set[str]:
+    """Queries already ranked in the part file. The last one may be incomplete: it is cut off and done again."""
+    if not part.exists():
+        return set()
+    done: dict[str, int] = {}  # query -> where it starts
+    at = 0
+    with part.open("rb") as file:
+        for line in file:
+            done.setdefault(line.split(b" ", 1)[0].decode(), at)
+            at += len(line)
+    if done:
+        last = list(done)[-1]
+        os.truncate(part, done.pop(last))
+    return set(done)
+
+
+def _load(model: str) -> Reranker:
+    note_compiling()
+    from runnel.models.reranker import Reranker
+
+    return Reranker.load(model)

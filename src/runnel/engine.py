@@ -1,0 +1,347 @@
+"""The engine: many texts of any length through one backbone, in steps of bounded size.
+
+Requests wait in a queue. Each step packs the next segments of several requests, up to `step_tokens` tokens, and runs
+them through all layers. A request that is not finished keeps its state in a row of a pool; a finished one leaves and
+new ones join at the next step. So memory depends on `step_tokens`, not on the lengths, and a short query never waits for
+a long document. Hidden vectors are handed to the request's reader as they appear and are not kept.
+
+    T  tokens of one request   n  tokens of one segment   D  width of hidden vectors   K  kinds of mark
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.state import State
+from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
+
+# Requests in flight beyond those in the present step: enough to fill a step with short texts of a few tokens.
+_WINDOW = 512
+
+
+class Reader(Protocol):
+    """What becomes of a request's hidden vectors."""
+
+    def read(self, start: int, hidden: Tensor) -> None:
+        """Take hidden vectors (n, D) fp32 of tokens [start, start + n); called in order, each token once."""
+
+    def result(self) -> Any:
+        """The outcome, asked for once, after the last token."""
+
+
+class AtPositions:
+    """A reader that keeps the hidden vectors at some positions: (len(positions), D)."""
+
+    def __init__(self, positions: Sequence[int] | np.ndarray) -> None:
+        self._positions = np.asarray(positions, dtype=np.int64)
+        self._order = np.argsort(self._positions, kind="stable")
+        self._kept: list[Tensor] = []
+        self._next = 0
+
+    def read(self, start: int, hidden: Tensor) -> None:
+        wanted = self._positions[self._order]
+        stop = int(np.searchsorted(wanted, start + hidden.shape[0]))
+        if stop > self._next:
+            self._kept.append(hidden[torch.from_numpy(wanted[self._next : stop] - start)])
+            self._next = stop
+
+    def result(self) -> Tensor:
+        out = torch.cat(self._kept) if self._kept else torch.empty(0, 0)
+        return out[torch.from_numpy(np.argsort(self._order))]
+
+
+@dataclass(eq=False)
+class Request:
+    """One text to read.
+
+    Args:
+        ids: (T,) token ids, T >= 1.
+        reader: takes the hidden vectors. Default: `AtPositions(positions)`.
+        positions: token positions whose hidden vectors are wanted; default the last one. Not together with `reader`.
+        state: the state (one row) to start from; it is not changed, and many requests may share it.
+        keep_state: also return the state after the last token.
+        marks: (T, K) float32, multiplied by the engine's `mark_vectors` and added to the embeddings.
+    """
+
+    ids: np.ndarray
+    reader: Reader | None = None
+    positions: Sequence[int] | None = None
+    state: State | None = None
+    keep_state: bool = False
+    marks: np.ndarray | None = None
+    _cancelled: bool = field(default=False, repr=False)
+
+    def cancel(self) -> None:
+        """Drop the request at the next step; its result is a `Cancelled` error. Safe from any thread."""
+        self._cancelled = True
+
+
+@dataclass(eq=False)
+class Result:
+    """The outcome of one request: `value` is what its reader returned; `error` is set instead where it failed."""
+
+    index: int
+    value: Any = None
+    state: State | None = None
+    error: Exception | None = None
+
+    def get(self) -> Any:
+        """`value`, or raise `error`."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class _Active:
+    """A request in flight: how far it has been read and the pool row of its state (-1: none)."""
+
+    __slots__ = ("done", "ids", "index", "reader", "request", "row")
+
+    def __init__(self, index: int, request: Request, ids: Tensor, reader: Reader) -> None:
+        self.index, self.request, self.ids, self.reader = index, request, ids, reader
+        self.done = 0
+        self.row = -1
+
+    @property
+    def left(self) -> int:
+        return self.ids.numel() - self.done
+
+
+class Engine:
+    """Runs requests through a backbone. Safe to call from several threads: steps take turns.
+
+    Args:
+        backbone: a prepared backbone (`load_backbone`).
+        step_tokens: tokens per step; more is a little faster and takes more memory.
+        memory_bytes: instead of `step_tokens`: the most memory that steps and states may take beyond the weights.
+        mark_vectors: (K, D) fp32, the directions in which `Request.marks` move the embeddings.
+
+    Raises:
+        InputError: a budget is not positive, or too small for one segment.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        step_tokens: int | None = None,
+        memory_bytes: int | None = None,
+        mark_vectors: Tensor | None = None,
+    ) -> None:
+        self.backbone = backbone
+        self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
+        self.mark_vectors = mark_vectors
+        self._lock = threading.Lock()
+        self._pool = backbone.new_state(1)
+        self._free = [0]
+
+    def map(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Iterator[Result]:
+        """Results in the order of the requests, which are drawn from the iterable as there is room.
+
+        `progress` is called after each step with the number of tokens just read. A request that fails gives a result
+        with `error` set and does not disturb the others. Closing the iterator drops what is unfinished.
+        """
+        waiting: dict[int, Result] = {}
+        wanted = 0
+        for result in self.as_completed(requests, progress, pending=waiting):
+            waiting[result.index] = result
+            while wanted in waiting:
+                yield waiting.pop(wanted)
+                wanted += 1
+
+    def as_completed(
+        self,
+        requests: Iterable[Request],
+        progress: Callable[[int], None] | None = None,
+        *,
+        pending: dict[int, Result] | None = None,
+    ) -> Iterator[Result]:
+        """Results as they finish; `Result.index` is the place of its request in the iterable.
+
+        `pending` holds results that the caller cannot use yet: while there are many, no new requests are drawn.
+        """
+        source = enumerate(requests)
+        active: deque[_Active] = deque()
+        exhausted = False
+        try:
+            while active or not exhausted:
+                while not exhausted and self._has_room(active, pending):
+                    drawn = next(source, None)
+                    if drawn is None:
+                        exhausted = True
+                        break
+                    started = self._start(*drawn)
+                    if isinstance(started, Result):
+                        yield started
+                    else:
+                        active.append(started)
+                if active:
+                    finished, tokens = self._step(active)
+                    if progress is not None:
+                        progress(tokens)
+                    yield from finished
+        finally:
+            with self._lock:
+                for item in active:
+                    self._release(item)
+
+    def run(self, requests: Sequence[Request], progress: Callable[[int], None] | None = None) -> list[Any]:
+        """The values of all requests, in order; the first error is raised."""
+        return [result.get() for result in self.map(requests, progress)]
+
+    # ---- scheduling ------------------------------------------------------------------------------------------------
+
+    def _has_room(self, active: deque[_Active], pending: dict[int, Result] | None) -> bool:
+        if len(active) >= _WINDOW or (pending is not None and len(pending) >= 8 * _WINDOW and active):
+            return False
+        # The oldest may be long and takes half a step; the rest should be able to fill the other half.
+        return sum(item.left for item in itertools.islice(active, 1, None)) < self.step_tokens
+
+    def _start(self, index: int, request: Request) -> _Active | Result:
+        try:
+            ids = torch.as_tensor(np.ascontiguousarray(request.ids, dtype=np.int64))
+            if ids.ndim != 1 or ids.numel() == 0:
+                raise InputError(f"a request needs token ids of shape (T,) with T >= 1, got shape {tuple(ids.shape)}")
+            if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
+                raise InputError(
+                    f"token ids must lie in [0, {self.backbone.vocab_size}), got {int(ids.min())} to {int(ids.max())}"
+                )
+            if request.marks is not None and request.marks.shape[0] != ids.numel():
+                raise InputError(f"marks must have one row per token ({ids.numel()}), got {request.marks.shape[0]}")
+            if request.state is not None and len(request.state) != 1:
+                raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
+            reader = request.reader or AtPositions(request.positions if request.positions is not None else [ids.numel() - 1])
+        except RunnelError as error:
+            return Result(index, error=error)
+        return _Active(index, request, ids, reader)
+
+    def _plan(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
+        """(request, tokens) of the next step: half for the oldest, then the shortest first, the rest to the oldest."""
+        oldest = active[0]
+        room = self.step_tokens
+        takes = {id(oldest): min(oldest.left, max(1, room // 2))}
+        room -= takes[id(oldest)]
+        for item in sorted(itertools.islice(active, 1, None), key=lambda a: a.left):
+            if room <= 0:
+                break
+            takes[id(item)] = min(item.left, room)
+            room -= takes[id(item)]
+        takes[id(oldest)] += min(room, oldest.left - takes[id(oldest)])
+        return [(item, takes[id(item)]) for item in active if id(item) in takes]
+
+    def _step(self, active: deque[_Active]) -> tuple[list[Result], int]:
+        """One step over some of `active`; finished and failed requests are removed from it."""
+        with self._lock:
+            finished = []
+            for item in [a for a in active if a.request._cancelled]:
+                active.remove(item)
+                finished.append(self._finish(item, error=Cancelled("the request was cancelled")))
+            if not active:
+                return finished, 0
+            plan = self._plan(active)
+            try:
+                hidden = self._read(plan)
+            except Exception:
+                for item, _ in plan:
+                    self._release(item)
+                raise
+            start = 0
+            for item, count in plan:
+                outcome = self._deliver(item, hidden[start : start + count])
+                start += count
+                if outcome is not None:
+                    active.remove(item)
+                    finished.append(outcome)
+            return finished, start
+
+    def _read(self, plan: list[tuple[_Active, int]]) -> Tensor:
+        read_rows, write_rows = [], []
+        for item, count in plan:
+            continues = item.row >= 0
+            if not continues and (item.request.state is not None or item.request.keep_state or count < item.left):
+                item.row = self._row(item.request.state)
+                continues = item.request.state is not None
+            read_rows.append(item.row if continues else -1)
+            write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
+        ids = torch.cat([item.ids[item.done : item.done + count] for item, count in plan])
+        cu_seqlens = torch.tensor([0, *itertools.accumulate(count for _, count in plan)])
+        return self.backbone.step(
+            ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), self._added(plan, ids.numel())
+        )
+
+    def _added(self, plan: list[tuple[_Active, int]], total: int) -> Tensor | None:
+        if self.mark_vectors is None or all(item.request.marks is None for item, _ in plan):
+            return None
+        marks = torch.zeros(total, self.mark_vectors.shape[0])
+        start = 0
+        for item, count in plan:
+            if item.request.marks is not None:
+                marks[start : start + count] = torch.as_tensor(item.request.marks[item.done : item.done + count])
+            start += count
+        return marks @ self.mark_vectors
+
+    def _deliver(self, item: _Active, hidden: Tensor) -> Result | None:
+        try:
+            if not bool(torch.isfinite(hidden).all()):
+                at = item.done + int((~torch.isfinite(hidden).all(dim=1)).nonzero()[0])
+                raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
+            item.reader.read(item.done, hidden)
+            item.done += hidden.shape[0]
+            return self._finish(item, value=item.reader.result()) if item.left == 0 else None
+        except Exception as error:  # one request's failure is its own result; the others go on
+            return self._finish(item, error=error)
+
+    def _finish(self, item: _Active, value: Any = None, error: Exception | None = None) -> Result:
+        state = None
+        if error is None and item.request.keep_state:
+            state = self._pool.select([item.row])
+        self._release(item)
+        return Result(item.index, value, state, error)
+
+    # ---- rows of the state pool ------------------------------------------------------------------------------------
+
+    def _row(self, state: State | None) -> int:
+        """A free row holding `state`, or zero tokens read; the pool doubles when it is full."""
+        if not self._free:
+            rows = len(self._pool)
+            self._pool = State.concatenate([self._pool, self.backbone.new_state(rows)])
+            self._free = list(range(rows, 2 * rows))
+        row = self._free.pop()
+        if state is not None:
+            for name, tensor in self._pool.tensors.items():
+                tensor[row] = state[name][0]
+        self._pool.tokens[row] = 0 if state is None else state.tokens[0]
+        return row
+
+    def _release(self, item: _Active) -> None:
+        if item.row >= 0:
+            self._free.append(item.row)
+            item.row = -1
+
+
+def _step_tokens(backbone: Backbone, step_tokens: int | None, memory_bytes: int | None) -> int:
+    if step_tokens is not None and memory_bytes is not None:
+        raise InputError("give step_tokens or memory_bytes, not both")
+    if memory_bytes is None:
+        tokens = 1024 if step_tokens is None else step_tokens
+        if tokens < 1:
+            raise InputError(f"step_tokens must be at least 1, got {tokens}")
+        return tokens
+    # Four rows of state: two requests in progress, one being forked, one being handed out.
+    fixed, each = 4 * backbone.state_bytes, backbone.step_bytes_per_token
+    tokens = (memory_bytes - fixed) // each
+    if tokens < 1:
+        raise InputError(
+            f"memory_bytes={memory_bytes:,} is too small: this model's states take {fixed:,} bytes and one token {each:,}; "
+            f"give at least {fixed + 64 * each:,}"
+        )
+    return int(min(tokens, 16384))

@@ -1,0 +1,266 @@
+"""Embedder: one vector for a text of any length, from one pass in constant memory.
+
+n  texts or spans   d  width of the vectors   T  tokens   D  width of hidden vectors
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.backbones.state import State
+from runnel.engine import AtPositions, Request
+from runnel.errors import InputError, StateError
+from runnel.models.base import Model, load_model
+from runnel.models.heads import MeanVector
+from runnel.models.readers import SpanMeans, WeightedMean
+
+log = logging.getLogger("runnel")
+
+
+class Embedder:
+    """Vectors for texts. Make one with `Embedder.load`.
+
+    >>> embedder = Embedder.load("pocket")                          # doctest: +SKIP
+    >>> embedder.encode(["first text", "second text"]).shape        # doctest: +SKIP
+    (2, 384)
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._head = model.head("embed")
+        self._pools_mean = isinstance(self._head, MeanVector)
+        self.truncated = 0  # texts cut by `max_tokens` in the last encode call
+
+    @classmethod
+    def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Embedder:
+        """Load "pocket", a model folder, a checkpoint, a sentence-transformers folder, or a hub id.
+
+        Raises:
+            CheckpointError: the model is not there or cannot embed.
+        """
+        return cls(load_model(name, dtype, device))
+
+    def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
+        """Write a model folder (see `Model.save`)."""
+        self.model.save(folder, weights=weights)
+
+    @property
+    def dimension(self) -> int:
+        """Width d of the vectors."""
+        return self._head.project.out_features if isinstance(self._head, MeanVector) else self.model.backbone.hidden_size
+
+    # ---- encode ----------------------------------------------------------------------------------------------------
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt: str | None = None,
+        max_tokens: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> np.ndarray:
+        """Unit vectors of texts, float32 (n, d); one string gives (d,).
+
+        Args:
+            texts: strings, or any iterable of them.
+            prompt: text put before each, or the name of one of the model's prompts.
+            max_tokens: cut longer texts to this many tokens; the number of cut texts is in `truncated`, with a warning.
+                By default nothing is cut.
+            progress: called after each step with the number of tokens just read.
+
+        Raises:
+            InputError: a text is not a string, or is empty.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], prompt=prompt, max_tokens=max_tokens, progress=progress)[0]
+        vectors = list(self.encode_stream(texts, prompt=prompt, max_tokens=max_tokens, progress=progress))
+        return np.stack(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
+
+    def encode_query(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
+        """`encode` with the model's query prompt, if it has one."""
+        return self.encode(texts, **({"prompt": self._prompt("query")} | options))  # type: ignore[arg-type]
+
+    def encode_document(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
+        """`encode` with the model's document prompt, if it has one."""
+        return self.encode(texts, **({"prompt": self._prompt("document")} | options))  # type: ignore[arg-type]
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str | None = None,
+        max_tokens: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[np.ndarray]:
+        """Like `encode`, as a generator: vectors (d,) in the order of `texts`, which may be endless.
+
+        Texts are drawn as there is room in the engine, a few hundred at most ahead of the results.
+        """
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
+        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
+        self.truncated = 0
+        requests = (self._request(text, prefix or "", max_tokens) for text in texts)
+        for result in self.model.engine.map(requests, progress):
+            yield self._vector(result.get())
+        if self.truncated:
+            log.warning("%d texts were cut to %s tokens", self.truncated, max_tokens)
+
+    def _request(self, text: str, prefix: str, max_tokens: int | None) -> Request:
+        if not isinstance(text, str):
+            raise InputError(f"texts must be strings, got {type(text).__name__}")
+        if not text.strip():
+            raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
+        ids = self.model.tokenizer.encode(prefix + text).ids
+        if max_tokens is not None and len(ids) > max_tokens:
+            ids = ids[:max_tokens]
+            self.truncated += 1
+        ids = self.model.templates["document"].render(self.model.tokenizer, document=ids).ids
+        if self._pools_mean:
+            return Request(ids, reader=WeightedMean(ids, self.model.weight, [slice(0, len(ids))]))
+        return Request(ids, reader=AtPositions([len(ids) - 1]))
+
+    def _vector(self, value: WeightedMean | Tensor) -> np.ndarray:
+        with torch.inference_mode():
+            pooled = value.means()[0] if isinstance(value, WeightedMean) else value[0]
+            assert pooled is not None
+            return self._head(pooled[None])[0].numpy()
+
+    def _prompt(self, name: str) -> str | None:
+        return name if name in self.model.prompts else None
+
+    # ---- many vectors from one pass ------------------------------------------------------------------------------------
+
+    def encode_spans(self, text: str, spans: Sequence[tuple[int, int]] | np.ndarray, *, prompt: str | None = None) -> np.ndarray:
+        """A vector for each [start, end) character span, float32 (len(spans), d), all from one pass over `text`.
+
+        Each is conditioned on everything before it. A span's tokens are those that start inside it. Mean-pooling models
+        average the span's own hidden vectors; end-vector models take the hidden vector at the span's last token.
+
+        Raises:
+            InputError: a span lies outside the text, is empty or holds no token.
+        """
+        spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+        if not len(spans):
+            return np.empty((0, self.dimension), dtype=np.float32)
+        bad = np.flatnonzero((spans[:, 0] < 0) | (spans[:, 1] > len(text)) | (spans[:, 0] >= spans[:, 1]))
+        if len(bad):
+            raise InputError(f"span {spans[bad[0]].tolist()} is not inside the text of {len(text)} characters, or is empty")
+        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
+        encoded = self.model.tokenizer.encode((prefix or "") + text)
+        rendered = self.model.templates["document"].render(self.model.tokenizer, document=encoded.ids)
+        offset, shift = rendered.slices["document"].start, len(prefix or "")
+        starts = np.searchsorted(encoded.starts, spans[:, 0] + shift) + offset
+        ends = np.searchsorted(encoded.starts, spans[:, 1] + shift) + offset
+        empty = np.flatnonzero(starts >= ends)
+        if len(empty):
+            raise InputError(f"span {spans[empty[0]].tolist()} ({text[slice(*spans[empty[0]])]!r}) holds no token; widen it")
+        reader = SpanMeans(rendered.ids, self.model.weight, starts, ends) if self._pools_mean else AtPositions(ends - 1)
+        pooled = self.model.engine.run([Request(rendered.ids, reader=reader)])[0]
+        with torch.inference_mode():
+            return self._head(pooled).numpy()
+
+    # ---- streams -------------------------------------------------------------------------------------------------------
+
+    def stream(self, *, prompt: str | None = None) -> Stream:
+        """A text that arrives in pieces; see `Stream`."""
+        stream = Stream(self)
+        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
+        if prefix:
+            stream.feed(prefix)
+        return stream
+
+    def load_stream(self, path: str | Path) -> Stream:
+        """Continue a stream written by `Stream.save`.
+
+        Raises:
+            StateError: damaged, or written by another model.
+        """
+        return Stream._load(self, path)
+
+
+class Stream:
+    """The embedding of a text that is still being written, in constant memory.
+
+    `feed` any number of pieces, ask for `embedding()` at any time: it equals `embedder.encode` of all text so far (the end
+    marker and the last unsettled word are read on a copy of the state, so feeding can go on). `tokens` counts what has
+    been read.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._model = embedder.model
+        self._tokens = embedder.model.tokenizer.stream()
+        self._state = embedder.model.backbone.new_state(1)
+        width = embedder.model.backbone.hidden_size
+        self._sum = torch.zeros(width, dtype=torch.float64)
+        self._total = 0.0
+        before = embedder.model.templates["document"].before("document").render(embedder.model.tokenizer).ids
+        self._advance(np.asarray(before, dtype=np.int64))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read so far, the begin marker included, the unsettled end of the text not."""
+        return int(self._state.tokens[0])
+
+    def feed(self, text: str) -> Stream:
+        """Read more text. Words may be split between pieces."""
+        self._advance(self._tokens.feed(text).ids)
+        return self
+
+    def embedding(self) -> np.ndarray:
+        """float32 (d,), unit length.
+
+        Raises:
+            InputError: nothing but white space has been fed.
+        """
+        model = self._model
+        rest = self._tokens.peek().ids
+        tail = model.templates["document"].starting_at("document").render(model.tokenizer, document=rest).ids
+        if self.tokens + len(rest) <= len(model.templates["document"].before("document").render(model.tokenizer).ids):
+            raise InputError("nothing but white space has been fed to this stream; feed() some text first")
+        fork = Stream.__new__(Stream)
+        fork._model, fork._embedder, fork._state = model, self._embedder, self._state.clone()
+        fork._sum, fork._total = self._sum.clone(), self._total
+        end = fork._advance(np.asarray(tail))
+        with torch.inference_mode():
+            pooled = (fork._sum / fork._total).float() if self._embedder._pools_mean else end
+            return self._embedder._head(pooled[None])[0].numpy()
+
+    def save(self, path: str | Path) -> None:
+        """Write everything needed to continue later to one safetensors file (atomically)."""
+        pending = torch.tensor(list(self._tokens.pending.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+        extra = {"sum": self._sum, "total": torch.tensor([self._total], dtype=torch.float64), "pending": pending}
+        extra["characters"] = torch.tensor([self._tokens.offset])
+        self._state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
+
+    @classmethod
+    def _load(cls, embedder: Embedder, path: str | Path) -> Stream:
+        state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
+        if "pending" not in extra:
+            raise StateError(f"{path} is a saved state but not of an embedding stream; use the call that matches what wrote it")
+        stream = cls(embedder)
+        stream._state, stream._sum, stream._total = state, extra["sum"], float(extra["total"][0])
+        pending = bytes(extra["pending"].tolist()).decode("utf-8", "surrogatepass")
+        stream._tokens = embedder.model.tokenizer.stream(pending=pending, offset=int(extra["characters"][0]))
+        return stream
+
+    def _advance(self, ids: np.ndarray) -> Tensor:
+        """Read ids in segments; the hidden vector at the last one is returned."""
+        hidden = torch.empty(0)
+        row = torch.zeros(1, dtype=torch.int64)
+        size = self._model.engine.step_tokens
+        tensor = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        for start in range(0, len(tensor), size):
+            piece = tensor[start : start + size]
+            hidden = self._model.backbone.step(piece, torch.tensor([0, len(piece)]), self._state, row, row)
+            weight = self._model.weight[piece]
+            self._sum += (weight @ hidden).double()
+            self._total += float(weight.sum())
+        return hidden[-1] if len(hidden) else hidden

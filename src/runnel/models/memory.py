@@ -1,0 +1,183 @@
+"""Remembered documents: the state after each document, kept so that a query costs only its own tokens.
+
+On disk a memory is a folder of blocks (safetensors, a few hundred documents each) and `memory.json`; blocks appear whole or
+not at all, so interrupted work goes on where it stopped. In RAM it is the same blocks in a list.
+
+    n  documents of a block   L  layers   D  width of hidden vectors
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from runnel.backbones.state import State
+from runnel.errors import InputError, StateError
+
+Precision = Literal["fp32", "bf16", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
+_FORMAT = "runnel-memory-1"
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """One document as a reranker remembers it: its state, the mean of its hidden vectors (D,), its distinct token ids."""
+
+    id: str
+    text: str | None
+    state: State
+    mean: Tensor
+    unique_ids: np.ndarray
+
+
+class Memory:
+    """Remembered documents, in order. Made by `Reranker.remember`, read by `Reranker.rank`."""
+
+    def __init__(self, precision: Precision, fingerprint: str, folder: Path | None = None) -> None:
+        self.precision, self.fingerprint, self.folder = precision, fingerprint, folder
+        self._blocks: list[Path | dict[str, Tensor]] = []
+        self._names: list[list[str]] = []
+        self._texts: list[list[str]] = []
+        self._digests: list[str] = []
+
+    def __len__(self) -> int:
+        return sum(len(names) for names in self._names)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all blocks, in RAM or on disk."""
+        return sum(
+            b.stat().st_size if isinstance(b, Path) else sum(t.numel() * t.element_size() for t in b.values())
+            for b in self._blocks
+        )
+
+    def __iter__(self) -> Iterator[Remembered]:
+        """The documents, block by block: a memory larger than RAM is read in pieces."""
+        for block, names, texts in zip(self._blocks, self._names, self._texts, strict=True):
+            tensors = _read_block(block) if isinstance(block, Path) else block
+            stops = tensors["unique.stops"].tolist()
+            for i, (name, text) in enumerate(zip(names, texts, strict=True)):
+                start = stops[i - 1] if i else 0
+                state = State(_unpack(tensors, i), tensors["tokens"][i : i + 1])
+                yield Remembered(name, text, state, tensors["mean"][i].float(), tensors["unique.ids"][start : stops[i]].numpy())
+
+    def has(self, block: int, digest: str) -> bool:
+        """Whether that block is there already and holds exactly these documents."""
+        return block < len(self._digests) and self._digests[block] == digest
+
+    def add(self, documents: Sequence[Remembered], digest: str) -> None:
+        """Append a block; with a folder it is on disk, whole, when this returns."""
+        tensors = _pack(documents, self.precision)
+        if self.folder is None:
+            self._blocks.append(tensors)
+        else:
+            path = self.folder / f"block-{len(self._blocks):06d}.safetensors"
+            save_file(tensors, path.with_suffix(".partial"))
+            path.with_suffix(".partial").replace(path)
+            self._blocks.append(path)
+        self._names.append([d.id for d in documents])
+        self._texts.append([d.text or "" for d in documents])
+        self._digests.append(digest)
+        if self.folder is not None:
+            self._write_index()
+
+    def truncate(self, blocks: int) -> None:
+        """Forget all blocks from number `blocks` on."""
+        for block in self._blocks[blocks:]:
+            if isinstance(block, Path):
+                block.unlink(missing_ok=True)
+        for values in (self._blocks, self._names, self._texts, self._digests):
+            del values[blocks:]
+        if self.folder is not None:
+            self._write_index()
+
+    def _write_index(self) -> None:
+        assert self.folder is not None
+        index: dict[str, object] = {"format": _FORMAT, "precision": self.precision, "fingerprint": self.fingerprint}
+        index |= {"names": self._names, "texts": self._texts, "digests": self._digests}
+        partial = self.folder / "memory.json.partial"
+        partial.write_text(json.dumps(index))
+        partial.replace(self.folder / "memory.json")
+
+    @classmethod
+    def open(cls, folder: str | Path, *, fingerprint: str) -> Memory:
+        """Open a memory on disk.
+
+        Raises:
+            StateError: damaged, or written by another model.
+        """
+        folder = Path(folder)
+        try:
+            index = json.loads((folder / "memory.json").read_text())
+        except (OSError, ValueError) as error:
+            raise StateError(f"{folder} is not a memory of documents: {error}") from error
+        if index.get("format") != _FORMAT:
+            raise StateError(f"{folder} has memory format {index.get('format')!r}, expected {_FORMAT!r}")
+        if index["fingerprint"] != fingerprint:
+            raise StateError(
+                f"{folder} was remembered by another model (fingerprint {index['fingerprint'][:12]}, this model is "
+                f"{fingerprint[:12]}); "
+                "use the model that wrote it, or remember the documents again"
+            )
+        memory = cls(index["precision"], fingerprint, folder)
+        memory._names, memory._texts, memory._digests = index["names"], index["texts"], index["digests"]
+        memory._blocks = [folder / f"block-{i:06d}.safetensors" for i in range(len(memory._names))]
+        return memory
+
+
+def block_digest(documents: Sequence[tuple[str, str]]) -> str:
+    """Digest of (id, text) pairs, to recognise a block that is already there."""
+    return hashlib.blake2b(json.dumps(documents).encode(), digest_size=16).hexdigest()
+
+
+def check_precision(value: str) -> Precision:
+    """The value, if it names a precision of remembered states."""
+    for precision in PRECISIONS:
+        if value == precision:
+            return precision
+    raise InputError(f"dtype must be one of {', '.join(PRECISIONS)}, got {value!r}")
+
+
+def _read_block(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise StateError(f"cannot read remembered documents from {path}: {error}; remember them again") from error
+
+
+def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {
+        "tokens": torch.cat([d.state.tokens for d in documents]),
+        "mean": torch.stack([d.mean for d in documents]),
+        "unique.ids": torch.from_numpy(np.concatenate([d.unique_ids for d in documents])),
+        "unique.stops": torch.from_numpy(np.cumsum([len(d.unique_ids) for d in documents])),
+    }
+    for name in documents[0].state.tensors:
+        tensor = torch.cat([d.state[name] for d in documents])
+        if precision == "int8" and tensor.shape[-1] >= 16:  # short last dimensions (conv tails) are a few percent of the bytes
+            scale = (tensor.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=1e-30)
+            tensors[f"state.{name}"] = (tensor / scale).round().to(torch.int8)
+            tensors[f"scale.{name}"] = scale
+        else:
+            tensors[f"state.{name}"] = tensor if precision == "fp32" else tensor.to(torch.bfloat16)
+    return tensors
+
+
+def _unpack(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
+    out = {}
+    for key in tensors:
+        if key.startswith("state."):
+            name = key.removeprefix("state.")
+            value = tensors[key][row : row + 1].float()
+            out[name] = value * tensors[f"scale.{name}"][row : row + 1] if f"scale.{name}" in tensors else value
+    return out

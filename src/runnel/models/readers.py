@@ -1,0 +1,170 @@
+"""What the three models take from the hidden vectors as they stream out of the engine: sums, never the whole text.
+
+T  tokens of a request   n  tokens of one segment   D  width of hidden vectors   S  sentences or spans
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.models.heads import MatchScore
+
+
+class WeightedMean:
+    """Weighted means of hidden vectors over slices of a request, and the last hidden vector.
+
+    Args:
+        ids: (T,) token ids.
+        weight: (V,) weight of each id.
+        slices: token ranges [start, end), disjoint and in order.
+    """
+
+    def __init__(self, ids: np.ndarray, weight: Tensor, slices: list[slice]) -> None:
+        self._ids = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        self._weight = weight
+        self._slices = slices
+        self.sums: list[Tensor | None] = [None] * len(slices)
+        self.totals = [0.0] * len(slices)
+        self.end: Tensor | None = None
+
+    def read(self, start: int, hidden: Tensor) -> None:
+        stop = start + hidden.shape[0]
+        for i, part in enumerate(self._slices):
+            a, b = max(part.start, start), min(part.stop, stop)
+            if a < b:
+                weight = self._weight[self._ids[a:b]]
+                total = (weight @ hidden[a - start : b - start]).double()  # segments in fp32, their sum in fp64
+                before = self.sums[i]
+                self.sums[i] = total if before is None else before + total
+                self.totals[i] += float(weight.sum())
+        self.end = hidden[-1].clone()
+
+    def means(self) -> list[Tensor | None]:
+        """One (D,) fp32 mean per slice; None for an empty slice."""
+        return [None if s is None else (s / t).float() for s, t in zip(self.sums, self.totals, strict=True)]
+
+    def result(self) -> WeightedMean:
+        return self
+
+
+class SpanMeans:
+    """Weighted mean of each span of tokens, spans in any order and overlapping as they like.
+
+    Keeps the running sum at each span's two ends, so memory depends on the number of spans alone.
+    """
+
+    def __init__(self, ids: np.ndarray, weight: Tensor, starts: np.ndarray, ends: np.ndarray) -> None:
+        self._ids = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        self._weight = weight
+        self._bounds = np.unique(np.concatenate([starts, ends]))  # sorted token boundaries
+        self._starts, self._ends = starts, ends
+        self._next = 0
+        self._sum = torch.zeros(0, dtype=torch.float64)  # (D,) once the width is known
+        self._total = 0.0
+        self._sums: list[Tensor] = []
+        self._totals: list[float] = []
+
+    def read(self, start: int, hidden: Tensor) -> None:
+        stop = start + hidden.shape[0]
+        weight = self._weight[self._ids[start:stop]].double()
+        if self._sum.numel() != hidden.shape[1]:
+            self._sum = torch.zeros(hidden.shape[1], dtype=torch.float64)
+        at = start
+        while self._next < len(self._bounds) and self._bounds[self._next] <= stop:
+            self._advance(hidden, weight, start, at, bound := int(self._bounds[self._next]))
+            self._sums.append(self._sum.clone())
+            self._totals.append(self._total)
+            at = bound
+            self._next += 1
+        self._advance(hidden, weight, start, at, stop)
+
+    def _advance(self, hidden: Tensor, weight: Tensor, start: int, at: int, to: int) -> None:
+        if to > at:
+            part = weight[at - start : to - start]
+            self._sum += part @ hidden[at - start : to - start].double()
+            self._total += float(part.sum())
+
+    def result(self) -> Tensor:
+        """(S, D) fp32."""
+        sums, totals = torch.stack(self._sums), torch.tensor(self._totals, dtype=torch.float64)
+        a = torch.from_numpy(np.searchsorted(self._bounds, self._starts))
+        b = torch.from_numpy(np.searchsorted(self._bounds, self._ends))
+        return ((sums[b] - sums[a]) / (totals[b] - totals[a])[:, None]).float()
+
+
+class SentenceScores:
+    """The learned part of `MatchScore` for each sentence of a document, as its last token goes by.
+
+    Args:
+        ids: (T,) ids of the request.
+        weight: (V,) weight of each id in means.
+        bounds: (S+1,) token boundaries of the sentences within the request; sentence i is [bounds[i], bounds[i+1]).
+        query_mean: (D,) weighted mean of the query's hidden vectors.
+        head: the head, called with its lexical features set to zero (they are added when the document is known).
+    """
+
+    def __init__(self, ids: np.ndarray, weight: Tensor, bounds: np.ndarray, query_mean: Tensor, head: MatchScore) -> None:
+        self._ids = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        self._weight, self._bounds, self._query, self._head = weight, bounds, query_mean[None], head
+        self._sum = torch.zeros_like(query_mean)  # of the sentence that is open at a segment's end
+        self._total = 0.0
+        self._next = 0
+        self.scores = np.full(len(bounds) - 1, np.nan, dtype=np.float32)  # nan: a sentence without tokens
+
+    def read(self, start: int, hidden: Tensor) -> None:
+        first, stop = self._next, start + hidden.shape[0]
+        a = max(int(self._bounds[0]), start)
+        if a >= stop or first >= len(self.scores):
+            return
+        last = int(np.searchsorted(self._bounds, stop, side="right")) - 1  # sentences [first, last) are complete
+        inside = np.searchsorted(self._bounds, np.arange(a, stop), side="right") - 1 - first
+        index = torch.from_numpy(inside)
+        rows = last - first + 1
+        weight = self._weight[self._ids[a:stop]]
+        kept = hidden[a - start :]
+        sums = torch.zeros(rows + 1, hidden.shape[1]).index_add_(0, index.clamp(max=rows), kept * weight[:, None])
+        totals = torch.zeros(rows + 1).index_add_(0, index.clamp(max=rows), weight)
+        sums[0] += self._sum
+        totals[0] += self._total
+        if last > first:
+            ends = torch.from_numpy(self._bounds[first + 1 : last + 1] - 1 - start)
+            full = totals[: last - first] > 0
+            mean = sums[: last - first][full] / totals[: last - first][full, None]
+            lexical = torch.zeros(mean.shape[0], self._head.lexical_weight.numel())
+            scores = self._head(mean, hidden[ends[full]], self._query.expand_as(mean), lexical)
+            self.scores[np.arange(first, last)[full.numpy()]] = scores.numpy()
+        self._sum, self._total, self._next = sums[rows - 1].clone(), float(totals[rows - 1]), last
+
+    def result(self) -> np.ndarray:
+        return self.scores
+
+
+def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
+    """What exact matches alone say of each sentence: (S, 2) float32.
+
+    Column 0: share of the query's static idf that the sentence contains. Column 1: BM25 (k1 0.9, b 0.4) with the
+    sentences of this document as the collection, divided by the sum of the query's idf in it.
+
+    Args:
+        ids: (T,) ids of the request; bounds: (S+1,) token boundaries of the sentences; query_ids: ids of the query.
+        idf: (V,) static table.
+    """
+    terms = np.unique(query_ids)
+    count = len(bounds) - 1
+    document = ids[bounds[0] : bounds[-1]]
+    where = np.searchsorted(terms, document)
+    where[where == len(terms)] = 0
+    hits = np.flatnonzero(terms[where] == document)
+    sentence = np.searchsorted(bounds, hits + bounds[0], side="right") - 1
+    tf = np.zeros((count, len(terms)), dtype=np.float32)
+    np.add.at(tf, (sentence, where[hits]), 1.0)
+    present = tf > 0
+    static = idf[terms]
+    df = present.sum(axis=0)
+    dynamic = np.log1p((count - df + 0.5) / (df + 0.5))
+    lengths = np.diff(bounds).astype(np.float32)
+    norm = 0.9 * (0.6 + 0.4 * lengths / max(float(lengths.mean()), 1.0))
+    bm25 = (tf * 1.9 / (tf + norm[:, None] + 1e-9)) @ dynamic
+    return np.stack([present @ static / (static.sum() + 1e-6), bm25 / (dynamic.sum() + 1e-6)], axis=1).astype(np.float32)

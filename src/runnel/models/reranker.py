@@ -1,0 +1,263 @@
+"""Reranker: how well each document answers a query, read as one text.
+
+With a template that puts the document first (papers B and C), the state after a document can be remembered, and each new
+query costs its own tokens only; the scores are those of reading the whole pair. With the query first, its state is
+computed once and forked over the documents.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.backbones.state import State
+from runnel.engine import AtPositions, Request
+from runnel.errors import InputError
+from runnel.models.base import Model, load_model
+from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore
+from runnel.models.memory import Memory, Remembered, block_digest, check_precision
+from runnel.models.readers import WeightedMean
+from runnel.records import Document, Hit
+
+_BLOCK = 128  # documents remembered between two writes to disk
+
+
+class Reranker:
+    """Relevance scores of documents for a query. Make one with `Reranker.load`.
+
+    Scores are logits: any real number, higher is better, comparable for one query.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._head = model.head("rerank")
+        self._template = model.templates["rerank"]
+        self._document_first = self._template.fields[0] == "document"
+        self._matches = isinstance(self._head, MatchScore)
+
+    @classmethod
+    def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Reranker:
+        """Load "pocket", a model folder with a rerank head, or a hub id.
+
+        Raises:
+            CheckpointError: the model is not there or has no rerank head.
+        """
+        return cls(load_model(name, dtype, device))
+
+    def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
+        """Write a model folder (see `Model.save`)."""
+        self.model.save(folder, weights=weights)
+
+    def score(
+        self,
+        query: str,
+        documents: Sequence[str] | Memory,
+        *,
+        progress: Callable[[int], None] | None = None,
+        max_tokens: int | None = None,
+    ) -> np.ndarray:
+        """Scores float32 (n,) of documents, or of a memory's documents, in their order.
+
+        Args:
+            max_tokens: cut documents so that query and document together keep to this many tokens (never the query);
+                default: nothing is cut. Cut documents are counted in a warning.
+
+        Raises:
+            InputError: the query is empty.
+            StateError: the memory belongs to another model.
+        """
+        if not query.strip():
+            raise InputError("the query is empty; give the words to look for")
+        if isinstance(documents, str):
+            raise InputError("documents must be a sequence of strings, got one string; put it in a list")
+        requests = (
+            self._from_memory(query, documents)
+            if isinstance(documents, Memory)
+            else self._from_texts(query, documents, max_tokens)
+        )
+        scores = [self._score(result.get()) for result in self.model.engine.map(requests, progress)]
+        return np.array(scores, dtype=np.float32)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str] | Mapping[str, str] | Sequence[Document] | Memory,
+        top_k: int | None = None,
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Hit]:
+        """Documents best first, ties in their given order.
+
+        Args:
+            documents: strings (ids are their places "0", "1", ...), {id: text}, `Document`s, or a `Memory`.
+            top_k: how many to return; default all.
+        """
+        if top_k is not None and top_k < 1:
+            raise InputError(f"top_k must be at least 1, got {top_k}")
+        if isinstance(documents, Memory):
+            pairs = [
+                (name, text)
+                for names, texts in zip(documents._names, documents._texts, strict=True)
+                for name, text in zip(names, texts, strict=True)
+            ]
+            scores = self.score(query, documents, progress=progress)
+        else:
+            pairs = _named(documents)
+            scores = self.score(query, [text for _, text in pairs], progress=progress)
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [Hit(pairs[i][0], float(scores[i]), rank, pairs[i][1]) for rank, i in enumerate(order, start=1)]
+
+    def remember(
+        self,
+        documents: Iterable[str] | Mapping[str, str] | Iterable[Document],
+        path: str | Path | None = None,
+        dtype: str = "int8",
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> Memory:
+        """Read documents once and keep their states for any number of queries.
+
+        Args:
+            path: a folder; default: in RAM. Documents already remembered there, in the same order, are not read again,
+                so an interrupted call can simply be repeated.
+            dtype: "int8" (one scale per row of the state), "bf16" or "fp32" (scores equal whole pairs exactly).
+
+        Raises:
+            InputError: the model's template puts the query first, so nothing can be remembered; or an unknown dtype.
+            StateError: the folder holds a memory of another model or precision.
+        """
+        if not self._document_first:
+            raise InputError(
+                "this model's template puts the query first, so a document's state depends on it; nothing can be remembered"
+            )
+        precision = check_precision(dtype)
+        fingerprint = self.model.backbone.fingerprint()
+        memory = Memory(precision, fingerprint)
+        if path is not None and (Path(path) / "memory.json").exists():
+            memory = Memory.open(path, fingerprint=fingerprint)
+            if memory.precision != precision:
+                raise InputError(
+                    f"{path} holds {memory.precision} states, {precision} was asked for; "
+                    f"use another folder or dtype={memory.precision!r}"
+                )
+        elif path is not None:
+            Path(path).mkdir(parents=True, exist_ok=True)
+            memory = Memory(precision, fingerprint, Path(path))
+        source = iter(_named_stream(documents))
+        for block in itertools.count():
+            batch = list(itertools.islice(source, _BLOCK))
+            if not batch:
+                memory.truncate(block)
+                return memory
+            digest = block_digest(batch)
+            if not memory.has(block, digest):
+                memory.truncate(block)
+                memory.add([*self._remember(batch, progress)], digest)
+        raise AssertionError("unreachable")
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def _remember(self, batch: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> Iterator[Remembered]:
+        tokenizer, before = self.model.tokenizer, self._template.before("query")
+        encoded = [e.ids for e in tokenizer.encode_batch([text for _, text in batch])]
+        requests = []
+        for ids in encoded:
+            rendered = before.render(tokenizer, document=ids)
+            reader = WeightedMean(rendered.ids, self.model.weight, [slice(rendered.slices["document"].start, len(rendered.ids))])
+            requests.append(Request(rendered.ids, reader=reader, keep_state=True))
+        for (name, text), ids, result in zip(batch, encoded, self.model.engine.map(requests, progress), strict=True):
+            mean = result.get().means()[0]
+            mean = torch.zeros(self.model.backbone.hidden_size) if mean is None else mean
+            assert result.state is not None
+            yield Remembered(name, text, result.state, mean, np.unique(ids))
+
+    def _from_memory(self, query: str, memory: Memory) -> Iterator[Request]:
+        if memory.fingerprint != self.model.backbone.fingerprint():
+            raise InputError("this memory was made by another model; remember the documents again with this one")
+        query_ids = self.model.tokenizer.encode(query).ids
+        rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
+        tail = slice(rendered.slices["query"].start, len(rendered.ids))
+        for document in memory:
+            yield self._request(rendered.ids, tail, query_ids, document.unique_ids, document.mean, document.state)
+
+    def _from_texts(self, query: str, documents: Sequence[str], max_tokens: int | None) -> Iterator[Request]:
+        tokenizer = self.model.tokenizer
+        query_ids = tokenizer.encode(query).ids
+        start: State | None = None
+        template = self._template
+        if not self._document_first:
+            prefix = template.before("document").render(tokenizer, query=query_ids).ids
+            start = next(self.model.new_engine().map([Request(prefix, keep_state=True)])).state
+            template = template.starting_at("document")
+        for text in documents:
+            ids = tokenizer.encode(text).ids
+            fields = {"document": ids} if start is not None else {"query": query_ids, "document": ids}
+            rendered = template.render(tokenizer, **fields, max_tokens=max_tokens)
+            if start is not None:
+                yield Request(rendered.ids, state=start, reader=_Pair(AtPositions([len(rendered.ids) - 1])))
+                continue
+            place = rendered.slices["document"]
+            kept = rendered.ids[place]
+            tail = slice(rendered.slices["query"].start, len(rendered.ids))
+            yield self._request(rendered.ids, tail, query_ids, np.unique(kept), slice(place.start, tail.start), None)
+
+    def _request(
+        self,
+        ids: np.ndarray,
+        tail: slice,
+        query_ids: np.ndarray,
+        document_ids: np.ndarray,
+        document: Tensor | slice,
+        state: State | None,
+    ) -> Request:
+        """A request for one pair; `document` is its mean if remembered, else the slice of `ids` that holds it."""
+        if not self._matches or self.model.features is None:
+            return Request(ids, state=state, reader=_Pair(AtPositions([len(ids) - 1])))
+        idf = self.model.features.idf.numpy()
+        marks = np.zeros((len(ids), MARKS), dtype=np.float32)
+        place = slice(tail.start, tail.start + len(query_ids))
+        marks[place, MARK_QUERY] = 1
+        marks[place, MARK_MATCH] = idf[query_ids] * np.isin(query_ids, document_ids)
+        terms = np.unique(query_ids)
+        share = float(idf[terms[np.isin(terms, document_ids)]].sum() / (idf[terms].sum() + 1e-6))
+        slices = [tail] if isinstance(document, Tensor) else [document, tail]
+        reader = WeightedMean(ids, self.model.weight, slices)
+        mean = document if isinstance(document, Tensor) else None
+        return Request(ids, state=state, marks=marks, reader=_Pair(reader, share, mean))
+
+    def _score(self, pair: _Pair) -> float:
+        with torch.inference_mode():
+            if isinstance(pair.reader, AtPositions):
+                return float(self._head(pair.reader.result())[0])
+            means = pair.reader.means()
+            other = means[0] if pair.document_mean is None else pair.document_mean
+            mean, end = means[-1], pair.reader.end
+            assert mean is not None and end is not None
+            other = torch.zeros_like(mean) if other is None else other
+            return float(self._head(mean[None], end[None], other[None], torch.tensor([[pair.share]]))[0])
+
+
+class _Pair:
+    """A pair on its way through the engine: the reader, the share of query idf that matches, the remembered mean."""
+
+    def __init__(self, reader: AtPositions | WeightedMean, share: float = 0.0, document_mean: Tensor | None = None) -> None:
+        self.reader, self.share, self.document_mean = reader, share, document_mean
+        self.read = reader.read
+
+    def result(self) -> _Pair:
+        return self
+
+
+def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
+    items = documents.items() if isinstance(documents, Mapping) else enumerate(documents)
+    for name, item in items:
+        yield (item.id, item.text) if isinstance(item, Document) else (str(name), item)
+
+
+def _named(documents: Sequence[str] | Mapping[str, str] | Sequence[Document]) -> list[tuple[str, str]]:
+    return list(_named_stream(documents))

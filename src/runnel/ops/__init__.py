@@ -1,0 +1,8 @@
+"""Recurrences as pure functions: (packed tensors, cu_seqlens, state) -> (outputs, new state). No modules, no configuration."""
+
+from runnel.ops.causal_conv1d import causal_conv1d
+from runnel.ops.gated_rms_norm import gated_rms_norm
+from runnel.ops.selective_scan import selective_scan
+from runnel.ops.ssd import ssd
+
+__all__ = ["causal_conv1d", "gated_rms_norm", "selective_scan", "ssd"]

@@ -1,0 +1,61 @@
+"""Causal depthwise convolution over packed sequences, with an optional SiLU."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from runnel.errors import InputError
+from runnel.ops.backend import choose
+from runnel.ops.packed import boundaries, expect
+
+_NAME = "causal_conv1d"
+
+
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    state: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """y[t, c] = act(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c]); before a sequence's start, x comes from its state.
+
+    Args:
+        x: (T, C) fp64, fp32 or bf16; rows may be columns of a wider matrix (any row stride, not copied by the kernels).
+        weight: (C, w); the last tap meets the present token.
+        bias: (C,) or None.
+        cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
+        state: (S, C, w-1) the last w-1 inputs (before the activation) of each sequence, newest last; None: zeros.
+        activation: None or "silu".
+        backend: "auto" or one of `runnel.ops.backend.BACKENDS`.
+
+    Returns:
+        y (T, C) in x's dtype and the new state (S, C, w-1) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
+
+    Raises:
+        InputError: shapes do not fit, or an unknown activation or backend.
+        BackendUnavailable: the backend cannot run here.
+    """
+    if x.ndim != 2 or weight.ndim != 2 or weight.shape[1] < 1:
+        raise InputError(f"{_NAME}: x must be (T, C) and weight (C, w) with w >= 1, got {tuple(x.shape)} and {tuple(weight.shape)}")
+    tokens, channels = x.shape
+    expect(_NAME, "weight", weight, (channels, weight.shape[1]))
+    if bias is not None:
+        expect(_NAME, "bias", bias, (channels,))
+    if activation not in (None, "silu"):
+        raise InputError(f"{_NAME}: activation must be None or 'silu', got {activation!r}")
+    cu = boundaries(_NAME, tokens, cu_seqlens, state, (channels, weight.shape[1] - 1))
+    chosen = choose(_NAME, backend, x)
+    if chosen == "cpu":
+        from runnel.ops.causal_conv1d.cpu import causal_conv1d_cpu as run
+    elif chosen == "torch":
+        from runnel.ops.causal_conv1d.torch import causal_conv1d_torch as run
+    else:
+        from runnel.ops.causal_conv1d.reference import causal_conv1d_reference as run
+    return run(x, weight, bias, cu, state, activation == "silu")
+
+
+__all__ = ["causal_conv1d"]

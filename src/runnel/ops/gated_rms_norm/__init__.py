@@ -1,0 +1,48 @@
+"""RMS norm of a gated input, by groups (Mamba-2's norm in front of the output projection)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from runnel.errors import InputError
+from runnel.ops.backend import choose
+from runnel.ops.packed import expect
+
+_NAME = "gated_rms_norm"
+
+
+def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int = 1, *, backend: str = "auto") -> Tensor:
+    """t = y * silu(z); t / sqrt(mean of t*t over each group of C/groups channels + eps) * weight. The gate comes before the norm.
+
+    Args:
+        y: (T, C) fp64, fp32 or bf16.
+        z: (T, C), the gate; rows may be columns of a wider matrix.
+        weight: (C,).
+        eps: added to the mean square.
+        groups: number of groups of neighbouring channels; divides C.
+        backend: "auto" or one of `runnel.ops.backend.BACKENDS`.
+
+    Returns:
+        (T, C) in y's dtype. Inputs are left unchanged.
+
+    Raises:
+        InputError: shapes do not fit.
+        BackendUnavailable: the backend cannot run here.
+    """
+    if y.ndim != 2:
+        raise InputError(f"{_NAME}: y must be (T, C), got {tuple(y.shape)}")
+    expect(_NAME, "z", z, tuple(y.shape))
+    expect(_NAME, "weight", weight, (y.shape[1],))
+    if groups < 1 or y.shape[1] % groups:
+        raise InputError(f"{_NAME}: groups must divide the {y.shape[1]} channels, got {groups}")
+    chosen = choose(_NAME, backend, y)
+    if chosen == "cpu":
+        from runnel.ops.gated_rms_norm.cpu import gated_rms_norm_cpu as run
+    elif chosen == "torch":
+        from runnel.ops.gated_rms_norm.torch import gated_rms_norm_torch as run
+    else:
+        from runnel.ops.gated_rms_norm.reference import gated_rms_norm_reference as run
+    return run(y, z, weight, eps, groups)
+
+
+__all__ = ["gated_rms_norm"]

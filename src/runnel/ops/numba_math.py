@@ -1,0 +1,167 @@
+"""What the numba kernels share: bf16 on raw bits, fast elementary functions, and the guard around parallel regions.
+
+Every kernel is compiled with `@njit(**SERIAL)` or `@njit(**PARALLEL)`. The functions here work on fp32 scalars inside jitted
+loops and are written so that LLVM turns those loops into vector code; they cannot be called from plain Python.
+
+numba's file cache watches only the file of the cached function: after an edit here, remove `__pycache__` of the kernels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+# Sums may be reordered and multiply-adds fused, which vector code needs. `nnan` and `ninf` stay off: with them a NaN in the
+# weights could silently become a number. `arcp` and `afn` stay off: their approximate division costs accuracy.
+FASTMATH = {"contract", "reassoc", "nsz"}
+# error_model="numpy": with Python's, every division tests for zero and raises, and its loop cannot become vector code.
+SERIAL: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy", "nogil": True, "cache": True}
+PARALLEL: dict[str, Any] = SERIAL | {"parallel": True}
+
+_F32 = ir.FloatType()
+_I32 = ir.IntType(32)
+_I16 = ir.IntType(16)
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH = 0.693359375  # short enough that k * _LN2_HIGH is exact for every |k| <= 128
+_LN2_LOW = -2.12194440054690583e-4
+# Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), found by reweighted least squares in fp64.
+_EXP = (1.0, 1.0000000321837788, 0.49999994205564713, 0.166664311701298, 0.04166800257424687, 0.008374163377271399, 0.001384364412062339)
+# atanh(s)/s as a polynomial in s*s on 0 <= s <= 1/3 (relative error 4.5e-9 before rounding).
+_ATANH = (1.0, 0.33333208142798165, 0.20010763621044633, 0.1400090261599547, 0.14005993499180242)
+
+
+def _float(value: float) -> ir.Constant:
+    return ir.Constant(_F32, float(np.float32(value)))
+
+
+def _int(value: int) -> ir.Constant:
+    return ir.Constant(_I32, value)
+
+
+def _widen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return builder.bitcast(builder.shl(builder.zext(arguments[-1], _I32), _int(16)), _F32)
+
+
+def _round(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    bits = builder.bitcast(arguments[-1], _I32)
+    odd = builder.and_(builder.lshr(bits, _int(16)), _int(1))
+    rounded = builder.add(bits, builder.add(odd, _int(0x7FFF)))
+    # Rounding would carry some NaNs into infinity or the sign bit. Decided on the bits, where fast-math cannot drop it.
+    is_nan = builder.icmp_unsigned(">", builder.and_(bits, _int(0x7FFFFFFF)), _int(0x7F800000))
+    rounded = builder.select(is_nan, builder.or_(bits, _int(0x400000)), rounded)
+    return builder.trunc(builder.lshr(rounded, _int(16)), _I16)
+
+
+def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return arguments[-1]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bf16_to_f32(typing_context: Any, bits: Any) -> Any:
+    """bf16 bit pattern (uint16) -> fp32; exact."""
+    return types.float32(types.uint16), _widen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def f32_to_bf16(typing_context: Any, value: Any) -> Any:
+    """fp32 -> bf16 bit pattern (uint16), to nearest, ties to even; NaN stays NaN."""
+    return types.uint16(types.float32), _round
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load(typing_context: Any, value: Any) -> Any:
+    """An element of an fp32 array, or of a bf16 array viewed as uint16, -> fp32: one kernel serves both."""
+    return types.float32(value), _same if value == types.float32 else _widen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def rounded_for(typing_context: Any, array: Any, value: Any) -> Any:
+    """fp32 -> what `array` (fp32, or bf16 viewed as uint16) stores: `array[i] = rounded_for(array, value)`."""
+    return array.dtype(array, types.float32), _same if array.dtype == types.float32 else _round
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fast_exp(typing_context: Any, value: Any) -> Any:
+    """exp(value) in fp32, relative error below 1.2e-7.
+
+    Exactly 0 below -88.03 (a decay never turns into slow denormal numbers), constant above 88.37 (never infinite), NaN for NaN.
+    """
+
+    # Built from intrinsic calls because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def multiply_add(a: Any, b: Any, c: Any) -> Any:
+            function = builder.module.declare_intrinsic("llvm.fmuladd", [_F32], ir.FunctionType(_F32, [_F32] * 3))
+            return builder.call(function, [a, b, c])
+
+        x = arguments[0]
+        x = builder.select(builder.fcmp_ordered("<", x, _float(-88.028)), _float(-88.028), x)
+        x = builder.select(builder.fcmp_ordered(">", x, _float(88.37)), _float(88.37), x)
+        k = builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32]), [builder.fmul(x, _float(_LOG2_E))])
+        r = multiply_add(k, _float(-_LN2_HIGH), x)
+        r = multiply_add(k, _float(-_LN2_LOW), r)
+        result = _float(_EXP[-1])
+        for coefficient in reversed(_EXP[:-1]):
+            result = multiply_add(result, r, _float(coefficient))
+        exponent = builder.add(builder.fptosi(k, _I32), _int(127))
+        return builder.fmul(result, builder.bitcast(builder.shl(exponent, _int(23)), _F32))
+
+    return types.float32(types.float32), generate
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)) in fp32."""
+    return np.float32(1.0) / (np.float32(1.0) + fast_exp(-x))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def silu(x: Any) -> Any:
+    """x * sigmoid(x) in fp32."""
+    return x / (np.float32(1.0) + fast_exp(-x))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def silu_grad(x: Any) -> Any:
+    """Derivative of `silu` in fp32."""
+    e = fast_exp(-x)
+    s = np.float32(1.0) / (np.float32(1.0) + e)
+    return s * (np.float32(1.0) + x * (e * s))  # e*s is 1 - s without its cancellation
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)) in fp32, relative error below 5e-7 for every x (it equals x from about 17 on)."""
+    e = fast_exp(-abs(x))
+    s = e / (np.float32(2.0) + e)  # log(1 + e) = 2 atanh(s)
+    q = s * s
+    p = np.float32(_ATANH[4])
+    p = p * q + np.float32(_ATANH[3])
+    p = p * q + np.float32(_ATANH[2])
+    p = p * q + np.float32(_ATANH[1])
+    p = p * q + np.float32(_ATANH[0])
+    return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
+
+
+_region = threading.RLock()
+
+
+@contextmanager
+def parallel() -> Iterator[None]:
+    """Enter before calling any kernel compiled with `parallel=True`.
+
+    One region runs at a time, because numba's portable thread pool must not be entered twice and because two regions at once
+    would only share the same cores; other Python threads wait here. The region uses as many threads as torch does.
+    """
+    with _region:
+        numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
+        yield

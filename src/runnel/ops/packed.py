@@ -1,0 +1,70 @@
+"""Index arithmetic on packed sequences, shared by the operators. T tokens, S sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.errors import InputError
+
+
+def boundaries(operator: str, tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, state_shape: tuple[int, ...]) -> Tensor:
+    """Check `cu_seqlens` and `state` against the input and return cu_seqlens (S+1,) int64 on the CPU.
+
+    Args:
+        operator: its name, for messages.
+        tokens: T.
+        cu_seqlens: (S+1,) cumulative lengths from 0 to T, or None for one sequence.
+        state: (S, *state_shape) or None.
+
+    Raises:
+        InputError: cu_seqlens does not rise from 0 to T, or the state has another shape.
+    """
+    if cu_seqlens is None:
+        cu = torch.tensor([0, tokens])
+    else:
+        cu = cu_seqlens.detach().to("cpu", torch.int64)
+        if cu.ndim != 1 or cu.numel() < 1 or int(cu[0]) != 0 or int(cu[-1]) != tokens or bool((cu.diff() < 0).any()):
+            raise InputError(f"{operator}: cu_seqlens must rise from 0 to the {tokens} tokens of the input, got {cu.tolist()[:8]}")
+    expected = (cu.numel() - 1, *state_shape)
+    if state is not None and tuple(state.shape) != expected:
+        raise InputError(f"{operator}: the state must have shape {expected} (sequences first), got {tuple(state.shape)}")
+    return cu
+
+
+def expect(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise InputError unless `tensor` has this shape."""
+    if tuple(tensor.shape) != shape:
+        raise InputError(f"{operator}: {name} must have shape {shape} to fit the other inputs, got {tuple(tensor.shape)}")
+
+
+def accumulation_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of arithmetic and of states: fp64 for fp64 inputs, else fp32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def sequence_of_token(cu: Tensor) -> Tensor:
+    """(T,) which sequence each token belongs to."""
+    return torch.repeat_interleave(torch.arange(cu.numel() - 1), cu.diff())
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """The tensor's memory as numpy; bf16 as its bit patterns (uint16)."""
+    tensor = tensor.detach()
+    return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def flat_rows(tensor: Tensor) -> tuple[np.ndarray, int]:
+    """A tensor (T, ...) for a kernel: its memory as one line, and the distance between rows.
+
+    Element (t, i) with i counted within the row is line[t * distance + i]. Rows that are columns of a wider matrix are not
+    copied; anything else that is not contiguous within rows is.
+    """
+    row = tensor.shape[1:].numel()
+    if tensor.numel() == 0:
+        return as_array(tensor.new_zeros(1)), row
+    if not tensor[0].is_contiguous():
+        tensor = tensor.contiguous()
+    distance = tensor.stride(0) if tensor.shape[0] > 1 else row
+    return as_array(tensor.detach().as_strided(((tensor.shape[0] - 1) * distance + row,), (1,))), distance

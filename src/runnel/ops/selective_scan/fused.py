@@ -1,0 +1,158 @@
+"""The two fused kernels of a Mamba-1 block for CPU inference, on states that stay in a pool.
+
+    S  sequences     T  tokens     R  rows of the pool     L  layers      Di channels, a multiple of 16
+    N  state size    w  conv width G  = Di / 16 tiles      W  columns of the input projection
+
+Both kernels read the projection's columns where they lie. Arrays of uint16 hold bf16 bit patterns, which is also what the
+matrix products take and give. `reads` and `writes` (S,) name the pool row where each sequence's state is (-1: start from
+zero) and the row its end state goes to (-1: not wanted). Call them inside `numba_math.parallel()`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.selective_scan.lanes import silu, softplus
+from runnel.ops.selective_scan.tiles import advance, advance4
+from runnel.ops.simd import LANES, address, load, store
+
+_ROWS = 8  # tokens of a convolution window: the rows that stay in cache while 16 channels after another pass
+
+
+@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+def conv_silu(
+    projection: Any, column: Any, taps: Any, bias: Any, pool: Any, layer: Any, reads: Any, writes: Any, cu: Any, out: Any, group: Any
+) -> None:
+    """out = silu(causal convolution of the Di columns of `projection` from `column` on).
+
+    Args:
+        projection: (T, W) fp32 or bf16.
+        taps: (w, Di) fp32, the last one for the present token.
+        bias: (Di,) fp32.
+        pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; rows `writes` are updated.
+        cu: (S+1,) cumulative lengths.
+        out: (T, Di), dtype of `projection`.
+        group: tiles of a work item.
+    """
+    S, G = len(reads), out.shape[1] // LANES
+    for item in prange(S * ((G + group - 1) // group)):
+        s, first = item % S, item // S * group * LANES
+        last = min(G * LANES, first + group * LANES)
+        window = np.zeros((taps.shape[0] - 1 + _ROWS, last - first), np.float32)
+        if reads[s] >= 0:
+            for j in range(taps.shape[0] - 1):
+                for c in range(last - first):
+                    window[j, c] = pool[reads[s], layer, first + c, j]
+        _conv_item(projection, column + first, taps, bias, cu[s], cu[s + 1], window, out, first)
+        if writes[s] >= 0:
+            for j in range(taps.shape[0] - 1):
+                for c in range(last - first):
+                    pool[writes[s], layer, first + c, j] = window[j, c]
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _conv_item(projection: Any, column: Any, taps: Any, bias: Any, t: Any, end: Any, window: Any, out: Any, first: Any) -> None:
+    """Tokens t .. end - 1 of one sequence, channels from `first` on; `window` (w-1+rows, channels) starts with the inputs before t."""
+    w, width, channels = taps.shape[0], window.shape[1], taps.shape[1]
+    source, rows, target, weights = address(projection), address(window), address(out), address(taps)
+    while t < end:
+        count = min(_ROWS, end - t)
+        for c in range(0, width, LANES):
+            for q in range(count):
+                store(rows, (w - 1 + q) * width + c, load(source, (t + q) * projection.shape[1] + column + c))
+            for q in range(count):
+                y = load(address(bias), first + c)
+                for j in range(w):
+                    y = y + load(weights, j * channels + first + c) * load(rows, (q + j) * width + c)
+                store(target, (t + q) * channels + first + c, silu(y))
+            for j in range(w - 1):
+                store(rows, j * width + c, load(rows, (j + count) * width + c))
+        t += count
+
+
+@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+def gated_scan(
+    x: Any, dt: Any, dt_bias: Any, rates: Any, coefficients: Any, skip: Any, projection: Any, column: Any,
+    pool: Any, layer: Any, reads: Any, writes: Any, cu: Any, out: Any, group: Any,
+) -> None:  # fmt: skip
+    """out = selective_scan(x, softplus(dt + dt_bias), A, B, C, D) * silu(z).
+
+    Args:
+        x, dt: (T, Di) fp32 or bf16; dt before bias and softplus.
+        dt_bias, skip: (Di,) fp32; skip is D.
+        rates: (G, N, 16) fp32, from `tiles.rate_tiles(A)`.
+        coefficients: (T, 2N) fp32, B and C.
+        projection: (T, W) with z in the Di columns from `column` on, dtype of x.
+        pool: (R, L, Di, N) fp32; rows `writes` are updated.
+        cu: (S+1,) cumulative lengths.
+        out: (T, Di), dtype of x.
+        group: tiles of a work item.
+    """
+    S, G, N = len(reads), rates.shape[0], rates.shape[1]
+    for item in prange(S * ((G + group - 1) // group)):
+        s, first = item % S, item // S * group
+        last = min(G, first + group)
+        states = np.zeros((last - first, N, LANES), np.float32)
+        if reads[s] >= 0:
+            _read_tiles(pool[reads[s], layer], first, states)
+        tiles = first, last, G
+        _scan_item(x, dt, dt_bias, rates, coefficients, skip, projection, column, cu[s], cu[s + 1], states, out, tiles, N)
+        if writes[s] >= 0:
+            _write_tiles(states, first, pool[writes[s], layer])
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _read_tiles(row: Any, first: Any, states: Any) -> None:
+    """Channels of `row` (Di, N) -> states (tiles, N, 16)."""
+    for g in range(states.shape[0]):
+        for n in range(states.shape[1]):
+            for c in range(LANES):
+                states[g, n, c] = row[(first + g) * LANES + c, n]
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _write_tiles(states: Any, first: Any, row: Any) -> None:
+    for g in range(states.shape[0]):
+        for c in range(LANES):
+            for n in range(states.shape[1]):
+                row[(first + g) * LANES + c, n] = states[g, n, c]
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _scan_item(
+    x: Any, dt: Any, dt_bias: Any, rates: Any, coefficients: Any, skip: Any, projection: Any, column: Any,
+    t: Any, end: Any, states: Any, out: Any, tiles: Any, N: Any,
+) -> None:  # fmt: skip
+    """Tokens t .. end - 1 of one sequence, tiles (first, last, G); `states` (last - first, N, 16) moves to the end."""
+    first, last, G = tiles
+    width, wide = G * LANES, projection.shape[1]
+    x_, dt_, gate, out_ = address(x), address(dt), address(projection), address(out)
+    h, rate, bc = address(states), address(rates), address(coefficients)
+    while t < end:
+        four = t + 4 <= end
+        for g in range(first, last):
+            at, rate_at, row = (g - first) * N * LANES, g * N * LANES, t * 2 * N
+            i, z = t * width + g * LANES, t * wide + column + g * LANES
+            D, bias = load(address(skip), g * LANES), load(address(dt_bias), g * LANES)
+            d0, x0 = softplus(load(dt_, i) + bias), load(x_, i)
+            if four:
+                j, k, m = i + width, i + 2 * width, i + 3 * width
+                d1, x1 = softplus(load(dt_, j) + bias), load(x_, j)
+                d2, x2 = softplus(load(dt_, k) + bias), load(x_, k)
+                d3, x3 = softplus(load(dt_, m) + bias), load(x_, m)
+                y0, y1, y2, y3 = advance4(
+                    h, at, rate, rate_at, bc, row, N,
+                    d0, d1, d2, d3, d0 * x0, d1 * x1, d2 * x2, d3 * x3, D * x0, D * x1, D * x2, D * x3,
+                )  # fmt: skip
+                store(out_, i, y0 * silu(load(gate, z)))
+                store(out_, j, y1 * silu(load(gate, z + wide)))
+                store(out_, k, y2 * silu(load(gate, z + 2 * wide)))
+                store(out_, m, y3 * silu(load(gate, z + 3 * wide)))
+            else:
+                y = advance(h, at, rate, rate_at, bc, row, N, d0, d0 * x0, D * x0)
+                store(out_, i, y * silu(load(gate, z)))
+        t += 4 if four else 1

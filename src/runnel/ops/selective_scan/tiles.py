@@ -1,0 +1,84 @@
+"""The inner loops of the selective scan on one tile: N x 16 states that stay in cache while tokens pass.
+
+S sequences, T tokens, Di channels, N state size, G = Di / 16 tiles of channels.
+
+A tile's states and its rates A log2(e) lie as (N, 16), so that one vector instruction serves 16 channels with the same n.
+Rows of `coefficients` (T, 2N) hold B, then C, of one token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numba import njit
+from torch import Tensor
+
+from runnel.ops.selective_scan.lanes import exp2_decay
+from runnel.ops.simd import LANES, load, splat, store
+
+_LOG2_E = 1.4426950408889634
+
+
+def to_tiles(rows: Tensor) -> Tensor:
+    """(..., Di, N) -> contiguous fp32 (..., G, N, 16); channels are filled up with zeros to a multiple of 16."""
+    channels = rows.shape[-2]
+    padded = torch.nn.functional.pad(rows.float(), (0, 0, 0, -channels % LANES))
+    return padded.unflatten(-2, (-1, LANES)).transpose(-1, -2).contiguous()
+
+
+def from_tiles(tiles: Tensor, channels: int) -> Tensor:
+    """Inverse of `to_tiles`."""
+    return tiles.transpose(-1, -2).flatten(-3, -2)[..., :channels, :].contiguous()
+
+
+def rate_tiles(A: Tensor) -> Tensor:
+    """A (Di, N) -> A log2(e) as tiles (G, N, 16)."""
+    return to_tiles(A.float() * _LOG2_E)
+
+
+def tiles_per_item(sequences: int, tiles: int) -> int:
+    """How many tiles one work item takes: at most 8 (their rows of x, dt and y are whole cache lines), fewer to feed all cores."""
+    return max(1, min(8, sequences * tiles // (4 * torch.get_num_threads())))
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def advance(states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any, d: Any, u: Any, y: Any) -> Any:
+    """Move one tile over one token. Arrays come as pointers.
+
+    Args:
+        states: the tile's states start at element `at`; updated.
+        rates: the tile's rates start at element `rates_at`.
+        coefficients: the token's B starts at element `row`, its C at `row + N`.
+        d, u, y: dt, dt x and the output so far, 16 lanes each.
+
+    Returns:
+        y with C h added.
+    """
+    for n in range(N):
+        h = exp2_decay(load(rates, rates_at + n * LANES) * d) * load(states, at + n * LANES) + u * splat(coefficients[row + n])
+        store(states, at + n * LANES, h)
+        y = y + h * splat(coefficients[row + N + n])
+    return y
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def advance4(
+    states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any,
+    d0: Any, d1: Any, d2: Any, d3: Any, u0: Any, u1: Any, u2: Any, u3: Any, y0: Any, y1: Any, y2: Any, y3: Any,
+) -> Any:  # fmt: skip
+    """`advance` over four tokens: states and rates are loaded once, and four chains of dependent steps overlap."""
+    row1, row2, row3 = row + 2 * N, row + 4 * N, row + 6 * N
+    for n in range(N):
+        rate = load(rates, rates_at + n * LANES)
+        h = load(states, at + n * LANES)
+        h = exp2_decay(rate * d0) * h + u0 * splat(coefficients[row + n])
+        y0 = y0 + h * splat(coefficients[row + N + n])
+        h = exp2_decay(rate * d1) * h + u1 * splat(coefficients[row1 + n])
+        y1 = y1 + h * splat(coefficients[row1 + N + n])
+        h = exp2_decay(rate * d2) * h + u2 * splat(coefficients[row2 + n])
+        y2 = y2 + h * splat(coefficients[row2 + N + n])
+        h = exp2_decay(rate * d3) * h + u3 * splat(coefficients[row3 + n])
+        y3 = y3 + h * splat(coefficients[row3 + N + n])
+        store(states, at + n * LANES, h)
+    return y0, y1, y2, y3

@@ -1,0 +1,64 @@
+"""The selective scan in plain torch operations: parallel inside chunks and over sequences, differentiable.
+
+S sequences, T tokens, Di channels, N state size, Q tokens of a chunk, K sequences that reach the chunk.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from runnel.ops.packed import accumulation_dtype
+
+CHUNK = 16  # doubling costs log2(Q) passes over (K, Q, Di, N); longer chunks gain little and keep more for backward
+
+
+def selective_scan_torch(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See `runnel.ops.selective_scan`; cu (S+1,) int64 on the CPU.
+
+    Chunks start at the start of each sequence, and the j-th chunks of all sequences run together.
+    """
+    dtype = accumulation_dtype(x)
+    A, wide = A.to(dtype), x.to(dtype)
+    starts, ends, longest = cu[:-1], cu[1:], int(cu.diff().max()) if cu.numel() > 1 else 0
+    h = torch.zeros(starts.numel(), *A.shape, dtype=dtype, device=x.device) if state is None else state.to(dtype).clone()
+    parts, places = [], []
+    for first in range(0, longest, CHUNK):
+        rows = (ends - starts > first).nonzero().squeeze(1)  # (K,)
+        place = starts[rows, None] + first + torch.arange(CHUNK)  # (K, Q)
+        inside = place < ends[rows, None]
+        index, hole = place.clamp(max=x.shape[0] - 1).to(x.device), ~inside.to(x.device)[..., None]
+        # Holes read some token's numbers, but a step of 0 leaves the state as it is; x is cleared too, for it may be NaN.
+        step, value = dt[index].to(dtype).masked_fill(hole, 0.0), wide[index].masked_fill(hole, 0.0)
+        b, c = (coefficient[index].to(dtype).masked_fill(hole, 0.0) for coefficient in (B, C))
+        rows = rows.to(x.device)
+        y, end = _scan_chunk(value, step, A, b, c, h[rows])
+        h = h.index_copy(0, rows, end)
+        parts.append(y[inside.to(x.device)])
+        places.append(place[inside])
+    if not parts:
+        return x.clone(), h
+    y = torch.cat(parts)[torch.cat(places).argsort().to(x.device)]
+    if D is not None:
+        y = y + D.to(dtype) * wide
+    return y.to(x.dtype), h
+
+
+def _scan_chunk(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """x, dt (K, Q, Di), A (Di, N), B, C (K, Q, N), h (K, Di, N) -> y (K, Q, Di), h after the chunk.
+
+    Doubling: after the pass with distance r, `decay` and `added` of a token span the last 2r tokens. Every decay is a product
+    of exponentials of negative numbers, so nothing overflows.
+    """
+    decay = torch.exp(dt[..., None] * A)  # (K, Q, Di, N)
+    added = (dt * x)[..., None] * B[:, :, None, :]
+    distance = 1
+    while distance < x.shape[1]:
+        late = decay[:, distance:]
+        added = torch.cat([added[:, :distance], added[:, distance:] + late * added[:, :-distance]], dim=1)
+        decay = torch.cat([decay[:, :distance], late * decay[:, :-distance]], dim=1)
+        distance *= 2
+    states = added + decay * h[:, None]
+    return torch.einsum("kqdn,kqn->kqd", states, C), states[:, -1]

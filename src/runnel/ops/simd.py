@@ -1,0 +1,397 @@
+"""Sixteen fp32 numbers as one value inside numba kernels.
+
+Loops over scalars leave register use and vector width to the compiler's guesses; the kernels that must run at the speed of
+a matrix product are written with these instead. LLVM splits the vectors where the machine's are narrower. The `build_*` functions emit the
+same code inside other intrinsics.
+
+Memory is reached through `address(array)` and a flat element offset: callers pass C-contiguous arrays and stay inside them.
+(Arrays themselves would be reference-counted around every load, which costs more than the loads.) Pointers to uint16
+mean bf16 bit patterns, which loads widen and stores round. A *word* is 32 bits: one fp32 number, or two bf16 numbers of
+neighbouring index, low half first; words are kept in float32 arrays whatever they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+
+LANES = 16
+
+
+def _has_native_bf16() -> bool:
+    """Whether the code that numba generates here may use the bf16 dot product."""
+    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:  # the user asked for another processor than this one
+        return False
+    features = binding.get_host_cpu_features()
+    return bool(features.get("avx512bf16") and features.get("avx512vl"))
+
+
+NATIVE_BF16 = _has_native_bf16()
+_WIDE = bool(binding.get_host_cpu_features().get("avx512f")) and not numba.config.CPU_NAME
+# A tile of the matrix product: its accumulators must fit the vector registers (32 of 16 lanes, or 16 of 8).
+TILE_ROWS = 8 if _WIDE else 4
+TILE_COLUMNS = 2 * LANES if _WIDE else LANES
+
+
+class _BFloat(ir.Type):
+    """LLVM's bf16, which llvmlite does not name."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+F32, _I16, I32, I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+VF32, _VI16, VI32 = (ir.VectorType(t, LANES) for t in (F32, _I16, I32))
+_VBF16, BF16_PAIRS = ir.VectorType(_BFloat(), LANES), ir.VectorType(_BFloat(), 2 * LANES)
+
+
+class F32x16(types.Type):  # type: ignore[misc]
+    """numba's type of the vectors."""
+
+    def __init__(self) -> None:
+        super().__init__(name="F32x16")
+
+
+f32x16 = F32x16()
+
+
+@register_model(F32x16)
+class _F32x16Model(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, VF32)
+
+
+# ---- helpers of the code generators ------------------------------------------------------------------------------------
+
+
+def build_constant(vector: ir.VectorType, value: float) -> ir.Constant:
+    return ir.Constant(vector, [value] * LANES)
+
+
+def build_call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+    function_type = ir.FunctionType(result, [a.type for a in arguments])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
+    return builder.call(function, arguments)
+
+
+def build_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    return build_call(builder, "llvm.fma.v16f32", VF32, [a, b, c])
+
+
+def build_splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(VI32, [0] * LANES))
+
+
+def build_pointer(builder: Any, base: Any, offset: Any, vector: ir.Type) -> Any:
+    return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
+
+
+def _widen(builder: Any, bits: Any) -> Any:
+    return builder.bitcast(builder.shl(builder.zext(bits, VI32), build_constant(VI32, 16)), VF32)
+
+
+def _round(builder: Any, value: Any) -> Any:
+    """fp32 -> bf16 bits, ties to even; NaN stays NaN."""
+    if NATIVE_BF16:
+        return builder.bitcast(builder.fptrunc(value, _VBF16), _VI16)
+    bits = builder.bitcast(value, VI32)
+    odd = builder.and_(builder.lshr(bits, build_constant(VI32, 16)), build_constant(VI32, 1))
+    rounded = builder.add(bits, builder.add(odd, build_constant(VI32, 0x7FFF)))
+    magnitude = builder.and_(bits, build_constant(VI32, 0x7FFFFFFF))
+    is_nan = builder.icmp_unsigned(">", magnitude, build_constant(VI32, 0x7F800000))
+    rounded = builder.select(is_nan, builder.or_(bits, build_constant(VI32, 0x400000)), rounded)
+    return builder.trunc(builder.lshr(rounded, build_constant(VI32, 16)), _VI16)
+
+
+def _lanes_below(builder: Any, count: Any) -> Any:
+    lanes = ir.Constant(VI32, list(range(LANES)))
+    return builder.icmp_signed("<", lanes, build_splat(builder, builder.trunc(count, I32), VI32))
+
+
+def is_bf16(pointer: Any) -> bool:
+    return bool(pointer.dtype == types.uint16)
+
+
+# 2^f on |f| <= 1/2, relative error 2.4e-7, highest power first.
+_EXP2 = (1.3333558146e-3, 9.6181291076e-3, 5.5504108665e-2, 2.4022650696e-1, 6.9314718056e-1, 1.0)
+
+
+# ---- elementwise -------------------------------------------------------------------------------------------------------
+
+
+def _elementwise(arguments: int, build: Callable[..., Any], doc: str) -> Any:
+    """An intrinsic of `arguments` vectors giving one."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return build(builder, *values)
+
+    def one(typing_context: Any, a: Any) -> Any:
+        return f32x16(f32x16), generate
+
+    def two(typing_context: Any, a: Any, b: Any) -> Any:
+        return f32x16(f32x16, f32x16), generate
+
+    def three(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+        return f32x16(f32x16, f32x16, f32x16), generate
+
+    definition = {1: one, 2: two, 3: three}[arguments]
+    definition.__doc__ = doc
+    return intrinsic(definition)
+
+
+def build_exp(builder: Any, x: Any) -> Any:
+    low, high = build_constant(VF32, -88.0), build_constant(VF32, 88.0)
+    zero = builder.fcmp_ordered("<", x, low)
+    x = builder.select(zero, low, x)
+    x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
+    k = build_call(builder, "llvm.rint.v16f32", VF32, [builder.fmul(x, build_constant(VF32, 1.44269502162933349609375))])
+    r = build_fma(builder, k, build_constant(VF32, -0.693359375), x)
+    r = build_fma(builder, k, build_constant(VF32, 2.12194440054690583e-4), r)
+    coefficients = (0.001388888923, 0.008333333768, 0.041666667908, 0.166666671634, 0.5, 1.0, 1.0)
+    result = build_constant(VF32, coefficients[0])
+    for coefficient in coefficients[1:]:
+        result = build_fma(builder, result, r, build_constant(VF32, coefficient))
+    exponent = builder.shl(builder.add(builder.fptosi(k, VI32), build_constant(VI32, 127)), build_constant(VI32, 23))
+    return builder.select(zero, build_constant(VF32, 0.0), builder.fmul(result, builder.bitcast(exponent, VF32)))
+
+
+def build_silu(builder: Any, x: Any) -> Any:
+    """x / (1 + 2^t), t = -x log2(e): no need for the accuracy of `exp` at large |t|, where the sum hides it."""
+    t = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375))
+    t = builder.select(builder.fcmp_ordered("<", t, build_constant(VF32, -125.0)), build_constant(VF32, -125.0), t)
+    t = builder.select(builder.fcmp_ordered(">", t, build_constant(VF32, 125.0)), build_constant(VF32, 125.0), t)
+    k = build_call(builder, "llvm.rint.v16f32", VF32, [t])
+    f = builder.fsub(t, k)
+    power = build_constant(VF32, _EXP2[0])
+    for coefficient in _EXP2[1:]:
+        power = build_fma(builder, power, f, build_constant(VF32, coefficient))
+    exponent = builder.shl(builder.fptosi(k, VI32), build_constant(VI32, 23))
+    power = builder.bitcast(builder.add(builder.bitcast(power, VI32), exponent), VF32)
+    return _divide(builder, x, builder.fadd(build_constant(VF32, 1.0), power))
+
+
+def _divide(builder: Any, a: Any, b: Any) -> Any:
+    """a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7) are faster than the division."""
+    if not _WIDE:
+        return builder.fdiv(a, b)
+    unused = [build_constant(VF32, 0.0), ir.Constant(_I16, 0xFFFF)]
+    estimate = build_call(builder, "llvm.x86.avx512.rcp14.ps.512", VF32, [b, *unused])
+    negative = builder.fsub(build_constant(VF32, -0.0), b)
+    error = build_fma(builder, negative, estimate, build_constant(VF32, 1.0))
+    return builder.fmul(a, build_fma(builder, estimate, error, estimate))
+
+
+add = _elementwise(2, lambda builder, a, b: builder.fadd(a, b), "a + b")
+sub = _elementwise(2, lambda builder, a, b: builder.fsub(a, b), "a - b")
+mul = _elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
+fma = _elementwise(3, build_fma, "a * b + c")
+exp = _elementwise(1, build_exp, "exp(x), relative error below 2e-7; 0 below -88")
+silu = _elementwise(1, build_silu, "x / (1 + exp(-x))")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def splat(typing_context: Any, x: Any) -> Any:
+    """The same fp32 number in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return build_splat(builder, values[0], VF32)
+
+    return f32x16(types.float32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def keep(typing_context: Any, x: Any, count: Any) -> Any:
+    """x in the first `count` lanes, 0 in the others (also where x is NaN there)."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.select(_lanes_below(builder, values[1]), values[0], build_constant(VF32, 0.0))
+
+    return f32x16(f32x16, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def total(typing_context: Any, x: Any) -> Any:
+    """The sum of the lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        v, width = values[0], LANES
+        while width > 1:
+            width //= 2
+            halves = [ir.Constant(ir.VectorType(I32, width), list(range(start, start + width))) for start in (0, width)]
+            v = builder.fadd(*(builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), half) for half in halves))
+        return builder.extract_element(v, ir.Constant(I32, 0))
+
+    return types.float32(f32x16), generate
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------------
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def address(typing_context: Any, array: Any) -> Any:
+    """Pointer to the first element of a C-contiguous array, which must outlive it."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.make_array(array)(context, builder, values[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def number(typing_context: Any, base: Any, offset: Any) -> Any:
+    """One element of fp32 or bf16 memory as fp32."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        read = builder.load(builder.gep(values[0], [values[1]]))
+        if is_bf16(base):
+            return builder.bitcast(builder.shl(builder.zext(read, I32), ir.Constant(I32, 16)), F32)
+        return read
+
+    return types.float32(base, types.intp), generate
+
+
+def build_load(builder: Any, pointer_type: Any, base: Any, offset: Any) -> Any:
+    if is_bf16(pointer_type):
+        return _widen(builder, builder.load(build_pointer(builder, base, offset, _VI16), align=2))
+    return builder.load(build_pointer(builder, base, offset, VF32), align=4)
+
+
+def build_store(builder: Any, pointer_type: Any, base: Any, offset: Any, value: Any) -> None:
+    if is_bf16(pointer_type):
+        builder.store(_round(builder, value), build_pointer(builder, base, offset, _VI16), align=2)
+    else:
+        builder.store(value, build_pointer(builder, base, offset, VF32), align=4)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load(typing_context: Any, base: Any, offset: Any) -> Any:
+    """Elements offset .. offset+15 of fp32 or bf16 memory."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return build_load(builder, base, *values)
+
+    return f32x16(base, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_some(typing_context: Any, base: Any, offset: Any, count: Any) -> Any:
+    """Like `load`, but only the first `count` lanes are read; the others are 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        vector = _VI16 if is_bf16(base) else VF32
+        name = f"llvm.masked.load.{'v16i16' if is_bf16(base) else 'v16f32'}.p0"
+        pointer = build_pointer(builder, values[0], values[1], vector)
+        mask = _lanes_below(builder, values[2])
+        read = build_call(builder, name, vector, [pointer, ir.Constant(I32, 2), mask, build_constant(vector, 0)])
+        return _widen(builder, read) if is_bf16(base) else read
+
+    return f32x16(base, types.intp, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store(typing_context: Any, base: Any, offset: Any, x: Any) -> Any:
+    """Write 16 elements of fp32 or bf16 memory."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        build_store(builder, base, *values)
+        return context.get_dummy_value()
+
+    return types.none(base, types.intp, f32x16), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) -> Any:
+    """Like `store`, but only the first `count` lanes are written."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        bf16 = is_bf16(base)
+        value = _round(builder, values[2]) if bf16 else values[2]
+        pointer = build_pointer(builder, values[0], values[1], value.type)
+        name = f"llvm.masked.store.{'v16i16' if bf16 else 'v16f32'}.p0"
+        build_call(builder, name, ir.VoidType(), [value, pointer, ir.Constant(I32, 2), _lanes_below(builder, values[3])])
+        return context.get_dummy_value()
+
+    return types.none(base, types.intp, f32x16, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def as_kind(typing_context: Any, kind: Any, base: Any) -> Any:
+    """`base` as a pointer to what `kind` points to (fp32, or uint16 for bf16)."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[1], context.get_value_type(kind))
+
+    return kind(kind, base), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def numbers_per_word(typing_context: Any, kind: Any) -> Any:
+    """2 if `kind` points to bf16, 1 if to fp32."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return ir.Constant(I64, 2 if is_bf16(kind) else 1)
+
+    return types.int64(kind), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_pairs(typing_context: Any, words: Any, offset: Any, low: Any, high: Any) -> Any:
+    """Write 16 words, each a pair of bf16 numbers from the same lane of `low` and `high`."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        order = ir.Constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
+        pairs = builder.shuffle_vector(_round(builder, values[2]), _round(builder, values[3]), order)
+        builder.store(pairs, build_pointer(builder, *values[:2], pairs.type), align=4)
+        return context.get_dummy_value()
+
+    return types.none(words, types.intp, f32x16, f32x16), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def transpose(typing_context: Any, source: Any, offset: Any, stride: Any, target: Any, target_offset: Any, target_stride: Any) -> Any:
+    """Transpose a block of 16 x 16 words; rows are `stride` words apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        start, step, target_start, target_step = values[1], values[2], values[4], values[5]
+        rows = []
+        for row in range(LANES):
+            at = builder.add(start, builder.mul(step, ir.Constant(I64, row)))
+            rows.append(builder.load(build_pointer(builder, values[0], at, VF32), align=4))
+        width = LANES // 2
+        while width:  # swap the off-diagonal halves of ever smaller blocks
+            low = [lane if not lane & width else lane - width + LANES for lane in range(LANES)]
+            high = [lane + width if not lane & width else lane + LANES for lane in range(LANES)]
+            for row in range(LANES):
+                if not row & width:
+                    a, b = rows[row], rows[row + width]
+                    rows[row] = builder.shuffle_vector(a, b, ir.Constant(VI32, low))
+                    rows[row + width] = builder.shuffle_vector(a, b, ir.Constant(VI32, high))
+            width //= 2
+        for row in range(LANES):
+            at = builder.add(target_start, builder.mul(target_step, ir.Constant(I64, row)))
+            builder.store(rows[row], build_pointer(builder, values[3], at, VF32), align=4)
+        return context.get_dummy_value()
+
+    return types.none(source, types.intp, types.intp, target, types.intp, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def next_task(typing_context: Any, counter: Any) -> Any:
+    """The number in int64 memory, which is raised by 1 for whoever asks next; safe between threads."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.atomic_rmw("add", values[0], ir.Constant(I64, 1), "monotonic")
+
+    return types.int64(counter), generate

@@ -1,0 +1,100 @@
+"""ssd as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and bf16 inputs.
+
+T tokens, S sequences, H heads, P head size, G groups, N state size, K chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from runnel.ops.numba_math import parallel
+from runnel.ops.numba_matmul import padded
+from runnel.ops.packed import as_array, flat_rows
+from runnel.ops.ssd import backward as kernels_backward
+from runnel.ops.ssd import forward as kernels_forward
+from runnel.ops.ssd.grid import CHUNK, Grid, Shares, gather, spread
+
+# The backward keeps one gradient of B and C per range of heads; more ranges than this cost more memory than they gain time.
+_MOST_SPLITS = 8
+
+
+def ssd_cpu(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
+    out: tuple[Tensor, Tensor] = _SSD.apply(x, dt, A, B, C, D, cu, state)
+    return out
+
+
+def _float_array(tensor: Tensor | None, *shape: int) -> np.ndarray:
+    """fp32 and contiguous; zeros of `shape` for None."""
+    return np.zeros(shape, np.float32) if tensor is None else as_array(tensor.detach().float().contiguous())
+
+
+class _SSD(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        heads, size, width = x.shape[1], x.shape[2], B.shape[2]
+        grid = Grid.of(cu.numpy())
+        y = torch.empty(x.shape, dtype=x.dtype)
+        end = torch.empty(cu.numel() - 1, heads, size, width)
+        line, row = flat_rows(x)
+        shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), heads)
+        with parallel():
+            keys, queries, pairs = _spread(B, C, grid)
+            kernels_forward.scan(
+                line, row, _float_array(dt), _float_array(A), _float_array(D, heads), queries, keys, pairs, grid.start, grid.size,
+                grid.of_sequence, shares.heads, shares.first, shares.order, _float_array(state, 0, heads, size, width), as_array(y),
+                as_array(end),
+            )  # fmt: skip
+        ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
+        ctx.set_materialize_grads(False)
+        return y, end
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, dt, A, B, C, D, cu, state = ctx.saved_tensors
+        heads, size, (groups, width) = x.shape[1], x.shape[2], B.shape[1:]
+        sequences = cu.numel() - 1
+        grid = Grid.of(cu.numpy())
+        shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), _MOST_SPLITS)
+        dx, ddt = torch.empty(x.shape, dtype=x.dtype), torch.empty(dt.shape)
+        dB, dC = torch.empty(B.shape, dtype=B.dtype), torch.empty(C.shape, dtype=C.dtype)
+        dstate = torch.empty(sequences, heads, size, width)
+        sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
+        parts = [torch.empty(shares.splits, len(grid.start), groups, CHUNK, padded(width)).numpy() for _ in range(2)]
+        line, row = flat_rows(x)
+        dy_line, dy_row = flat_rows(torch.zeros_like(x) if dy is None else dy)
+        with parallel():
+            keys, queries, pairs = _spread(B, C, grid)
+            kernels_backward.scan(
+                line, row, dy_line, dy_row, _float_array(dt), _float_array(A), _float_array(D, heads), queries, keys, pairs, grid.start,
+                grid.size, grid.of_sequence, shares.heads, shares.first, shares.order, shares.splits,
+                _float_array(state, 0, heads, size, width), _float_array(dend, 0, heads, size, width), as_array(dx), as_array(ddt),
+                parts[0], parts[1], as_array(dstate), sums[0], sums[1],
+            )  # fmt: skip
+            for part, out in zip(parts, (dB, dC), strict=True):
+                gather(part, grid.start, grid.size, heads // shares.splits, heads // groups, as_array(out))
+        dA, dD = (torch.from_numpy(total.sum(0)) for total in sums)
+        return (
+            dx, ddt.to(dt.dtype), dA.to(A.dtype), dB, dC, None if D is None else dD.to(D.dtype), None,
+            None if state is None else dstate.to(state.dtype),
+        )  # fmt: skip
+
+
+def _spread(B: Tensor, C: Tensor, grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """B, C and their products on the chunk grid: (K, G, Q, N padded) twice and (K, G, Q, Q)."""
+    groups, width = B.shape[1:]
+    keys, queries = (torch.empty(len(grid.start), groups, CHUNK, padded(width)).numpy() for _ in range(2))
+    pairs = torch.empty(len(grid.start), groups, CHUNK, CHUNK).numpy()
+    (B_line, B_row), (C_line, C_row) = flat_rows(B), flat_rows(C)
+    spread(B_line, B_row, C_line, C_row, grid.start, grid.size, width, keys, queries, pairs)
+    return keys, queries, pairs

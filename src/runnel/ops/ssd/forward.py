@@ -1,0 +1,104 @@
+"""The ssd forward kernel: chunk by chunk, with the state of one head in cache.
+
+T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
+With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the state that enters it:
+    y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j       S' = exp(c_Q) S + sum of exp(c_Q - c_j) u_j B_j^T
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, load, rounded_for
+from runnel.ops.numba_matmul import LANES, LOWER, ROWS, multiply
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def read_steps(x: Any, x_row: int, x_at: int, dt: Any, h: int, A: Any, t: int, size: int, rows: int, P: int, u: Any, log: Any) -> None:
+    """u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
+    total = np.float32(0.0)
+    for j in range(size):
+        step = dt[t + j, h]
+        total += step * A
+        log[j] = total
+        at = (t + j) * x_row + x_at
+        for p in range(P):
+            u[j, p] = step * load(x[at + p])
+    for j in range(size, rows):
+        log[j] = total
+        u[j] = np.float32(0.0)
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def decayed(pairs: Any, log: Any, rows: int, out: Any) -> None:
+    """out[i, j] = exp(log_i - log_j) * pairs[i, j] where j <= i, else 0 (also where the exponential would overflow)."""
+    for i in range(rows):
+        for j in range(rows):
+            factor = fast_exp(min(log[i] - log[j], np.float32(0.0)))
+            out[i, j] = factor * pairs[i, j] if j <= i else np.float32(0.0)
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _chunk(queries: Any, keys: Any, pairs: Any, size: int, rows: int, N: int, log: Any, u: Any, mix: Any, out: Any, state: Any) -> None:
+    """y of one chunk into `out` (without D) and the state (N padded, P padded) past it. Overwrites u."""
+    columns = u.shape[1]
+    width = keys.shape[1]
+    multiply(out, queries, width, 1, state, rows, N, np.float32(0.0))
+    for i in range(rows):
+        factor = fast_exp(log[i])
+        for p in range(columns):
+            out[i, p] *= factor
+    decayed(pairs, log, rows, mix)
+    multiply(out, mix, mix.shape[1], 1, u, rows, rows, np.float32(1.0), LOWER)
+    total = log[size - 1]
+    for j in range(size):
+        factor = fast_exp(total - log[j])
+        for p in range(columns):
+            u[j, p] *= factor
+    multiply(state, keys, 1, width, u, width, size, fast_exp(total))
+
+
+@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+def scan(
+    x: Any, x_row: int, dt: Any, A: Any, D: Any, queries: Any, keys: Any, pairs: Any, starts: Any, sizes: Any, of_sequence: Any,
+    share_heads: Any, share_first: Any, share_order: Any, state: Any, y: Any, end: Any,
+) -> None:  # fmt: skip
+    """Run every sequence and head.
+
+    Args:
+        x: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as `grid.spread` makes them.
+        starts, sizes, of_sequence: the grid.   share_*: who does what.
+        state: (S, H, P, N), or (0, ...) for zeros.   y: out, (T, H, P).   end: out, (S, H, P, N).
+    """
+    _, H, P, N = end.shape
+    chunk, padded_width = keys.shape[2], keys.shape[3]
+    padded_size = -(-P // LANES) * LANES
+    per_group = H // keys.shape[1]
+    for share in prange(share_heads.shape[0]):
+        u, out = np.zeros((chunk, padded_size), np.float32), np.zeros((chunk, padded_size), np.float32)
+        mix, log = np.zeros((chunk, chunk), np.float32), np.zeros(chunk, np.float32)
+        S = np.zeros((padded_width, padded_size), np.float32)
+        for i in range(share_first[share], share_first[share + 1]):
+            s = share_order[i]
+            for h in range(share_heads[share, 0], share_heads[share, 1]):
+                g = h // per_group
+                S[:] = np.float32(0.0)
+                if state.shape[0] > 0:
+                    for p in range(P):
+                        for n in range(N):
+                            S[n, p] = state[s, h, p, n]
+                for k in range(of_sequence[s], of_sequence[s + 1]):
+                    size, t = sizes[k], starts[k]
+                    rows = -(-size // ROWS) * ROWS
+                    read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
+                    _chunk(queries[k, g], keys[k, g], pairs[k, g], size, rows, N, log, u, mix, out, S)
+                    for j in range(size):
+                        at = (t + j) * x_row + h * P
+                        for p in range(P):
+                            y[t + j, h, p] = rounded_for(y, out[j, p] + D[h] * load(x[at + p]))
+                for p in range(P):
+                    for n in range(N):
+                        end[s, h, p, n] = S[n, p]

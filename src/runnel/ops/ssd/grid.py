@@ -1,0 +1,111 @@
+"""How the ssd kernels cut packed sequences into chunks and hand them to threads.
+
+T tokens, S sequences, H heads, G groups, N state size, Q tokens per chunk, K chunks of all sequences together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from runnel.ops.numba_math import PARALLEL, load, rounded_for
+from runnel.ops.numba_matmul import LANES, ROWS, multiply
+
+CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work within them, shorter ones touch the state more often.
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Chunks never cross a sequence's start, so a sequence gives the same result in any packing."""
+
+    start: np.ndarray  # (K,) first token of each chunk
+    size: np.ndarray  # (K,) tokens in it, 1 to Q
+    of_sequence: np.ndarray  # (S+1,) first chunk of each sequence
+
+    @staticmethod
+    def of(cu: np.ndarray) -> Grid:
+        """The chunks of sequences with cumulative lengths cu (S+1,)."""
+        lengths = np.diff(cu)
+        counts = -(-lengths // CHUNK)
+        of_sequence = np.concatenate([[0], np.cumsum(counts)])
+        within = np.arange(of_sequence[-1]) - np.repeat(of_sequence[:-1], counts)
+        start = np.repeat(cu[:-1], counts) + within * CHUNK
+        size = np.minimum(np.repeat(cu[1:], counts) - start, CHUNK)
+        return Grid(start, size, of_sequence)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Who does what: share i reads heads heads[i] of sequences order[first[i] : first[i+1]]."""
+
+    splits: int  # ranges of heads; share i has range i % splits
+    heads: np.ndarray  # (shares, 2) from, to
+    first: np.ndarray  # (shares + 1,)
+    order: np.ndarray  # sequences, once for every range of heads
+
+    @staticmethod
+    def of(lengths: np.ndarray, heads: int, threads: int, most_splits: int) -> Shares:
+        """Equal work for `threads`: first by heads, which is always even, then by sequences, longest first."""
+        splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
+        parts = max(1, min(len(lengths), -(-threads // splits)))
+        members: list[list[int]] = [[] for _ in range(parts)]
+        load_of = np.zeros(parts, np.int64)
+        for sequence in np.argsort(-lengths, kind="stable"):
+            lightest = int(load_of.argmin())
+            members[lightest].append(int(sequence))
+            load_of[lightest] += lengths[sequence]
+        order = [s for part in members for _ in range(splits) for s in part]
+        counts = [len(part) for part in members for _ in range(splits)]
+        size = heads // splits
+        ranges = [(i * size, (i + 1) * size) for _ in members for i in range(splits)]
+        return Shares(splits, np.array(ranges), np.concatenate([[0], np.cumsum(counts)]), np.array(order, np.int64))
+
+
+@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+def spread(B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width: int, keys: Any, queries: Any, pairs: Any) -> None:
+    """Put B and C on the chunk grid in fp32, and all products of a chunk's queries and keys.
+
+    Args:
+        B, C: flat rows (T, G, N).   width: N.
+        keys, queries: out, (K, G, Q, N padded), zero in holes.   pairs: out, (K, G, Q, Q), pairs[i, j] = C_i . B_j.
+    """
+    _, groups, chunk, padded_width = keys.shape
+    for k in prange(start.shape[0]):
+        turned = np.zeros((padded_width, chunk), np.float32)
+        rows = -(-size[k] // ROWS) * ROWS
+        for g in range(groups):
+            keys[k, g] = np.float32(0.0)
+            queries[k, g] = np.float32(0.0)
+            turned[:] = np.float32(0.0)
+            for j in range(size[k]):
+                b_at, c_at = (start[k] + j) * B_row + g * width, (start[k] + j) * C_row + g * width
+                for n in range(width):
+                    keys[k, g, j, n] = load(B[b_at + n])
+                    queries[k, g, j, n] = load(C[c_at + n])
+                for n in range(width):
+                    turned[n, j] = keys[k, g, j, n]
+            multiply(pairs[k, g], queries[k, g], padded_width, 1, turned, rows, width, np.float32(0.0))
+
+
+@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+def gather(parts: Any, start: Any, size: Any, heads_per_split: int, heads_per_group: int, out: Any) -> None:
+    """Add up what the ranges of heads gave to each group and take it off the grid.
+
+    Args:
+        parts: (splits, K, G, Q, N padded); a split's part of a group none of whose heads it has is not read.
+        out: (T, G, N) fp32 or bf16 bits.
+    """
+    _, groups, width = out.shape
+    for k in prange(start.shape[0]):
+        for g in range(groups):
+            from_split = (g * heads_per_group) // heads_per_split
+            to_split = ((g + 1) * heads_per_group - 1) // heads_per_split + 1
+            for j in range(size[k]):
+                for n in range(width):
+                    total = np.float32(0.0)
+                    for split in range(from_split, to_split):
+                        total += parts[split, k, g, j, n]
+                    out[start[k] + j, g, n] = rounded_for(out, total)

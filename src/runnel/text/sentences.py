@@ -1,0 +1,289 @@
+"""Sentences as spans that tile a text: sentencex inside blocks, with a cap on length.
+
+Blocks end at blank lines, form feeds, headings (`# ...`, or a title with a line of === *** --- under it) and before list
+items. Inside a block a single newline does not end a sentence, so hard-wrapped text stays whole. sentencex sees
+about `_WINDOW` characters at a time: it is super-linear on unpaired quotation marks, and one such mark must not hide the ends of
+all sentences behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from runnel.errors import InputError
+from runnel.text.encoded import Encoded
+
+MAX_CHARS = 1000
+_WINDOW = 2048
+_HELD_CHARS = 1 << 16
+
+_UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
+_HEADING = re.compile(r"[ \t]*#{1,6}[ \t]")
+_ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S")
+_LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
+_TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
+_WORD_CHAR = re.compile(r"\S")
+_BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*(?=\S)")
+
+# Where an over-long sentence may be cut, best first, and the least part of the cap that must stand before the cut.
+_CUTS = (
+    (re.compile(r"[.!?\u2026][\"')\]\u201d\u2019]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)"), 0.25),
+    (re.compile(r"[;:]\s+(?=\S)|\uff1b\s*(?=\S)|\n\s*(?=\S)"), 0.25),
+    (re.compile(r",\s+(?=\S)|[\uff0c\u3001]\s*(?=\S)"), 0.5),
+    (re.compile(r"\s+(?=\S)"), 0.0),
+)
+
+
+def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS) -> np.ndarray:
+    """Split a text into sentences.
+
+    Args:
+        text: any text.
+        language: a code such as "en", "de", "zh"; sentencex falls back to a relative for those that it does not know.
+        max_chars: no sentence is longer, whitespace at its end (and at the start of the text) not counted. Longer ones are cut
+            after a full stop, else at ; or : or a line end, else a comma, else whitespace, else anywhere.
+
+    Returns:
+        (S, 2) int64 spans, contiguous from 0 to len(text). Whitespace between two sentences belongs to the first of them. An
+        empty text has none.
+
+    Raises:
+        InputError: `max_chars` is not positive, or `language` is not a code.
+    """
+    if max_chars < 1:
+        raise InputError(f"max_chars is {max_chars}; expected at least 1")
+    if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", language):
+        raise InputError(f"language is {language!r}; expected a code such as 'en' or 'zh'")
+    starts: list[int] = []
+    for start, end in _blocks(text):
+        starts.extend(_starts_in_block(text, start, end, language, max_chars))
+    return _tile(starts, len(text))
+
+
+def split_pieces(pieces: Iterable[str], language: str = "en", max_chars: int = MAX_CHARS) -> Iterator[np.ndarray]:
+    """Split a text that comes in pieces, in bounded memory.
+
+    Yields:
+        Arrays like those of `split_sentences`; together they tile the joined text. They are the same spans, except around the
+        places where more than 64k characters come without a blank line.
+    """
+    held, position, enough = "", 0, _HELD_CHARS
+    for piece in pieces:
+        held += piece
+        if len(held) < enough:
+            continue
+        cut = max((match.end() for match in _BLANK_LINE.finditer(held)), default=0)
+        spans = split_sentences(held[:cut] if cut else held, language, max_chars)
+        if not cut:  # keep the last sentences, which may change with what follows
+            spans = spans[: int(np.searchsorted(spans[:, 1], len(held) - 2 * max(_WINDOW, max_chars)))]
+            cut = int(spans[-1, 1]) if len(spans) else 0
+        if cut:
+            yield spans + position
+            held, position = held[cut:], position + cut
+        enough = max(_HELD_CHARS, 2 * len(held))
+    if held:
+        yield split_sentences(held, language, max_chars) + position
+
+
+def split_clauses(text: str, encoded: Encoded, min_tokens: int = 20, language: str = "en") -> np.ndarray:
+    """The unit of the single-pass scanning paper: neighbouring clauses joined until they hold `min_tokens` tokens.
+
+    Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends, what is still longer every
+    50 words; then neighbours are joined, and a short last unit joins the one before. Unlike the published code nothing of the
+    text is dropped or rewritten: the spans tile the text.
+
+    Args:
+        encoded: the tokens of `text`.
+
+    Returns:
+        (S, 2) int64 spans.
+
+    Raises:
+        InputError: `min_tokens` is not positive.
+    """
+    if min_tokens < 1:
+        raise InputError(f"min_tokens is {min_tokens}; expected at least 1")
+    starts: list[int] = []
+    for start, end in split_sentences(text, language).tolist():
+        edges = [start, *(match.end() for match in re.compile(r"[,;]\s*(?=\S)").finditer(text, start, end)), end]
+        for first, last in itertools.pairwise(edges):
+            if first < last:
+                starts.extend(_short_pieces(text, first, last))
+    spans = _tile(starts, len(text))
+    counts = np.diff(sentence_of_tokens(spans, encoded)).tolist()
+    kept, tokens = [0], 0
+    for number, count in enumerate(counts):
+        tokens += count
+        if tokens >= min_tokens and number + 1 < len(counts):
+            kept.append(number + 1)
+            tokens = 0
+    if len(kept) > 1 and tokens < min_tokens:
+        kept.pop()
+    return _tile(spans[kept, 0].tolist() if len(spans) else [], len(text))
+
+
+def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
+    """Which tokens belong to which sentence: those that start in it.
+
+    Args:
+        spans: (S, 2) int64 from a `split_` function, tiling the text.
+        encoded: the tokens of the same text.
+
+    Returns:
+        (S + 1,) int64: sentence s has tokens [result[s], result[s + 1]); it may have none (only control characters, say).
+    """
+    if not len(spans):
+        return np.zeros(1, dtype=np.int64)
+    bounds = np.empty(len(spans) + 1, dtype=np.int64)
+    bounds[:-1] = np.searchsorted(np.maximum.accumulate(encoded.starts), spans[:, 0], side="left")
+    bounds[0], bounds[-1] = 0, len(encoded)
+    return bounds
+
+
+def _tile(starts: list[int], length: int) -> np.ndarray:
+    """Spans from the places where sentences start, in ascending order. The first takes the text's leading whitespace."""
+    if not length:
+        return np.zeros((0, 2), dtype=np.int64)
+    edges = np.array([0, *starts[1:], length], dtype=np.int64)
+    return np.stack([edges[:-1], edges[1:]], axis=1)
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Stretches of text that no sentence crosses, without the whitespace around them."""
+    start: int | None = None  # of the open block
+    end = 0  # of the open block's last line, without whitespace
+    previous: int | None = None  # start of the line before, if it has text
+    alone = False  # the open block is a line of === only, perhaps above a title
+    for match in _LINE.finditer(text):
+        line = match[0]
+        content = line.strip()
+        if not content:
+            if start is not None:
+                yield start, end
+            start, previous = None, None
+            continue
+        at = match.start() + len(line) - len(line.lstrip())
+        last = at + len(content)
+        if _UNDERLINE.fullmatch(line):
+            if start is not None and previous is not None:  # the line before is the title
+                if previous > start and not alone:
+                    yield start, _end_before(text, previous)
+                    start = previous
+                yield start, last
+                start, previous = None, None
+                continue
+            start, end, previous, alone = at, last, at, True
+            continue
+        if start is not None and not alone and (_HEADING.match(line) or _ITEM.match(line)):
+            yield start, end
+            start = None
+        if start is None:
+            start, alone = at, False
+        elif alone and previous != start:  # the title under a line of === has no line below
+            alone = False
+        if _HEADING.match(line):
+            yield start, last
+            start, previous = None, None
+            continue
+        end, previous = last, at
+        if line.endswith(("\f", "\u2029")):
+            yield start, end
+            start, previous = None, None
+    if start is not None:
+        yield start, end
+
+
+def _end_before(text: str, position: int) -> int:
+    """The end of what stands before `position`, without whitespace."""
+    while text[position - 1].isspace():
+        position -= 1
+    return position
+
+
+def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: int) -> Iterator[int]:
+    """First characters of the sentences of one block, none of them whitespace."""
+    if end - start <= max_chars and not _TERMINATOR.search(text, start, end - 1):
+        yield start
+        return
+    while start < end:
+        window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
+        found = _sentencex_starts(window, language)
+        whole = start + len(window) == end
+        if not whole and len(found) > 1:  # the last sentence may go on behind the window
+            edges = [start + offset for offset in found]
+        elif whole:
+            edges = [*(start + offset for offset in found), end]
+        else:
+            edges = [start, _cut_before(text, start, end, max_chars)]
+        for first, last in itertools.pairwise(edges):
+            yield from _capped(text, first, last, max_chars)
+        start = edges[-1]
+
+
+def _sentencex_starts(window: str, language: str) -> list[int]:
+    """Offsets of the sentences in a window that starts with a character that is no whitespace. The first is 0."""
+    import sentencex  # only here: importing runnel stays fast
+
+    found = {0}
+    for boundary in sentencex.get_sentence_boundaries(language, window):
+        match = _WORD_CHAR.search(window, boundary["start_index"])
+        if match:
+            found.add(match.start())
+    return sorted(found)
+
+
+def _capped(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:
+    """`start`, and the cuts that keep each part of [start, end) within `max_chars`."""
+    yield start
+    end = _end_before(text, end)
+    while end - start > max_chars:
+        start = _cut_before(text, start, end, max_chars)
+        if start >= end:
+            return
+        yield start
+
+
+def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
+    """The best place to cut a too long stretch: the first character of the rest, or `end`."""
+    limit = start + max_chars
+    if limit >= end:
+        return end
+    for pattern, share in _CUTS:
+        best = None
+        for match in pattern.finditer(text, start + int(share * max_chars), min(end, limit + 1)):
+            best = match.end()
+        if best is not None and start < best <= limit:
+            return best
+    following = _WORD_CHAR.search(text, limit, end)
+    if following is None:
+        return end
+    if following.start() > limit or text[limit - 1].isspace():
+        return following.start()
+    while limit > start + 1 and _joins(text, limit):
+        limit -= 1
+    return limit if limit > start + 1 else start + max_chars
+
+
+def _joins(text: str, position: int) -> bool:
+    """Whether a cut here would part a character from its marks."""
+    before, after = text[position - 1], text[position]
+    return unicodedata.combining(after) > 0 or "\u200d" in (before, after) or "\ufe00" <= after <= "\ufe0f"
+
+
+def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[int]:
+    """Starts of the parts of a clause: itself, or its lines where it has more than 50 words, and every 50 words of those."""
+    first = _WORD_CHAR.search(text, start, end)
+    if first is None:
+        return []
+    if end - start < 2 * max_words or len(text[start:end].split()) <= max_words:
+        return [first.start()]
+    starts = []
+    for line in re.compile(r"[^\n]+").finditer(text, start, end):
+        words = [word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())]
+        starts.extend(words[::max_words])
+    return starts

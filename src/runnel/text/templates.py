@@ -1,0 +1,289 @@
+"""How a query and a document become one sequence of ids.
+
+A template is a row of parts: literal text, special tokens and the two fields. Every part is tokenised apart and the ids are
+joined, so the ids up to a field are the same whatever the field holds, and a state saved after them stays valid.
+
+Notation: `{query}` and `{document}` are fields; `{begin}` and `{end}` the tokeniser's markers; `{token:[SEP]}` any other token
+by its text; `{{` and `}}` braces; all else literal text.
+
+Whitespace: one space right before a field belongs to the field, because most vocabularies hold words with their leading
+space: in "document: {document}" the literal is "document:" and the document is encoded as " " + document. `Template.encode`
+does so (offsets still refer to the document); who encodes a document bit by bit feeds `Template.lead` first. Tokenisers that
+put the space there themselves (SentencePiece style) get none from the template.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from runnel.errors import InputError
+from runnel.text.encoded import Encoded
+from runnel.text.tokenizer import Tokenizer
+
+Field = Literal["query", "document"]
+_FIELDS = ("query", "document")
+_PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a template. `kind` is "text", "token" (value "begin" and "end" are markers, others "token:...") or "field"."""
+
+    kind: Literal["text", "token", "field"]
+    value: str
+    space: bool = False  # fields: a space before the field belongs to it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendered:
+    """The ids of a filled template.
+
+    Attributes:
+        ids: (n,) int32.
+        slices: where each field's ids are.
+        cut: how many ids of the fields were left out for a budget.
+    """
+
+    ids: np.ndarray
+    slices: dict[str, slice]
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """An ordered row of parts with token budgets. None: nothing is cut.
+
+    Attributes:
+        parts: see `parse`.
+        max_query_tokens, max_document_tokens: the field's first so many ids are kept.
+        max_tokens: budget for everything; only the document is cut for it.
+        continues: this is the rest of a longer template (`starting_at`).
+    """
+
+    parts: tuple[Part, ...]
+    max_query_tokens: int | None = None
+    max_document_tokens: int | None = None
+    max_tokens: int | None = None
+    continues: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_query_tokens", "max_document_tokens", "max_tokens"):
+            _check_budget(name, getattr(self, name))
+        names = self.fields
+        if len(set(names)) != len(names):
+            raise InputError(f"the template {str(self)!r} names a field twice; each may stand once")
+
+    @classmethod
+    def parse(
+        cls,
+        notation: str,
+        *,
+        max_query_tokens: int | None = None,
+        max_document_tokens: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Template:
+        """Read the notation described at the top of this module.
+
+        Raises:
+            InputError: an unknown name in braces, a single brace, a field named twice, or a budget that is not positive.
+        """
+        parts: list[Part] = []
+        text, position = "", 0
+        for match in _PIECE.finditer(notation):
+            text += notation[position : match.start()]
+            position = match.end()
+            if match[0] in ("{{", "}}"):
+                text += match[0][0]
+                continue
+            if match[2]:
+                raise InputError(
+                    f"a single {match[0]!r} at character {match.start()} of the template {notation!r}; write {match[0] * 2!r}"
+                )
+            part = _named_part(match[1], notation)
+            if part.kind == "field" and text.endswith(" "):
+                part, text = Part("field", part.value, space=True), text[:-1]
+            parts += [Part("text", text)] * bool(text) + [part]
+            text = ""
+        text += notation[position:]
+        parts += [Part("text", text)] * bool(text)
+        return cls(tuple(parts), max_query_tokens, max_document_tokens, max_tokens)
+
+    def __str__(self) -> str:
+        """The notation: `Template.parse(str(template))` has the same parts."""
+        return "".join(_write(part) for part in self.parts)
+
+    @property
+    def fields(self) -> list[str]:
+        """Names of the fields, in order."""
+        return [part.value for part in self.parts if part.kind == "field"]
+
+    def to_dict(self) -> dict[str, str | int | None]:
+        """For JSON in a model folder.
+
+        Raises:
+            InputError: this is the rest of a longer template; store that one.
+        """
+        if self.continues:
+            raise InputError("this template is the rest of a longer one (starting_at); store the whole template")
+        budgets = {name: getattr(self, name) for name in ("max_query_tokens", "max_document_tokens", "max_tokens")}
+        return {"template": str(self), **budgets}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, object]) -> Template:
+        """The inverse of `to_dict`.
+
+        Raises:
+            InputError: a missing or unknown key, or a value of the wrong type.
+        """
+        known = {"template", "max_query_tokens", "max_document_tokens", "max_tokens"}
+        unknown = sorted(set(content) - known)
+        if unknown:
+            raise InputError(f"unknown key {unknown[0]!r} in a template; expected {', '.join(sorted(known))}")
+        notation = content.get("template")
+        if not isinstance(notation, str):
+            raise InputError(f"a template's 'template' is {notation!r}; expected text such as 'query: {{query}}{{end}}'")
+        budgets = {name: content.get(name) for name in known - {"template"}}
+        for name, value in budgets.items():
+            _check_budget(name, value)
+        return cls.parse(notation, **budgets)  # type: ignore[arg-type]  # checked above
+
+    def before(self, field: Field) -> Template:
+        """The parts before a field: what a state saved before it has read."""
+        return dataclasses.replace(self, parts=self.parts[: self._index(field)])
+
+    def starting_at(self, field: Field) -> Template:
+        """The field and all after it: what remains to be read from a saved state."""
+        return dataclasses.replace(self, parts=self.parts[self._index(field) :], continues=True)
+
+    def lead(self, tokenizer: Tokenizer, field: Field) -> str:
+        """What is encoded in front of a field's text: a space or nothing."""
+        return " " if self._part(field).space and not tokenizer.adds_space else ""
+
+    def encode(self, tokenizer: Tokenizer, field: Field, text: str) -> Encoded:
+        """The ids of a field's text for `render`. Offsets refer to `text`; an empty text has no tokens."""
+        lead = self.lead(tokenizer, field)
+        if not text or not lead:
+            return tokenizer.encode(text) if text else Encoded.empty()
+        encoded = tokenizer.encode(lead + text)
+        return Encoded(encoded.ids, np.maximum(encoded.starts - 1, 0), np.maximum(encoded.ends - 1, 0))
+
+    def render(
+        self,
+        tokenizer: Tokenizer,
+        query: np.ndarray | None = None,
+        document: np.ndarray | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> Rendered:
+        """Join the ids of all parts.
+
+        Args:
+            tokenizer: encodes the literal parts.
+            query, document: (n,) ids of the fields, for those that the template has.
+            max_tokens: replaces the template's own.
+
+        Raises:
+            InputError: a field is missing or not part of the template, a budget is not positive or too small for everything but
+                the document, or the template needs a marker that the tokeniser lacks.
+        """
+        _check_budget("max_tokens", max_tokens)
+        given = {name: ids for name, ids in (("query", query), ("document", document)) if ids is not None}
+        self._check_fields(given)
+        limits = {"query": self.max_query_tokens, "document": self.max_document_tokens}
+        kept = {name: np.asarray(ids, dtype=np.int32)[: limits[name]] for name, ids in given.items()}
+        columns = [
+            kept[part.value] if part.kind == "field" else self._ids(tokenizer, number) for number, part in enumerate(self.parts)
+        ]
+        self._shorten_document(columns, self.max_tokens if max_tokens is None else max_tokens)
+        slices, position = {}, 0
+        for part, ids in zip(self.parts, columns, strict=True):
+            if part.kind == "field":
+                slices[part.value] = slice(position, position + len(ids))
+            position += len(ids)
+        joined = np.concatenate(columns) if columns else np.zeros(0, np.int32)
+        total = sum(len(ids) for ids in given.values())
+        return Rendered(joined, slices, total - sum(part.stop - part.start for part in slices.values()))
+
+    def _shorten_document(self, columns: list[np.ndarray], budget: int | None) -> None:
+        over = 0 if budget is None else sum(map(len, columns)) - budget
+        if over <= 0:
+            return
+        number = self._index("document") if "document" in self.fields else None
+        length = 0 if number is None else len(columns[number])
+        if number is None or over > length:
+            raise InputError(
+                f"max_tokens is {budget}, but the parts that are never cut (query, markers, literal text) have "
+                f"{sum(map(len, columns)) - length} tokens; raise max_tokens or shorten the query"
+            )
+        columns[number] = columns[number][: length - over]
+
+    def _check_fields(self, given: dict[str, np.ndarray]) -> None:
+        for name in _FIELDS:
+            if name in self.fields and name not in given:
+                raise InputError(f"the template {str(self)!r} needs the ids of the {name}; pass {name}=")
+            if name in given and name not in self.fields:
+                raise InputError(f"the template {str(self)!r} has no {{{name}}}; leave {name}= out")
+
+    def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
+        part = self.parts[number]
+        if part.kind == "text":
+            first = number == 0 and not self.continues
+            return (tokenizer.encode(part.value) if first else tokenizer.encode_inside(part.value)).ids
+        marker = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}.get(part.value, -1)
+        if marker is None:
+            raise InputError(
+                f"the template {str(self)!r} needs an {part.value} marker and the tokeniser has none; name it with {part.value}="
+            )
+        if marker < 0:
+            marker = tokenizer.token_id(part.value.removeprefix("token:"))
+        return np.array([marker], dtype=np.int32)
+
+    def _index(self, field: Field) -> int:
+        if field not in self.fields:
+            raise InputError(f"the template {str(self)!r} has no field {field!r}; it has {', '.join(self.fields) or 'none'}")
+        return next(number for number, part in enumerate(self.parts) if part.kind == "field" and part.value == field)
+
+    def _part(self, field: Field) -> Part:
+        return self.parts[self._index(field)]
+
+
+# The papers' templates. Queries and documents of the bi-encoder are texts with the end marker.
+QUERY = Template.parse("{query}{end}")
+DOCUMENT = Template.parse("{document}{end}")
+DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
+DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
+QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
+
+
+def instructed_query(prompt: str) -> Template:
+    """A query after an instruction, as in the linear-time embedding paper; documents take `DOCUMENT`."""
+    escaped = prompt.replace("{", "{{").replace("}", "}}")
+    return Template.parse(f"Instruction: {escaped}\nQuery: {{query}}{{end}}")
+
+
+def _named_part(name: str, notation: str) -> Part:
+    if name in _FIELDS:
+        return Part("field", name)
+    if name in ("begin", "end") or (name.startswith("token:") and name != "token:"):
+        return Part("token", name)
+    near = difflib.get_close_matches(name, ("query", "document", "begin", "end"), n=1)
+    hint = f" (did you mean {{{near[0]}}}?)" if near else ""
+    expected = "{query}, {document}, {begin}, {end} or {token:...}"
+    raise InputError(f"unknown {{{name}}} in the template {notation!r}{hint}; expected {expected}")
+
+
+def _write(part: Part) -> str:
+    if part.kind == "text":
+        return part.value.replace("{", "{{").replace("}", "}}")
+    return f"{' ' * part.space}{{{part.value}}}"
+
+
+def _check_budget(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise InputError(f"{name} is {value!r}; expected a positive whole number, or None to cut nothing")

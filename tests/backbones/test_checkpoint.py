@@ -1,0 +1,358 @@
+"""Checkpoints that load: every layout, sharded or not, in every dtype, against transformers and against each other."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from runnel.backbones import checkpoint, checkpoint_files
+from runnel.backbones.checkpoint import build_backbone, load_backbone, load_checkpoint
+from runnel.backbones.mamba1 import Mamba1, Mamba1Config
+from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.errors import CheckpointError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+IDS = torch.arange(37) * 5 % 64
+SMALL_1 = Mamba1Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, dt_rank=3)
+SMALL_2 = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
+GROUPED = Mamba2Config(vocab_size=64, hidden_size=48, num_layers=2, state_size=8, head_size=16, groups=3)
+CONFIGS = {"mamba1": SMALL_1, "mamba2": SMALL_2, "grouped": GROUPED}
+
+
+def new_model(config: Mamba1Config | Mamba2Config) -> Mamba1 | Mamba2:
+    torch.manual_seed(0)
+    model = Mamba1(config) if isinstance(config, Mamba1Config) else Mamba2(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)  # not all ones, so that a mix-up of norms shows
+    return model
+
+
+def tensors_of(config: Mamba1Config | Mamba2Config, prefix: str = "") -> dict[str, Tensor]:
+    return {prefix + name: tensor.detach().clone() for name, tensor in new_model(config).state_dict().items()}
+
+
+def write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any] | None, file: str = "model.safetensors") -> Path:
+    folder.mkdir(exist_ok=True)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    if file.endswith(".safetensors"):
+        save_file(tensors, folder / file)
+    else:
+        torch.save(tensors, folder / file)
+    return folder
+
+
+@torch.no_grad()
+def hidden_of(backbone: Any, ids: Tensor = IDS) -> Tensor:
+    return backbone(ids)[0]
+
+
+def assert_same(backbone: Any, config: Mamba1Config | Mamba2Config) -> None:
+    expected = new_model(config)
+    assert backbone.config == config
+    assert not backbone.training
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(backbone.state_dict()[name], tensor), name
+
+
+# ---- layouts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("prefix", ["", "backbone.", "model.backbone.", "model."])
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin", "consolidated.safetensors"])
+def test_shapes_alone_tell_the_config(tmp_path: Path, kind: str, prefix: str, file: str) -> None:
+    config = CONFIGS[kind]
+    if kind == "grouped":  # not told by shapes, unless Mistral's config gives n_groups
+        declared = {
+            "dim": 48,
+            "n_layers": 2,
+            "vocab_size": 64,
+            "n_groups": 3,
+            "model_type": "mamba",
+            "pad_vocab_size_multiple": 1,
+        }
+    else:
+        declared = None
+    found = load_checkpoint(write(tmp_path / "m", tensors_of(config, prefix), declared, file), dtype="float32")
+    assert_same(found.backbone, config)
+    assert found.heads == {}
+    assert ("Mamba-1" if kind == "mamba1" else "Mamba-2") in found.layout
+
+
+def test_params_json_is_the_older_name(tmp_path: Path) -> None:
+    folder = write(tmp_path, tensors_of(GROUPED, "model.backbone."), None, "consolidated.safetensors")
+    (folder / "params.json").write_text(
+        json.dumps({"dim": 48, "n_layers": 2, "vocab_size": 60, "n_groups": 3, "pad_vocab_size_multiple": 8})
+    )
+    assert_same(load_backbone(folder, "float32"), GROUPED)
+
+
+def test_original_options(tmp_path: Path) -> None:
+    config = Mamba2Config(
+        64, 32, 2, state_size=8, head_size=16, groups=2, conv_width=3, expand=3, conv_bias=False, dt_min=0.01, dt_max=0.2
+    )
+    declared = {
+        "d_model": 32,
+        "n_layer": 2,
+        "vocab_size": 57,
+        "pad_vocab_size_multiple": 16,
+        "d_intermediate": 0,
+        "attn_layer_idx": [],
+    }
+    options = {"layer": "Mamba2", "d_state": 8, "headdim": 16, "ngroups": 2, "d_conv": 3, "expand": 3, "conv_bias": False}
+    declared["ssm_cfg"] = options | {"dt_limit": [0.01, 0.2], "chunk_size": 64, "norm_before_gate": False, "d_ssm": None}
+    assert_same(load_backbone(write(tmp_path, tensors_of(config, "backbone."), declared), "float32"), config)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [None, {"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 16}}],
+)
+@pytest.mark.parametrize("with_lm_head", [True, False])
+def test_single_pass_scanner(tmp_path: Path, declared: dict[str, Any] | None, with_lm_head: bool) -> None:
+    tensors = tensors_of(SMALL_2, "backbone.")
+    tensors["backbone.embedding.weight"] = tensors.pop("backbone.embeddings.weight")
+    head = {"binary_head.weight": torch.randn(1, 32), "binary_head.bias": torch.randn(1)}
+    if with_lm_head:
+        tensors["lm_head.weight"] = tensors["backbone.embedding.weight"]
+    found = load_checkpoint(write(tmp_path, tensors | head, declared, "pytorch_model.bin"), dtype="float32")
+    assert_same(found.backbone, SMALL_2)
+    assert found.layout == "Mamba-2, single-pass scanner layout"
+    assert torch.equal(found.heads["weight"], head["binary_head.weight"])
+    assert torch.equal(found.heads["bias"], head["binary_head.bias"])
+
+
+def test_untied_lm_head_is_left_out(tmp_path: Path) -> None:
+    tensors = tensors_of(SMALL_1, "backbone.") | {"lm_head.weight": torch.randn(64, 32)}
+    assert_same(load_backbone(write(tmp_path, tensors, None), "float32"), SMALL_1)
+
+
+def split(tensors: dict[str, Tensor], folder: Path, suffix: str) -> None:
+    """Write `tensors` as three shards and their index."""
+    folder.mkdir(exist_ok=True)
+    names, weight_map = sorted(tensors), {}
+    for part in range(3):
+        file = f"{'model' if suffix == 'safetensors' else 'pytorch_model'}-0000{part + 1}-of-00003.{suffix}"
+        chosen = {name: tensors[name] for name in names[part::3]}
+        save_file(chosen, folder / file) if suffix == "safetensors" else torch.save(chosen, folder / file)
+        weight_map |= dict.fromkeys(chosen, file)
+    index = "model.safetensors.index.json" if suffix == "safetensors" else "pytorch_model.bin.index.json"
+    (folder / index).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+def test_shards(tmp_path: Path, suffix: str) -> None:
+    split(tensors_of(SMALL_2, "backbone."), tmp_path, suffix)
+    assert_same(load_backbone(tmp_path, "float32"), SMALL_2)
+
+
+def test_runnel_folder(tmp_path: Path) -> None:
+    tensors = tensors_of(GROUPED, "backbone.")
+    matrix = tensors["backbone.embeddings.weight"]
+    scale = matrix.abs().amax(dim=1) / 127
+    tensors["backbone.embeddings.weight"] = (matrix / scale[:, None]).round().to(torch.int8)
+    tensors["backbone.embeddings.weight.scale"] = scale
+    declared = {"runnel": {"version": 1, "backbone": {"architecture": "mamba2", "config": GROUPED.to_dict()}, "heads": {}}}
+    found = load_checkpoint(write(tmp_path, tensors | {"heads.embed.weight": torch.ones(2)}, declared), dtype="float32")
+    assert found.backbone.config == GROUPED
+    assert found.layout == "Mamba-2, runnel layout"
+    assert (found.backbone.embeddings.weight - matrix).abs().max() <= scale.max()
+    assert torch.equal(found.backbone.norm_f.weight, tensors["backbone.norm_f.weight"])
+
+
+# ---- against transformers --------------------------------------------------------------------------------------------
+
+
+def transformers_model(kind: str, **options: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    shared = {"vocab_size": 64, "num_hidden_layers": 2, "initializer_range": 0.3}
+    config, model = {"mamba": ("MambaConfig", "MambaModel"), "mamba2": ("Mamba2Config", "Mamba2Model")}[kind]
+    return getattr(transformers, model)(getattr(transformers, config)(**shared, **options)).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("mamba", {"hidden_size": 40, "state_size": 5, "time_step_rank": 7, "expand": 3, "layer_norm_epsilon": 1e-3}),
+        ("mamba", {"hidden_size": 32, "state_size": 16, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3}),
+        ("mamba2", {"hidden_size": 48, "num_heads": 6, "head_dim": 16, "n_groups": 3, "state_size": 12, "chunk_size": 8}),
+        (
+            "mamba2",
+            {
+                "hidden_size": 32,
+                "num_heads": 8,
+                "head_dim": 8,
+                "n_groups": 2,
+                "state_size": 16,
+                "chunk_size": 16,
+                "use_bias": True,
+            },
+        ),
+        (
+            "mamba2",
+            {
+                "hidden_size": 32,
+                "num_heads": 4,
+                "head_dim": 16,
+                "n_groups": 4,
+                "use_conv_bias": False,
+                "layer_norm_epsilon": 1e-4,
+            },
+        ),
+        ("mamba2", {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "n_groups": 1, "time_step_limit": (0.02, 0.5)}),
+    ],
+)
+@torch.no_grad()
+def test_transformers_agrees(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+    """A bare, sharded folder as `save_pretrained` writes it, lengths that are no multiple of any chunk."""
+    model = transformers_model(kind, **options)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    expected = model(IDS[None]).last_hidden_state[0]
+    backbone = load_backbone(tmp_path, dtype="float32", device="cpu")
+    torch.testing.assert_close(hidden_of(backbone), expected, atol=2e-5, rtol=1e-4)
+    halves = backbone(IDS[:18])
+    torch.testing.assert_close(backbone(IDS[18:], state=halves[1])[0], expected[18:], atol=2e-5, rtol=1e-4)
+
+
+# ---- dtypes and memory -----------------------------------------------------------------------------------------------
+
+
+def matrix(name: str) -> bool:
+    return name.endswith(("_proj.weight", "embeddings.weight"))
+
+
+@pytest.mark.parametrize("config", [SMALL_1, SMALL_2])
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.float32, "float64"])
+def test_only_matrices_take_the_dtype(tmp_path: Path, config: Any, stored: torch.dtype, dtype: str | torch.dtype) -> None:
+    tensors = {name: tensor.to(stored) for name, tensor in tensors_of(config).items()}
+    backbone = load_backbone(write(tmp_path, tensors, None), dtype)
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    for name, parameter in backbone.named_parameters():
+        small = torch.float64 if wanted == torch.float64 else torch.float32
+        assert parameter.dtype == (wanted if matrix(name) else small), name
+        assert torch.equal(parameter.detach(), tensors[name].to(parameter.dtype)), name
+    assert torch.isfinite(hidden_of(backbone)).all()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_dtype_follows_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    monkeypatch.setattr(checkpoint, "has_native_bf16", lambda: native)
+    backbone = load_backbone(write(tmp_path, tensors_of(SMALL_2), None), device="cpu")
+    assert backbone.embeddings.weight.dtype == (torch.bfloat16 if native else torch.float32)
+    assert backbone.layers[0].mixer.A_log.dtype == torch.float32
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_wanted_dtype_is_mapped_not_copied(tmp_path: Path, file: str) -> None:
+    """A checkpoint in the wanted dtype takes its size once, and that is the file's pages."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("only Linux lists a process's mapped files")
+    write(tmp_path, {name: t.bfloat16() for name, t in tensors_of(SMALL_2).items()}, None, file)
+    backbone = load_backbone(tmp_path, "bfloat16")
+    address = backbone.layers[0].mixer.in_proj.weight.data_ptr()
+    mapped = [line.split() for line in maps.read_text().splitlines() if line.endswith(file)]
+    assert any(int(span.split("-")[0], 16) <= address < int(span.split("-")[1], 16) for span, *_ in mapped)
+
+
+def test_given_tensors_are_used_as_they_are() -> None:
+    tensors = tensors_of(SMALL_2)
+    backbone = build_backbone("mamba2", SMALL_2.to_dict(), tensors, dtype="float32")
+    assert_same(backbone, SMALL_2)
+    assert backbone.embeddings.weight.data_ptr() == tensors["embeddings.weight"].data_ptr()
+
+
+# ---- the hub ---------------------------------------------------------------------------------------------------------
+
+
+class Hub:
+    """Stands in for huggingface_hub: serves the files of a local folder."""
+
+    def __init__(self, served: Path, cache: Path) -> None:
+        self.served, self.cache, self.fetched = served, cache, []
+
+    def snapshot_download(self, hub_id: str, allow_patterns: list[str]) -> str:
+        assert hub_id == "owner/name"
+        for path in self.served.iterdir():
+            if any(path.match(pattern) for pattern in allow_patterns):
+                (self.cache / path.name).write_bytes(path.read_bytes())
+                self.fetched.append(path.name)
+        return str(self.cache)
+
+    def list_repo_files(self, hub_id: str) -> list[str]:
+        return [path.name for path in self.served.iterdir()]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Hub]:
+    monkeypatch.chdir(tmp_path)
+
+    def serve(folder: Path) -> Hub:
+        (tmp_path / "cache").mkdir()
+        hub = Hub(folder, tmp_path / "cache")
+        for name in ("snapshot_download", "list_repo_files"):
+            monkeypatch.setattr(f"huggingface_hub.{name}", getattr(hub, name))
+        return hub
+
+    return serve
+
+
+def test_only_needed_files_are_fetched(tmp_path: Path, hub: Callable[[Path], Hub]) -> None:
+    folder = write(tmp_path / "served", tensors_of(SMALL_2), None)
+    write(folder, tensors_of(SMALL_2), None, "pytorch_model.bin")
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.onnx").write_bytes(b"0" * 100)
+    served = hub(folder)
+    assert_same(load_backbone("owner/name", "float32"), SMALL_2)
+    assert sorted(served.fetched) == ["model.safetensors", "tokenizer.json"]
+
+
+def test_shards_are_fetched(tmp_path: Path, hub: Callable[[Path], Hub]) -> None:
+    split(tensors_of(SMALL_1), tmp_path / "served", "safetensors")
+    served = hub(tmp_path / "served")
+    assert_same(load_backbone("owner/name", "float32"), SMALL_1)
+    assert len(served.fetched) == 4
+
+
+def test_cached_snapshot_is_used_offline(tmp_path: Path, hub: Callable[[Path], Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "served", tensors_of(SMALL_1), {})
+    hub(folder)
+
+    def offline(*_: Any, **__: Any) -> str:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda hub_id, file: str(folder / file))
+    assert_same(load_backbone("owner/name", "float32"), SMALL_1)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda hub_id, file: None)
+    with pytest.raises(
+        CheckpointError, match=r"(?s)unknown model 'owner/name': there is no folder .* hub cache .*no network.*check the spelling"
+    ):
+        load_backbone("owner/name")
+
+
+# ---- goldens ---------------------------------------------------------------------------------------------------------
+
+
+def test_folder_given_as_text_or_path() -> None:
+    for source in (GOLDEN / "mamba2-tiny-hf", str(GOLDEN / "mamba2-tiny-hf")):
+        assert isinstance(load_backbone(source), Mamba2)
+    assert checkpoint_files.find_folder(str(GOLDEN / "mamba2-tiny-hf")) == GOLDEN / "mamba2-tiny-hf"
+
+
+def test_lm_head_of_golden_is_the_embedding() -> None:
+    tensors = load_file(GOLDEN / "codestral-tiny-native" / "consolidated.safetensors")
+    assert not torch.equal(tensors["model.lm_head.weight"], tensors["model.backbone.embedding.weight"])  # untied, and left out
+    names = {name for name, _ in load_backbone(GOLDEN / "codestral-tiny-native").named_parameters()}
+    assert len(names) == len(tensors) - 1

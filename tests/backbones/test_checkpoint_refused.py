@@ -1,0 +1,410 @@
+"""Checkpoints that do not load, and what the message says."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from runnel.backbones.checkpoint import build_backbone, load_backbone
+from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.errors import BackendUnavailable, CheckpointError, InputError, NumericalError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SHARED = Path(__file__).parents[3] / "shared" / "golden"
+SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
+ORIGINAL = {"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 16}}
+TRANSFORMERS = {"model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 8}
+TRANSFORMERS |= {"num_heads": 4, "head_dim": 16, "n_groups": 1}
+
+
+def tensors_of(prefix: str = "backbone.") -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {prefix + name: tensor.detach().clone() for name, tensor in Mamba2(SMALL).state_dict().items()}
+
+
+def write(folder: Path, tensors: dict[str, Tensor], config: object = None) -> Path:
+    if config is not None:
+        (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def refused(folder: Path, *parts: str) -> None:
+    """Loading fails, and the message names the folder or file and has all `parts`."""
+    with pytest.raises(CheckpointError) as caught:
+        load_backbone(folder)
+    message = str(caught.value)
+    assert folder.name in message
+    assert len(message) < 700
+    for part in parts:
+        assert part in message, message
+
+
+# ---- folders and files -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nowhere", "./no/such/folder", "/no/such/folder", "a/b/c", "", "owner/with space"])
+def test_unknown_model(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not name:
+        with pytest.raises(CheckpointError, match="has no weights"):
+            load_backbone(name)
+        return
+    with pytest.raises(CheckpointError, match=r"unknown model '.*': there is no folder /.*check the spelling"):
+        load_backbone(name)
+
+
+def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"unknown model 'nobody/nothing': .* hub cache /.*download it once while online"):
+        load_backbone("nobody/nothing")
+
+
+def test_a_file_is_no_folder() -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is a file; give the folder it is in"):
+        load_backbone(GOLDEN / "mamba1-tiny-hf" / "config.json")
+
+
+def test_folder_without_weights(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    refused(tmp_path, "has no weights", "model.safetensors", "notes.txt")
+
+
+def test_adapter_alone(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    refused(tmp_path, "holds an adapter", "merge it into its base model")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '"x"', "\x00\x01"])
+def test_broken_config(tmp_path: Path, text: str) -> None:
+    refused(write(tmp_path, tensors_of(), text), "config.json", "JSON")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 200, -1, -5000])
+def test_truncated_safetensors(tmp_path: Path, keep: int) -> None:
+    path = write(tmp_path, tensors_of()) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(tmp_path, "model.safetensors is damaged or was cut short", "bytes", "copy or download it again")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 200, -1, -5000])
+def test_truncated_pickle(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(tensors_of(), path)
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(tmp_path, "pytorch_model.bin", "damaged")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_git_lfs_pointer(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n")
+    refused(tmp_path, file, "is a Git LFS pointer, not the weights", "git lfs pull")
+
+
+class Harmful:
+    """Unpickling this would run code."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("harm"),)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickled_code_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    if zipped:
+        torch.save({"x": Harmful()}, tmp_path / "pytorch_model.bin")
+    else:
+        (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"x": Harmful()}, protocol=2))
+    refused(tmp_path, "never runs code from a checkpoint", "model.safetensors")
+    assert not (tmp_path / "harm").exists()
+
+
+def test_training_checkpoint(tmp_path: Path) -> None:
+    torch.save({"model": tensors_of(), "step": torch.tensor(3)}, tmp_path / "pytorch_model.bin")
+    refused(tmp_path, "not a flat dict of tensors (it holds model, step)", "save only the model's state dict")
+
+
+# ---- shards ----------------------------------------------------------------------------------------------------------
+
+
+def write_shards(folder: Path, weight_map: dict[str, str]) -> None:
+    tensors, files = tensors_of(), {}
+    for name, file in weight_map.items():
+        files.setdefault(file, {})[name] = tensors.get(name, torch.zeros(1))
+    for file, content in files.items():
+        if "/" not in file:
+            save_file(content, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def test_missing_shard(tmp_path: Path) -> None:
+    names = list(tensors_of())
+    write_shards(tmp_path, dict.fromkeys(names[:5], "a.safetensors") | dict.fromkeys(names[5:], "b.safetensors"))
+    (tmp_path / "b.safetensors").unlink()
+    refused(tmp_path, "lacks 1 of the 2 shards", "b.safetensors")
+
+
+def test_index_of_other_shards(tmp_path: Path) -> None:
+    names = list(tensors_of())
+    write_shards(tmp_path, dict.fromkeys(names, "a.safetensors"))
+    index = tmp_path / "model.safetensors.index.json"
+    whole = json.loads(index.read_text())["weight_map"]
+    index.write_text(json.dumps({"weight_map": whole | {"backbone.more": "a.safetensors"}}))
+    refused(tmp_path, "says that a.safetensors holds backbone.more, but it does not")
+    index.write_text(json.dumps({"weight_map": {name: whole[name] for name in names[1:]}}))
+    refused(tmp_path, "does not list backbone.embeddings.weight, which a.safetensors holds")
+    index.write_text("{}")
+    refused(tmp_path, "has no 'weight_map'")
+
+
+@pytest.mark.parametrize("shard", ["../a.safetensors", "/etc/passwd", "sub/a.safetensors", ".."])
+def test_index_cannot_leave_its_folder(tmp_path: Path, shard: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": shard}}))
+    refused(tmp_path, repr(shard), "outside its folder")
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def test_missing_tensor(tmp_path: Path) -> None:
+    tensors = tensors_of()
+    del tensors["backbone.layers.1.mixer.dt_bias"]
+    refused(write(tmp_path, tensors, TRANSFORMERS), "missing tensor 'layers.1.mixer.dt_bias'")
+
+
+def test_missing_tensor_that_gives_the_shape(tmp_path: Path) -> None:
+    tensors = tensors_of()
+    del tensors["backbone.embeddings.weight"]
+    refused(write(tmp_path, tensors), "missing tensor 'embeddings.weight'", "the model's shape is unknown")
+
+
+def test_unexpected_tensor(tmp_path: Path) -> None:
+    tensors = tensors_of() | {"backbone.layers.0.mixer.bonus": torch.zeros(3), "score.weight": torch.zeros(2)}
+    refused(
+        write(tmp_path, tensors, TRANSFORMERS), "unexpected tensors 'layers.0.mixer.bonus', 'score.weight' in model.safetensors"
+    )
+
+
+def test_mis_shaped_tensor(tmp_path: Path) -> None:
+    tensors = tensors_of()
+    tensors["backbone.layers.1.mixer.out_proj.weight"] = torch.zeros(32, 63)
+    refused(
+        write(tmp_path, tensors, TRANSFORMERS),
+        "mis-shaped tensor 'layers.1.mixer.out_proj.weight' is (32, 63) in model.safetensors, expected (32, 64)",
+    )
+
+
+def test_all_problems_in_one_message(tmp_path: Path) -> None:
+    tensors = tensors_of()
+    tensors["backbone.norm_f.weight"] = torch.zeros(31)
+    tensors["backbone.norm_g.weight"] = tensors.pop("backbone.layers.0.norm.weight")
+    refused(write(tmp_path, tensors, TRANSFORMERS), "missing tensor", "unexpected tensor", "mis-shaped tensor")
+
+
+@pytest.mark.parametrize(("layers", "word"), [(3, "missing"), (1, "unexpected"), (10**9, "missing")])
+def test_wrong_number_of_layers(tmp_path: Path, layers: int, word: str) -> None:
+    config = TRANSFORMERS | {"num_hidden_layers": layers}
+    refused(write(tmp_path, tensors_of(), config), f"{word} tensors: its config says {layers} layers, the weights have 2")
+
+
+def test_mis_shaped_vocabulary(tmp_path: Path) -> None:
+    config = ORIGINAL | {"vocab_size": 65, "pad_vocab_size_multiple": 16}
+    refused(write(tmp_path, tensors_of(), config), "mis-shaped tensor 'embeddings.weight' is (64, 32)", "expected (80, 32)")
+
+
+def test_mis_shaped_lm_head(tmp_path: Path) -> None:
+    tensors = tensors_of() | {"lm_head.weight": torch.zeros(60, 32)}
+    refused(write(tmp_path, tensors), "mis-shaped tensor 'lm_head.weight' is (60, 32), expected (64, 32) like the embedding")
+
+
+def test_same_tensor_twice(tmp_path: Path) -> None:
+    tensors = tensors_of() | {"backbone.embedding.weight": torch.zeros(64, 32)}
+    refused(write(tmp_path, tensors), "the same tensor twice, as 'backbone.embedding", "keep one")
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ({"bias": torch.zeros(1)}, "missing tensor binary_head.weight"),
+        ({"weight": torch.zeros(1, 31)}, "mis-shaped tensor binary_head.weight is (1, 31), expected (1, 32)"),
+        ({"weight": torch.zeros(1, 32), "bias": torch.zeros(2)}, "mis-shaped tensor binary_head.bias is (2,), expected (1,)"),
+        ({"weight": torch.zeros(1, 32), "scale": torch.zeros(1)}, "unexpected tensor binary_head.scale"),
+    ],
+)
+def test_broken_scanner_head(tmp_path: Path, head: dict[str, Tensor], message: str) -> None:
+    refused(write(tmp_path, tensors_of() | {f"binary_head.{name}": tensor for name, tensor in head.items()}), message)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["backbone.layers.1.mixer.A_log", "backbone.embeddings.weight", "binary_head.weight"])
+def test_not_a_number(tmp_path: Path, name: str, value: float) -> None:
+    tensors = tensors_of() | {"binary_head.weight": torch.ones(1, 32)}
+    tensors[name].view(-1)[-1] = value
+    write(tmp_path, {key: tensor.half() for key, tensor in tensors.items()})
+    with pytest.raises(
+        NumericalError, match=rf"{tmp_path.name}: tensor '.*{name.split('.')[-1]}' in model.safetensors holds NaN or infinite"
+    ):
+        load_backbone(tmp_path)
+
+
+def test_quantised_tensor(tmp_path: Path) -> None:
+    tensors = tensors_of()
+    tensors["backbone.embeddings.weight"] = tensors["backbone.embeddings.weight"].to(torch.int8)
+    refused(write(tmp_path, tensors), "'embeddings.weight' in model.safetensors is stored as torch.int8", "use the originals")
+
+
+# ---- kinds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_type", "parts"),
+    [
+        ("falcon_mamba", ["'falcon_mamba'", "normalises B, C and dt"]),
+        ("mamba3", ["'mamba3'", "another recurrence"]),
+        ("rwkv", ["RWKV-4"]),
+        ("rwkv5", ["RWKV-5"]),
+        ("rwkv6", ["RWKV-6"]),
+        ("rwkv7", ["RWKV-7", "comes with a later version"]),
+        ("xlstm", ["xLSTM", "comes with a later version"]),
+        *(
+            (kind, [repr(kind), "hybrid", "mixes attention layers"])
+            for kind in ("bamba", "zamba2", "nemotron_h", "falcon_h1", "jamba")
+        ),
+        ("bert", ["'bert'", "does not know", "Mamba-1 and Mamba-2"]),
+        ("mamba_2", ["'mamba_2'", "did you mean 'mamba2'?"]),
+    ],
+)
+def test_foreign_model_types(tmp_path: Path, model_type: str, parts: list[str]) -> None:
+    refused(write(tmp_path, tensors_of(), TRANSFORMERS | {"model_type": model_type}), *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("xlstm_block_stack.blocks.0.xlstm.mlstm_cell.igate.weight", ["older xLSTM", "mlstm_cell"]),
+        ("backbone.blocks.0.mlstm_layer.q.weight", ["xLSTM", "comes with a later version"]),
+        ("blocks.0.att.r_k", ["RWKV-7", "comes with a later version"]),
+        ("model.layers.0.attn.r_k", ["RWKV-7", "comes with a later version"]),
+        ("blocks.0.ffn.s_emb.weight", ["RWKV-7a", "tables"]),
+        ("blocks.0.att.time_maa_x", ["RWKV-4, RWKV-5 and RWKV-6"]),
+        ("rwkv.blocks.0.attention.time_decay", ["RWKV-4, RWKV-5 and RWKV-6"]),
+        ("backbone.layers.0.mixer.B_bias", ["Mamba-3"]),
+        ("encoder.layer.0.attention.self.query.weight", ["unknown kind", "encoder.layer.0.attention.self.query.weight"]),
+    ],
+)
+def test_foreign_tensors_without_config(tmp_path: Path, name: str, parts: list[str]) -> None:
+    refused(write(tmp_path, {name: torch.zeros(2)}), *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("backbone.layers.1.mixer.Wqkv.weight", "hybrid"),
+        ("backbone.layers.1.self_attn.q_proj.weight", "hybrid"),
+        ("backbone.layers.1.mlp.fc1.weight", "feed-forward layers"),
+        ("backbone.layers.1.mixer.x_proj.weight", "both Mamba-1 (x_proj) and Mamba-2 (dt_bias)"),
+        ("backbone.layers.1.mixer.dt_layernorm.weight", "normalise B, C and dt"),
+    ],
+)
+def test_hybrid_tensors(tmp_path: Path, name: str, part: str) -> None:
+    refused(write(tmp_path, tensors_of() | {name: torch.zeros(2)}, ORIGINAL), part)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"attn_layer_idx": [1]}, ["hybrid (attn_layer_idx is [1])"]),
+        ({"d_intermediate": 64}, ["d_intermediate is 64"]),
+        ({"rms_norm": False}, ["LayerNorm"]),
+        ({"n_layer": None}, ["n_layer is missing"]),
+        ({"d_model": "32"}, ["d_model is '32'", "positive whole number"]),
+        ({"vocab_size": -3}, ["vocab_size is -3"]),
+        ({"ssm_cfg": {"layer": "Mamba3"}}, ["ssm_cfg.layer is 'Mamba3'"]),
+        ({"ssm_cfg": {"layer": "Mamba2", "D_has_hdim": True}}, ["D_has_hdim is True", "published model has False"]),
+        ({"ssm_cfg": {"layer": "Mamba2", "rmsnorm": False}}, ["rmsnorm is False"]),
+        ({"ssm_cfg": {"layer": "Mamba2", "norm_before_gate": True}}, ["norm_before_gate is True"]),
+        ({"ssm_cfg": {"layer": "Mamba2", "d_ssm": 16}}, ["d_ssm is 16"]),
+        ({"ssm_cfg": {"layer": "Mamba2", "speed": 2}}, ["does not know: speed"]),
+        ({"ssm_cfg": {"layer": "Mamba2", "headdim": 5}}, ["not a valid model", "head_size 5"]),
+        ({"ssm_cfg": {"layer": "Mamba2", "dt_limit": [1]}}, ["dt_limit is [1]", "two numbers"]),
+        ({"ssm_cfg": {}}, ["describes Mamba-1 but the tensors are those of Mamba-2"]),
+    ],
+)
+def test_original_near_misses(tmp_path: Path, options: dict[str, Any], parts: list[str]) -> None:
+    refused(write(tmp_path, tensors_of(), ORIGINAL | options), *parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"hidden_act": "relu"}, ["hidden_act is 'relu'"]),
+        ({"num_heads": 5}, ["num_heads x head_dim is 5 x 16", "expand x hidden_size = 64"]),
+        ({"n_groups": 3}, ["not a valid model", "3 groups"]),
+        ({"layer_norm_epsilon": "small"}, ["layer_norm_epsilon is 'small'", "expected a number"]),
+        ({"num_hidden_layers": True}, ["num_hidden_layers is True"]),
+        ({"model_type": "mamba", "state_size": 8}, ["describes Mamba-1 but the tensors are those of Mamba-2"]),
+        ({"quantization_config": {"load_in_4bit": True}}, ["quantised weights"]),
+    ],
+)
+def test_transformers_near_misses(tmp_path: Path, options: dict[str, Any], parts: list[str]) -> None:
+    refused(write(tmp_path, tensors_of(), TRANSFORMERS | options), *parts)
+
+
+def test_ignored_as_transformers_ignores_it(tmp_path: Path) -> None:
+    """A circulating Codestral config says norm_before_gate; transformers and the published model gate first."""
+    stray = {"norm_before_gate": True, "rms_norm": False, "intermediate_size": 5, "time_step_limit": [0.0, "inf"], "d_inner": 9}
+    assert load_backbone(write(tmp_path, tensors_of(), TRANSFORMERS | stray), "float32").config == SMALL
+
+
+def test_groups_are_not_guessed(tmp_path: Path) -> None:
+    config = Mamba2Config(vocab_size=8, hidden_size=32, num_layers=1, state_size=128, head_size=16, groups=4)
+    tensors = {name: tensor.detach() for name, tensor in Mamba2(config).state_dict().items()}
+    refused(write(tmp_path, tensors), "has no config.json", "512 channels of B", "add its config.json")
+
+
+def test_runnel_folder_near_misses(tmp_path: Path) -> None:
+    good = {"architecture": "mamba2", "config": SMALL.to_dict()}
+    refused(write(tmp_path, tensors_of(), {"runnel": {}}), 'lacks "backbone"')
+    refused(write(tmp_path, tensors_of(), {"runnel": {"backbone": good | {"architecture": "gru"}}}), "unknown architecture 'gru'")
+    refused(write(tmp_path, tensors_of(), {"runnel": {"backbone": good | {"config": {"depth": 3}}}}), "unknown: ['depth']")
+    refused(write(tmp_path, tensors_of(""), {"runnel": {"backbone": good}}), "unexpected tensors", "only backbone.* and heads.*")
+
+
+def test_given_tensors_are_checked() -> None:
+    tensors = tensors_of("")
+    del tensors["norm_f.weight"]
+    with pytest.raises(CheckpointError, match=r"the given model: missing tensor 'norm_f.weight'"):
+        build_backbone("mamba2", SMALL.to_dict(), tensors)
+
+
+@pytest.mark.parametrize("name", ["rwkv7-tiny-fla", "rwkv7-tiny-official", "xlstm-tiny-hf"])
+def test_later_architectures_are_recognised(name: str) -> None:
+    if not SHARED.exists():
+        pytest.skip("the shared golden checkpoints of later architectures are not on this machine")
+    refused(SHARED / name, "comes with a later version", "reads Mamba-1 and Mamba-2")
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bf16", "int8", torch.float16, torch.int64, None])
+def test_unknown_dtype(dtype: Any) -> None:
+    with pytest.raises(InputError, match=r'dtype must be "auto", \'float32\', \'bfloat16\', \'float64\'.*got'):
+        load_backbone(GOLDEN / "mamba2-tiny-hf", dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "mps", "meta"])
+def test_absent_device(device: str) -> None:
+    with pytest.raises(BackendUnavailable, match=f"{device}"):
+        load_backbone(GOLDEN / "mamba2-tiny-hf", device=device)
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(InputError, match=r'device must be "auto", "cpu", "cuda".*got \'gpu\''):
+        load_backbone(GOLDEN / "mamba2-tiny-hf", device="gpu")

@@ -1,0 +1,116 @@
+"""A pytest plugin: the command line called in this process, and stand-ins for the models behind it."""
+
+import io
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import runnel.cli
+from runnel.records import Hit, Sentence
+from runnel.text.sentences import split_sentences
+
+
+class Ended(SimpleNamespace):
+    """Exit code, stdout and stderr of a run."""
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Call the command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)))
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        with pytest.raises(SystemExit) as end:
+            runnel.cli.main()
+        out, err = capsys.readouterr()
+        return Ended(code=end.value.code, out=out, err=err)
+
+    return call
+
+
+# ---- stand-ins -------------------------------------------------------------------------------------------------------
+
+
+class FakeRetriever:
+    """Scores a sentence by the number of query words in it."""
+
+    def score_many(self, query, documents, *, progress=None):
+        words = set(query.lower().split())
+        for text in documents:
+            spans = split_sentences(text).tolist()
+            if progress is not None:
+                progress(len(text), len(text))
+            yield [
+                Sentence(text[a:b], a, b, float(len(words & set(text[a:b].lower().strip(". \n").split()))), i)
+                for i, (a, b) in enumerate(spans)
+            ]
+
+
+def fake_model(**more):
+    return SimpleNamespace(
+        backbone=SimpleNamespace(fingerprint=lambda: "f00d"),
+        prompts={"query": "q: "},
+        tokenizer=SimpleNamespace(encode=lambda text: SimpleNamespace(ids=text.split())),
+        **more,
+    )
+
+
+class FakeEmbedder:
+    """A text becomes (its length, its number of words, the number of texts so far); can be told to stop."""
+
+    dimension = 3
+
+    def __init__(self, stop_after=None, error=KeyboardInterrupt):
+        self.model, self.stop_after, self.error = fake_model(), stop_after, error
+        self.seen, self.options = [], []
+
+    def encode_stream(self, texts, *, prompt=None, max_tokens=None, progress=None):
+        self.options.append((prompt, max_tokens))
+        for text in texts:
+            if len(self.seen) == self.stop_after:
+                raise self.error
+            self.seen.append(text)
+            progress(len(text.split()))
+            yield np.array([len(text), len(text.split()), 0.1], dtype=np.float32)
+
+
+class FakeReranker:
+    """Scores a document by the number of query words in it; can be told to stop."""
+
+    def __init__(self, document_first=True, stop_after=None):
+        self.model, self.document_first, self.stop_after = fake_model(), document_first, stop_after
+        self.remembered, self.ranked = [], []
+
+    def remember(self, documents, path=None, dtype="int8", *, progress=None):
+        self.remembered.append((list(documents), path, dtype))
+        return FakeMemory(documents)
+
+    def rank(self, query, documents, top_k=None, *, progress=None):
+        if len(self.ranked) == self.stop_after:
+            raise KeyboardInterrupt
+        self.ranked.append(query)
+        if isinstance(documents, list):
+            documents = {d.id: d.text for d in documents}
+        scored = [(-len(set(query.split()) & set(text.split())), i, name) for i, (name, text) in enumerate(documents.items())]
+        return [Hit(name, -score, rank, documents[name]) for rank, (score, _, name) in enumerate(sorted(scored)[:top_k], start=1)]
+
+
+class FakeMemory(dict):
+    def select(self, ids):
+        return {name: self[name] for name in ids}
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Put stand-ins where the commands load their models; returns them by kind."""
+    models = SimpleNamespace(find=FakeRetriever(), embed=FakeEmbedder(), rerank=FakeReranker())
+    names = {"sentence_retriever.SentenceRetriever": "find", "embedder.Embedder": "embed", "reranker.Reranker": "rerank"}
+    for place, kind in names.items():
+        monkeypatch.setattr(f"runnel.models.{place}.load", lambda name, kind=kind: getattr(models, kind))
+    return models

@@ -1,0 +1,37 @@
+"""What commands show on stderr."""
+
+import io
+
+from runnel.commands.display import Meter, describe, note_compiling
+from runnel.errors import CheckpointError, InputError
+
+
+def test_compiling_is_told_once(capsys):
+    from numba import njit
+
+    note_compiling()
+    njit(lambda x: x + 1)(1)
+    njit(lambda x: x + 2)(1)
+    assert capsys.readouterr().err == "runnel: compiling kernels for this processor, once; later runs start at once\n"
+
+
+def test_meter_shows_tokens_per_second_once_work_takes_long():
+    from rich.console import Console
+
+    screen = io.StringIO()
+    with Meter("reading", delay_s=0.0, console=Console(file=screen, force_terminal=True, width=100)) as meter:
+        meter(500, 1000)
+        meter(1000, 1000)
+    assert "reading" in screen.getvalue() and "1,000 tokens" in screen.getvalue() and "tokens/s" in screen.getvalue()
+
+
+def test_meter_is_silent_for_short_work_and_without_a_terminal(capsys):
+    with Meter("reading") as meter:
+        meter.add(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_error_in_one_line():
+    assert describe(InputError("two\n  lines")) == "two lines"
+    assert describe(FileNotFoundError(2, "No such file or directory", "x.txt")) == "x.txt: No such file or directory"
+    assert describe(CheckpointError("as it is")) == "as it is"

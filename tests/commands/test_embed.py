@@ -1,0 +1,161 @@
+"""`runnel embed` with a stand-in for the model: files written, stopped work continued, bad input named."""
+
+import json
+
+import numpy as np
+import pytest
+from command_line import FakeEmbedder
+
+ROWS = [{"id": f"d{i}", "text": "word " * (i + 1)} for i in range(7)]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def lengths(path):
+    return np.load(path)[:, 1].tolist()
+
+
+def test_embed_writes_vectors_and_ids(run, fake, corpus, tmp_path):
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert (done.code, done.err) == (0, "") and done.out == "out.npy: 7 vectors of 3 numbers\n"
+    vectors = np.load(tmp_path / "out.npy")
+    assert vectors.dtype == np.float32 and vectors.shape == (7, 3)
+    assert lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
+    assert (tmp_path / "out.ids").read_text().split() == [row["id"] for row in ROWS]
+    about = json.loads((tmp_path / "out.npy.json").read_text())
+    assert about["count"] == 7 and about["fingerprint"] == "f00d" and about["prompt"] == "document" and about["truncated"] == 0
+    assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.ids", "out.npy", "out.npy.json"]
+
+
+def test_embed_writes_jsonl_that_reads_back_equal(run, fake, corpus, tmp_path):
+    run("embed", "corpus.jsonl", "--to", "out.jsonl", "--query")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == [row["id"] for row in ROWS]
+    assert np.float32(rows[0]["vector"][2]) == np.float32(0.1)
+    assert fake.embed.options == [("q: ", None)]
+
+
+@pytest.mark.parametrize("stop", [0, 1, 5, 6])
+def test_embed_goes_on_where_it_was_stopped(run, fake, corpus, tmp_path, stop):
+    fake.embed = FakeEmbedder(stop_after=stop)
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert (done.code, done.err) == (130, "runnel: interrupted\n")
+    assert not (tmp_path / "out.npy").exists()
+    fake.embed = FakeEmbedder()
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert done.code == 0 and len(fake.embed.seen) == 7 - stop
+    assert lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
+    assert (tmp_path / "out.ids").read_text().split() == [row["id"] for row in ROWS]
+
+
+def test_embed_drops_rows_torn_by_a_crash(run, fake, corpus, tmp_path):
+    fake.embed = FakeEmbedder(stop_after=4)
+    run("embed", "corpus.jsonl", "--to", "out.npy")
+    part = tmp_path / "out.npy.part"
+    part.write_bytes(part.read_bytes()[:-5])  # the fourth vector is not whole
+    with (tmp_path / "out.npy.part.ids").open("ab") as file:
+        file.write(b'["torn')
+    fake.embed = FakeEmbedder()
+    run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert len(fake.embed.seen) == 4
+    assert lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_embed_again_does_nothing(run, fake, corpus):
+    run("embed", "corpus.jsonl", "--to", "out.npy")
+    fake.embed = FakeEmbedder()
+    done = run("embed", "corpus.jsonl", "--to", "out.npy", "--json")
+    assert done.code == 0 and fake.embed.seen == [] and json.loads(done.out)["count"] == 7
+    assert "out.npy is finished already" in done.err
+
+
+def test_embed_refuses_to_mix_work(run, fake, corpus, tmp_path):
+    fake.embed = FakeEmbedder(stop_after=3)
+    run("embed", "corpus.jsonl", "--to", "out.npy")
+    done = run("embed", "corpus.jsonl", "--to", "out.npy", "--query")
+    assert done.code == 1 and "unfinished work with another prompt ('document', now 'query')" in done.err
+    fake.embed = FakeEmbedder()
+    corpus.write_text(corpus.read_text().replace('"word "', '"changed "', 1))
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert done.code == 1 and "the input has changed since the work began: row 'd0'" in done.err
+
+
+def test_embed_does_not_overwrite(run, fake, corpus, tmp_path):
+    (tmp_path / "out.npy").write_text("something else")
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert done.code == 1 and "out.npy exists already and is not from this command" in done.err
+
+
+def test_embed_shards_are_disjoint_and_cover_everything(run, fake, corpus, tmp_path):
+    for i in (1, 2, 3):
+        run("embed", "corpus.jsonl", "--to", f"out{i}.npy", "--shard", f"{i}/3")
+    parts = [(tmp_path / f"out{i}.ids").read_text().split() for i in (1, 2, 3)]
+    assert parts == [["d0", "d3", "d6"], ["d1", "d4"], ["d2", "d5"]]
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "-1/2"])
+def test_embed_rejects_a_bad_shard(run, fake, corpus, shard):
+    done = run("embed", "corpus.jsonl", "--to", "out.npy", f"--shard={shard}")
+    assert done.code == 1 and "--shard must be I/N with 1 <= I <= N" in done.err
+
+
+def test_embed_reports_cut_and_empty_texts(run, fake, tmp_path):
+    (tmp_path / "in.tsv").write_text("a\tone two three\nb\t \nc\tone\n")
+    done = run("embed", "in.tsv", "--to", "out.npy", "--max-tokens", 2)
+    assert "warning: 1 rows without text were left out, the first is 'b'" in done.err
+    assert "warning: 1 of 2 texts were cut to 2 tokens" in done.err
+    assert json.loads((tmp_path / "out.npy.json").read_text())["truncated"] == 1
+
+
+def test_embed_reads_lines_of_standard_input(run, fake, tmp_path):
+    run("embed", "-", "--to", "out.npy", stdin="one\n\ntwo words\n")
+    assert (tmp_path / "out.ids").read_text().split() == ["1", "3"]
+    run("embed", "-", "--to", "out2.npy", stdin='{"_id": "x", "title": "T", "text": "b"}\n')
+    assert fake.embed.seen[-1] == "T\nb"
+
+
+def test_embed_of_nothing(run, fake, tmp_path):
+    (tmp_path / "in.txt").write_text("")
+    assert run("embed", "in.txt", "--to", "out.npy").code == 0
+    assert np.load(tmp_path / "out.npy").shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("in.jsonl", b'{"id": "a", "text": "b"}\n{"id": 1\n', "in.jsonl, line 2: not valid JSON"),
+        ("in.jsonl", b'{"id": "a", "body": "b"}\n', """line 1: expected "id" (or "_id") and "text", got the keys 'id', 'body'"""),
+        ("in.jsonl", b"[1]\n", 'line 1: expected an object with "id" and "text", got list'),
+        ("in.jsonl", b'{"id": "a b", "text": "b"}\n', "an id must not be empty or hold white space"),
+        ("in.tsv", b"no tab\n", "line 1: expected an id, a tab and a text"),
+        ("in.csv", b"a,b\n", "cannot tell the format from '.csv'; name it .jsonl, .tsv or .txt"),
+        ("in.txt", b"ok\ncaf\xe9\n", "not UTF-8"),
+    ],
+)
+def test_rows_that_cannot_be_read(run, fake, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    done = run("embed", name, "--to", "out.npy")
+    assert done.code == 1 and message in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("out.parquet", "parquet needs a package that runnel does not depend on; write .npy or .jsonl"),
+        ("out.bin", "cannot write '.bin'; name it .npy or .jsonl"),
+        ("no/such/folder/out.npy", "no/such/folder/out.npy.part.json.partial: No such file or directory"),
+    ],
+)
+def test_embed_output_that_cannot_be_written(run, fake, corpus, to, message):
+    done = run("embed", "corpus.jsonl", "--to", to)
+    assert done.code == 1 and message in done.err and done.err.count("\n") == 1
+
+
+def test_embed_missing_input(run, fake):
+    done = run("embed", "nothing.jsonl", "--to", "out.npy")
+    assert (done.code, done.err) == (1, "runnel: error: nothing.jsonl: No such file or directory\n")

@@ -1,0 +1,102 @@
+"""`runnel rerank` with a stand-in for the model: runs written, stopped work continued, bad input named."""
+
+import json
+
+import pytest
+from command_line import FakeReranker
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Three queries, four documents, and a run with candidates in another order than their scores."""
+    (tmp_path / "queries.tsv").write_text("q1\tred cat\nq2\tblue dog\nq3\tred dog\n")
+    (tmp_path / "corpus.tsv").write_text("a\tred cat\nb\tblue cat\nc\tblue dog\nd\tnever a candidate\n")
+    lines = ["q1 Q0 b 1 9 x", "q1 Q0 a 2 8 x", "q2 Q0 a 2 1 x", "q2 Q0 c 1 3 x", "q2 Q0 b 3 0 x", "q3 Q0 c 1 1 x"]
+    (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
+    return ("rerank", "--queries", "queries.tsv", "--corpus", "corpus.tsv", "--run", "run.trec", "--to", "out.trec")
+
+
+RERANKED = """q1 Q0 a 1 2.000000 runnel
+q1 Q0 b 2 1.000000 runnel
+q2 Q0 c 1 2.000000 runnel
+q2 Q0 b 2 1.000000 runnel
+q2 Q0 a 3 0.000000 runnel
+q3 Q0 c 1 1.000000 runnel
+"""
+
+
+def test_rerank_one_query(run, fake, tmp_path):
+    (tmp_path / "docs.txt").write_text("blue cat\nred cat\n")
+    done = run("rerank", "red cat", "docs.txt")
+    assert done.code == 0 and done.out == "  1. 2  2.00\n     red cat\n  2. 1  1.00\n     blue cat\n"
+    hits = json.loads(run("rerank", "red cat", "docs.txt", "--json", "-k", 1).out)["hits"]
+    assert hits == [{"rank": 1, "id": "2", "score": 2.0, "text": "red cat"}]
+
+
+def test_rerank_nothing(run, fake, tmp_path):
+    (tmp_path / "docs.txt").write_text("")
+    done = run("rerank", "red cat", "docs.txt", "--json")
+    assert done.code == 0 and json.loads(done.out)["hits"] == [] and "docs.txt has no documents" in done.err
+
+
+def test_rerank_a_run_remembers_each_candidate_once(run, fake, task, tmp_path):
+    done = run(*task)
+    assert (done.code, done.err, done.out) == (0, "", "out.trec: 3 queries\n")
+    assert (tmp_path / "out.trec").read_text() == RERANKED
+    assert fake.rerank.remembered == [(["a", "b", "c"], None, "int8")]
+    assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.trec", "out.trec.json"]
+
+
+def test_rerank_without_remembering_where_the_query_comes_first(run, fake, task, tmp_path):
+    fake.rerank = FakeReranker(document_first=False)
+    run(*task)
+    assert (tmp_path / "out.trec").read_text() == RERANKED and fake.rerank.remembered == []
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2])
+def test_rerank_goes_on_where_it_was_stopped(run, fake, task, tmp_path, stop):
+    fake.rerank = FakeReranker(stop_after=stop)
+    assert run(*task).code == 130
+    part = tmp_path / "out.trec.part"
+    with part.open("a") as file:
+        file.write("q9 Q0 torn" if stop == 0 else f"q{stop + 1} Q0 torn")  # killed in the middle of a line
+    fake.rerank = FakeReranker()
+    assert run(*task).code == 0
+    assert (tmp_path / "out.trec").read_text() == RERANKED
+    assert len(fake.rerank.ranked) == 3 - stop
+
+
+def test_rerank_refuses_to_mix_work(run, fake, task, tmp_path):
+    fake.rerank = FakeReranker(stop_after=1)
+    run(*task)
+    done = run(*task, "--depth", 1)
+    assert done.code == 1 and "unfinished work with another depth (None, now 1)" in done.err
+
+
+def test_rerank_depth_and_top_k(run, fake, task, tmp_path):
+    run(*task, "--depth", 2, "--top-k", 1)
+    assert [line.split()[:3] for line in (tmp_path / "out.trec").read_text().splitlines()] == [
+        ["q1", "Q0", "a"],
+        ["q2", "Q0", "c"],
+        ["q3", "Q0", "c"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("run.trec", "q1 Q0 a 1 x\n", "run.trec, line 1: expected the six fields of a TREC run"),
+        ("run.trec", "q1 Q0 a 1 high x\n", "run.trec, line 1: expected the six fields of a TREC run"),
+        ("run.trec", "q7 Q0 a 1 1 x\n", "run.trec has candidates for the query 'q7', which is not in queries.tsv"),
+        ("run.trec", "q1 Q0 zz 1 1 x\n", "corpus.tsv lacks 1 of 1 candidates, the first is 'zz'"),
+    ],
+)
+def test_rerank_input_that_does_not_fit(run, fake, task, tmp_path, file, content, message):
+    (tmp_path / file).write_text(content)
+    done = run(*task)
+    assert done.code == 1 and message in done.err
+
+
+def test_rerank_usage_names_what_is_missing(run):
+    done = run("rerank", "--queries", "q.tsv", "--run", "r")
+    assert done.code == 2 and "--corpus, --to missing" in " ".join(done.err.replace("│", " ").split())

@@ -1,0 +1,154 @@
+"""The commands with a real model (tiny, random weights): they give what the library gives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_model
+
+from runnel import Embedder, Reranker, SentenceRetriever
+
+TEXT = "The cat sat on the mat. A river runs to the sea.\n\nThe dog sat on the cat. Is the clause executed?\n"
+DOCUMENTS = {"a": "a river runs to the sea", "b": "the cat sat", "c": "the finally clause is executed"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model folder."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model(folder / "tokenizer").save(folder / "tiny")
+    return folder / "tiny"
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.tsv"
+    path.write_text("".join(f"{name}\t{text}\n" for name, text in DOCUMENTS.items()))
+    return path
+
+
+def start(*arguments, cwd):
+    """The command line in a process of its own."""
+    command = [sys.executable, "-m", "runnel.cli", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+
+
+def test_find(run, model, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    done = run("find", "does the river run", "a.txt", "--model", model, "--json", "-k", 2)
+    found = json.loads(done.out)["sentences"]
+    expected = SentenceRetriever.load(model).retrieve("does the river run", TEXT, top_k=2)
+    assert [(s["start"], s["end"], s["index"]) for s in found] == [(s.start, s.end, s.index) for s in expected]
+    np.testing.assert_allclose([s["score"] for s in found], [s.score for s in expected], atol=1e-4)
+
+
+def test_find_in_one_very_long_line(run, model, tmp_path):
+    (tmp_path / "a.txt").write_text("the cat sat on the mat " * 20_000)
+    done = run("find", "cat", "a.txt", "--model", model, "--json", "-k", 1)
+    assert done.code == 0
+    (best,) = json.loads(done.out)["sentences"]
+    assert best["line"] == 1 and 0 < len(best["text"]) < 5_000
+
+
+def test_embed(run, model, corpus, tmp_path):
+    assert run("embed", "corpus.tsv", "--to", "out.npy", "--model", model, "--query").code == 0
+    expected = Embedder.load(model).encode_query(DOCUMENTS.values())
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-5)
+    run("embed", "corpus.tsv", "--to", "out.jsonl", "--model", model, "--max-tokens", 3)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    expected = Embedder.load(model).encode_document(DOCUMENTS.values(), max_tokens=3)
+    np.testing.assert_allclose([row["vector"] for row in rows], expected, atol=1e-5)
+    assert json.loads((tmp_path / "out.jsonl.json").read_text())["truncated"] == 2
+
+
+def test_rerank(run, model, corpus, tmp_path):
+    (tmp_path / "queries.tsv").write_text("q1\triver\nq2\tcat clause\n")
+    (tmp_path / "run.trec").write_text("q1 Q0 b 1 3 x\nq1 Q0 a 2 2 x\nq2 Q0 c 1 2 x\nq2 Q0 b 2 1 x\n")
+    many = ("rerank", "--queries", "queries.tsv", "--corpus", "corpus.tsv", "--run", "run.trec", "--model", model)
+    assert run(*many, "--to", "out.trec", "--dtype", "fp32", "--memory", "memory").code == 0
+    lines = [line.split() for line in (tmp_path / "out.trec").read_text().splitlines()]
+    reranker = Reranker.load(model)
+    expected = [
+        (query, hit.id, hit.score)
+        for query, text, ids in (("q1", "river", "ba"), ("q2", "cat clause", "cb"))
+        for hit in reranker.rank(text, {i: DOCUMENTS[i] for i in ids})
+    ]
+    assert [(line[0], line[2]) for line in lines] == [(query, name) for query, name, _ in expected]
+    np.testing.assert_allclose([float(line[4]) for line in lines], [score for *_, score in expected], atol=1e-3)
+    done = run("rerank", "cat clause", "corpus.tsv", "--model", model, "--json")
+    assert [h["id"] for h in json.loads(done.out)["hits"]] == [h.id for h in reranker.rank("cat clause", DOCUMENTS)]
+
+
+def test_info(run, model):
+    facts = json.loads(run("info", model, "--json").out)
+    assert facts["architecture"] == "mamba2" and facts["layers"] == 2 and facts["width"] == 32
+    assert facts["parameters"] == sum(p.numel() for p in SentenceRetriever.load(model).model.backbone.parameters())
+    assert facts["state_bytes_per_sequence"] == 4 * sum(np.prod(shape) for shape in facts["state"].values())
+    assert set(facts["heads"]) == {"features", "embed", "sentences", "rerank"}
+    assert facts["prompts"] == {"query": "a river runs: "}
+    assert facts["states_that_fit"] == facts["memory_free_bytes"] // facts["state_bytes_per_sequence"]
+    shown = run("info", model)
+    assert shown.code == 0 and "state bytes per sequence" in shown.out and "mamba2" in shown.out
+
+
+@pytest.mark.parametrize("command", [["find", "cat", "x.txt"], ["embed", "x.txt", "--to", "y.npy"], ["info"]], ids=lambda c: c[0])
+def test_unknown_model_is_told_in_one_line(run, tmp_path, command):
+    (tmp_path / "x.txt").write_text("a cat")
+    done = run(*command, *(["--model"] if command[0] != "info" else []), "no such model")
+    assert done.code == 1 and done.out == "" and done.err.count("\n") == 1
+    assert done.err.startswith("runnel: error: ") and "'no such model'" in done.err
+
+
+def test_damaged_model_is_told_in_one_line(run, model, tmp_path):
+    (tmp_path / "damaged").mkdir()
+    for file in Path(model).iterdir():
+        data = file.read_bytes()
+        (tmp_path / "damaged" / file.name).write_bytes(data[: len(data) // 2] if file.suffix == ".safetensors" else data)
+    done = run("info", "damaged")
+    assert done.code == 1 and "model.safetensors" in done.err and done.err.count("\n") == 1
+
+
+def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
+    """Ctrl-C in the middle of a real embed, then the same command again: the same vectors as without it."""
+    (tmp_path / "in.txt").write_text("".join(f"the cat sat on the mat {i} times\n" * 40 for i in range(1000)))
+    command = ("embed", "in.txt", "--to", "out.npy", "--model", model)
+    process = start(*command, cwd=tmp_path)
+    part = tmp_path / "out.npy.part"
+    deadline = time.monotonic() + 60
+    while not (part.exists() and part.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b""), err
+    assert err.endswith(b"runnel: interrupted\n") and b"Traceback" not in err
+    kept = part.stat().st_size // (4 * 32)
+    assert 0 < kept < 40_000 and kept == (tmp_path / "out.npy.part.ids").read_bytes().count(b"\n")
+    done = run(*command)
+    assert done.code == 0 and f"went on after {kept:,} vectors" in done.err
+    vectors = np.load(tmp_path / "out.npy")
+    assert len(vectors) == 40_000 and (tmp_path / "out.ids").read_text().split() == [str(i) for i in range(1, 40_001)]
+    line = (tmp_path / "in.txt").read_text().splitlines()
+    some = [0, kept - 1, kept, 39_999]
+    np.testing.assert_allclose(vectors[some], Embedder.load(model).encode([line[i] for i in some]), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_million_words_in_bounded_memory(model, tmp_path):
+    """Peak memory of `find` on 1,000,000 words, less that on 50,000, is a few copies of the text and its sentences."""
+
+    def peak(words):
+        (tmp_path / "a.txt").write_text("The cat sat on the mat to see a river. " * (words // 10))
+        process = start("find", "cat", "a.txt", "--model", model, "--json", cwd=tmp_path)
+        out, err = process.stdout.read(), process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0 and json.loads(out)["files"][0]["sentences"] == words // 10, err
+        return usage.ru_maxrss / 1024
+
+    assert peak(1_000_000) - peak(50_000) < 300

@@ -1,0 +1,292 @@
+"""Every operator x backend x dtype keeps one contract. Adding an operator is one entry in OPERATORS, adding a backend one in BACKENDS.
+
+The fp64 reference loop is the truth. Errors are the largest difference over the largest value of the true tensor.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from runnel import ops
+from runnel.errors import BackendUnavailable, InputError
+
+Inputs = dict[str, Tensor]
+Call = Callable[[Inputs, Tensor | None, Tensor | None, str], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator at one shape: how to make its inputs and how to call it."""
+
+    make: Callable[[int, torch.Generator], Inputs]  # tokens -> inputs in fp64; those with T rows are per token
+    call: Call  # (inputs, cu_seqlens, state, backend) -> (y, end state)
+    state_shape: tuple[int, ...] | None  # None: the operator carries nothing between tokens
+    per_token: tuple[str, ...]
+    fp32_inputs: tuple[str, ...] = ()  # stay fp32 when the others are bf16, as the backbones pass them
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _conv(channels: int, width: int, *, bias: bool, activation: str | None) -> Operator:
+    def make(tokens: int, g: torch.Generator) -> Inputs:
+        inputs = {"x": _normal(g, tokens, channels), "weight": _normal(g, channels, width)}
+        return inputs | ({"bias": _normal(g, channels)} if bias else {})
+
+    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        return ops.causal_conv1d(i["x"], i["weight"], i.get("bias"), cu, state, activation=activation, backend=backend)
+
+    return Operator(make, call, (channels, width - 1), ("x",), ("weight", "bias"))
+
+
+def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Operator:
+    def make(tokens: int, g: torch.Generator) -> Inputs:
+        inputs = {"x": _normal(g, tokens, heads, size), "dt": F.softplus(_normal(g, tokens, heads) - 2), "A": -_normal(g, heads).exp() * 4}
+        inputs |= {"B": _normal(g, tokens, groups, width), "C": _normal(g, tokens, groups, width)}
+        return inputs | ({"D": _normal(g, heads)} if skip else {})
+
+    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        return ops.ssd(i["x"], i["dt"], i["A"], i["B"], i["C"], i.get("D"), cu, state, backend=backend)
+
+    return Operator(make, call, (heads, size, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
+
+
+def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
+    def make(tokens: int, g: torch.Generator) -> Inputs:
+        inputs = {"x": _normal(g, tokens, channels), "dt": F.softplus(_normal(g, tokens, channels) - 2)}
+        inputs |= {"A": -_normal(g, channels, width).exp() * 4, "B": _normal(g, tokens, width), "C": _normal(g, tokens, width)}
+        return inputs | ({"D": _normal(g, channels)} if skip else {})
+
+    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        return ops.selective_scan(i["x"], i["dt"], i["A"], i["B"], i["C"], i.get("D"), cu, state, backend=backend)
+
+    return Operator(make, call, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
+
+
+def _gated_norm(channels: int, groups: int) -> Operator:
+    def make(tokens: int, g: torch.Generator) -> Inputs:
+        return {"y": _normal(g, tokens, channels), "z": _normal(g, tokens, channels), "weight": _normal(g, channels)}
+
+    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        no_state = torch.zeros(0, dtype=torch.float64 if i["y"].dtype == torch.float64 else torch.float32)
+        return ops.gated_rms_norm(i["y"], i["z"], i["weight"], 1e-5, groups, backend=backend), no_state
+
+    return Operator(make, call, None, ("y", "z"), ("weight",))
+
+
+OPERATORS: dict[str, Operator] = {
+    "causal_conv1d": _conv(70, 4, bias=True, activation="silu"),
+    "causal_conv1d-plain": _conv(5, 4, bias=False, activation=None),
+    "causal_conv1d-narrow": _conv(3, 2, bias=True, activation="silu"),
+    "causal_conv1d-pointwise": _conv(3, 1, bias=True, activation=None),
+    "ssd": _ssd(3, 5, 1, 6, skip=True),
+    "ssd-groups": _ssd(6, 4, 2, 3, skip=True),
+    "ssd-group-per-head": _ssd(4, 18, 4, 17, skip=False),
+    "ssd-wide": _ssd(2, 32, 1, 32, skip=True),
+    "selective_scan": _selective_scan(40, 16, skip=True),
+    "selective_scan-narrow": _selective_scan(3, 5, skip=False),
+    "gated_rms_norm": _gated_norm(12, 1),
+    "gated_rms_norm-groups": _gated_norm(36, 3),
+}
+BACKENDS = {"torch": (torch.float64, torch.float32, torch.bfloat16), "cpu": (torch.float32, torch.bfloat16)}
+CASES = [pytest.param(o, b, d, id=f"{o}-{b}-{str(d)[6:]}") for o in OPERATORS for b, dtypes in BACKENDS.items() for d in dtypes]
+CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
+
+# How far an output of each dtype may lie from the truth, which starts from the same rounded inputs.
+TOLERANCE = {
+    torch.float64: 1e-10,  # the same arithmetic in another order
+    torch.float32: 2e-5,  # 24 bits; sums over some hundred terms, and exp of sums of a whole chunk's steps
+    torch.bfloat16: 4.2e-3,  # 2**-8 would be one step; arithmetic is fp32 and only the result is rounded, by half a step
+}
+# Gradients of parameters are sums over all tokens whose terms partly cancel: single terms are far larger than the result.
+PARAMETER_GRADIENT_TOLERANCE = 2e-4
+LENGTHS = (5, 0, 1, 133, 3, 2, 64, 0, 33)
+
+
+def _generate(name: str, dtype: torch.dtype, lengths: tuple[int, ...], seed: int = 0) -> tuple[Inputs, Tensor, Tensor | None]:
+    """Inputs rounded to `dtype`, cu_seqlens and a start state."""
+    operator, g = OPERATORS[name], torch.Generator().manual_seed(seed)
+    inputs = {
+        k: v.to(torch.float32 if dtype == torch.bfloat16 and k in operator.fp32_inputs else dtype)
+        for k, v in operator.make(sum(lengths), g).items()
+    }
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    if operator.state_shape is None:
+        return inputs, cu, None
+    return inputs, cu, _normal(g, len(lengths), *operator.state_shape).to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def _double(inputs: Inputs) -> Inputs:
+    return {k: v.double() for k, v in inputs.items()}
+
+
+def _assert_close(actual: Tensor, truth: Tensor, what: str, tolerance: float | None = None) -> None:
+    assert actual.shape == truth.shape, what
+    assert not actual.isnan().any(), f"{what} has unwritten or NaN elements"
+    if truth.numel():
+        error = float((actual.double() - truth.double()).abs().max() / truth.double().abs().max().clamp(min=1e-30))
+        limit = TOLERANCE[actual.dtype] if tolerance is None else tolerance
+        assert error <= limit, f"{what}: error {error:.2e}, allowed {limit:.1e}"
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), CASES)
+def test_values_and_state_equal_the_reference(name: str, backend: str, dtype: torch.dtype) -> None:
+    operator = OPERATORS[name]
+    inputs, cu, state = _generate(name, dtype, LENGTHS)
+    kept = {k: v.clone() for k, v in inputs.items()}, None if state is None else state.clone()
+    for start in (None, state) if operator.state_shape else (None,):
+        y, end = operator.call(inputs, cu, start, backend)
+        true_y, true_end = operator.call(_double(inputs), cu, None if start is None else start.double(), "reference")
+        assert y.dtype == dtype
+        assert end.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        _assert_close(y, true_y, "y")
+        _assert_close(end, true_end, "end state")
+    assert all(torch.equal(inputs[k], kept[0][k]) for k in inputs)
+    assert state is None or torch.equal(state, kept[1])
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), CASES)
+def test_gradients_equal_the_reference(name: str, backend: str, dtype: torch.dtype) -> None:
+    operator = OPERATORS[name]
+    inputs, cu, state = _generate(name, dtype, LENGTHS)
+    leaves = inputs | ({} if state is None else {"state": state})
+
+    def gradients(values: Inputs, backend: str) -> dict[str, Tensor]:
+        values = {k: v.clone().requires_grad_() for k, v in values.items()}
+        y, end = operator.call({k: values[k] for k in inputs}, cu, values.get("state"), backend)
+        g = torch.Generator().manual_seed(1)
+        loss = (y * _normal(g, *y.shape).to(dtype).to(y.dtype)).sum().to(end.dtype)
+        loss = loss + (end * _normal(g, *end.shape).float().to(end.dtype)).sum()
+        return dict(zip(values, torch.autograd.grad(loss, list(values.values())), strict=True))
+
+    truth = gradients(_double(leaves), "reference")
+    for key, actual in gradients(leaves, backend).items():
+        summed = key not in (*operator.per_token, "state") and actual.dtype == torch.float32
+        _assert_close(actual, truth[key], f"gradient of {key}", PARAMETER_GRADIENT_TOLERANCE if summed else None)
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), CARRYING)
+def test_gradient_of_one_output_alone(name: str, backend: str, dtype: torch.dtype) -> None:
+    """Only y, or only the end state, takes part in the loss; parameters that need no gradient get none."""
+    operator = OPERATORS[name]
+    inputs, cu, _ = _generate(name, dtype, (3, 20))
+    for part in (0, 1):
+        found = []
+        for values, chosen in ((inputs, backend), (_double(inputs), "reference")):
+            leaf = values[operator.per_token[0]].clone().requires_grad_()
+            out = operator.call(values | {operator.per_token[0]: leaf}, cu, None, chosen)[part]
+            found += torch.autograd.grad(out.square().sum() if part else out.sum(), leaf)
+        _assert_close(found[0], found[1], "gradient")
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), CARRYING)
+def test_packing_and_splitting_change_nothing(name: str, backend: str, dtype: torch.dtype) -> None:
+    operator = OPERATORS[name]
+    tolerance = TOLERANCE[dtype]
+
+    @settings(max_examples=4, deadline=None, derandomize=True)
+    @given(st.lists(st.lists(st.sampled_from((0, 1, 2, 3, 5, 16, 31, 67)), min_size=1, max_size=4), min_size=1, max_size=4))
+    def check(pieces: list[list[int]]) -> None:
+        lengths = tuple(sum(p) for p in pieces)
+        inputs, cu, state = _generate(name, dtype, lengths)
+        whole, whole_end = operator.call(inputs, cu, state, backend)
+        for s, (start, stop) in enumerate(pairwise(cu.tolist())):
+            carried, position = (None if state is None else state[s : s + 1]), start
+            for length in pieces[s]:
+                part = {k: v[position : position + length] if k in operator.per_token else v for k, v in inputs.items()}
+                y, carried = operator.call(part, None, carried, backend)
+                _assert_close(y, whole[position : position + length], "y", tolerance)
+                position += length
+            assert position == stop
+            _assert_close(carried, whole_end[s : s + 1], "end state", TOLERANCE[whole_end.dtype])
+
+    check()
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), CASES)
+def test_strided_inputs_and_int32_boundaries(name: str, backend: str, dtype: torch.dtype) -> None:
+    """Every input may be some columns of a wider matrix."""
+    operator = OPERATORS[name]
+    inputs, cu, state = _generate(name, dtype, (7, 30))
+    strided = {}
+    for key, value in inputs.items():
+        flat = value.flatten(1) if value.ndim > 1 else value[:, None]
+        strided[key] = F.pad(flat, (2, 3), value=float("nan"))[:, 2:-3].unflatten(1, value.shape[1:] or (1,)).reshape_as(value)
+    strided = {k: v if v.ndim != 1 else F.pad(inputs[k][:, None], (0, 1))[:, 0] for k, v in strided.items()}
+    y, end = operator.call(inputs, cu, state, backend)
+    again, again_end = operator.call(strided, cu.to(torch.int32), state, backend)
+    _assert_close(again, y, "y")
+    _assert_close(again_end, end, "end state")
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), CASES)
+def test_nothing_to_do(name: str, backend: str, dtype: torch.dtype) -> None:
+    operator = OPERATORS[name]
+    for lengths in ((), (0,), (0, 0)):
+        inputs, cu, state = _generate(name, dtype, lengths)
+        y, end = operator.call(inputs, cu, state, backend)
+        assert y.shape[0] == 0
+        assert state is None or torch.equal(end, state)
+
+
+@pytest.mark.parametrize(("name", "backend", "dtype"), [c for c in CASES if c.values[1] == "cpu"])
+def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) -> None:
+    operator = OPERATORS[name]
+    for key in operator.per_token:
+        inputs, cu, state = _generate(name, dtype, (4,))
+        inputs[key][2] = float("nan")
+        assert operator.call(inputs, cu, state, backend)[0][2].isnan().all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "selective_scan", "gated_rms_norm-groups")])
+def test_several_threads_at_once(name: str, dtype: torch.dtype) -> None:
+    operator = OPERATORS[name]
+    inputs, cu, state = _generate(name, dtype, LENGTHS)
+    truth, _ = operator.call(inputs, cu, state, "cpu")
+    wrong: list[str] = []
+
+    def work() -> None:
+        for _ in range(20):
+            leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
+            y, _ = operator.call(leaves, cu, state, "cpu")
+            y.sum().backward()
+            if not torch.equal(y, truth):
+                wrong.append("another result than alone")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_bad_arguments_say_what_to_do() -> None:
+    x, weight = torch.zeros(4, 3), torch.zeros(3, 4)
+    with pytest.raises(InputError, match=r"cu_seqlens must rise from 0 to the 4 tokens of the input, got \[0, 3\]"):
+        ops.causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, 3]))
+    with pytest.raises(InputError, match=r"state must have shape \(1, 3, 3\) \(sequences first\), got \(2, 3, 3\)"):
+        ops.causal_conv1d(x, weight, state=torch.zeros(2, 3, 3))
+    with pytest.raises(InputError, match=r"weight must have shape \(3, 4\).*got \(2, 4\)"):
+        ops.causal_conv1d(x, weight[:2])
+    with pytest.raises(InputError, match="activation must be None or 'silu', got 'gelu'"):
+        ops.causal_conv1d(x, weight, activation="gelu")
+    with pytest.raises(InputError, match="no backend 'gpu'; expected 'auto' or one of reference, torch, cpu"):
+        ops.causal_conv1d(x, weight, backend="gpu")
+    with pytest.raises(BackendUnavailable, match="because the input is float64"):
+        ops.causal_conv1d(x.double(), weight, backend="cpu")
+    with pytest.raises(InputError, match="H a multiple of G"):
+        ops.ssd(torch.zeros(2, 3, 4), torch.zeros(2, 3), torch.zeros(3), torch.zeros(2, 2, 4), torch.zeros(2, 2, 4))
+    with pytest.raises(InputError, match="groups must divide the 3 channels, got 2"):
+        ops.gated_rms_norm(x, x, torch.ones(3), 1e-5, 2)

@@ -1,0 +1,124 @@
+"""Reranker: remembered documents and packed batches score as whole pairs do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runnel.text.templates import Template
+from tiny import tiny_model
+
+from runnel import Document, Reranker
+from runnel.errors import CheckpointError, InputError, StateError
+
+DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]
+QUERY = "does the river run to the sea"
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["match", "papers"])
+def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reranker:
+    return Reranker(tiny_model(tmp_path_factory.mktemp("tiny"), papers_heads=request.param))
+
+
+def test_packed_and_alone(reranker: Reranker) -> None:
+    together = reranker.score(QUERY, DOCUMENTS)
+    assert together.shape == (4,) and together.dtype == np.float32
+    for document, score in zip(DOCUMENTS, together, strict=True):
+        np.testing.assert_allclose(reranker.score(QUERY, [document])[0], score, atol=2e-4)
+    assert len(set(together.tolist())) == 4
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 2e-4), ("bf16", 0.1), ("int8", 0.1)])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_remembered_documents_score_as_whole_pairs(
+    reranker: Reranker, tmp_path: Path, dtype: str, tolerance: float, on_disk: bool
+) -> None:
+    memory = reranker.remember(DOCUMENTS, tmp_path / "memory" if on_disk else None, dtype)
+    assert len(memory) == 4 and memory.bytes > 0
+    for query in (QUERY, "cat"):
+        np.testing.assert_allclose(reranker.score(query, memory), reranker.score(query, DOCUMENTS), atol=tolerance)
+
+
+def test_int8_memories_are_a_quarter_of_fp32(reranker: Reranker) -> None:
+    sizes = {dtype: reranker.remember(DOCUMENTS * 4, dtype=dtype).bytes for dtype in ("fp32", "bf16", "int8")}
+    assert sizes["int8"] < 0.7 * sizes["bf16"] < 0.7 * 0.7 * sizes["fp32"]
+
+
+def test_a_memory_on_disk_is_reopened_and_not_read_again(reranker: Reranker, tmp_path: Path) -> None:
+    expected = reranker.rank(QUERY, reranker.remember(DOCUMENTS, tmp_path / "memory"))
+    steps: list[int] = []
+    again = reranker.remember(DOCUMENTS, tmp_path / "memory", progress=steps.append)
+    assert steps == [] and reranker.rank(QUERY, again) == expected
+    longer = reranker.remember([*DOCUMENTS, "sea"], tmp_path / "memory", progress=steps.append)
+    assert len(longer) == 5 and steps
+
+
+def test_memories_of_other_models_and_damaged_ones_are_refused(reranker: Reranker, tmp_path: Path) -> None:
+    other = Reranker(tiny_model(tmp_path / "other", seed=5))
+    memory = other.remember(DOCUMENTS, tmp_path / "memory")
+    with pytest.raises(StateError, match="remembered by another model"):
+        reranker.remember(DOCUMENTS, tmp_path / "memory")
+    with pytest.raises(InputError, match="made by another model"):
+        reranker.score(QUERY, memory)
+    block = next((tmp_path / "memory").glob("*.safetensors"))
+    block.write_bytes(block.read_bytes()[:100])
+    with pytest.raises(StateError, match="cannot read remembered documents"):
+        other.score(QUERY, memory)
+
+
+def test_rank(reranker: Reranker) -> None:
+    scores = reranker.score(QUERY, DOCUMENTS)
+    hits = reranker.rank(QUERY, DOCUMENTS, top_k=3)
+    assert [h.rank for h in hits] == [1, 2, 3]
+    assert [int(h.id) for h in hits] == np.argsort(-scores, kind="stable")[:3].tolist()
+    assert hits[0].text == DOCUMENTS[int(hits[0].id)]
+    named = {f"d{i}": text for i, text in enumerate(DOCUMENTS)}
+    assert [h.id for h in reranker.rank(QUERY, named)] == [
+        h.id for h in reranker.rank(QUERY, [Document(k, v) for k, v in named.items()])
+    ]
+    assert reranker.rank(QUERY, []) == []
+    assert [h.id for h in reranker.rank(QUERY, ["cat", "cat"])] == ["0", "1"], "ties keep their order"
+
+
+def test_only_the_document_is_cut(reranker: Reranker) -> None:
+    full = reranker.score(QUERY, DOCUMENTS[:1])
+    cut = reranker.score(QUERY, DOCUMENTS[:1], max_tokens=40)
+    assert abs(float(full[0] - cut[0])) > 1e-5
+    with pytest.raises(InputError):
+        reranker.score(QUERY, DOCUMENTS[:1], max_tokens=3)
+
+
+def test_bad_input(reranker: Reranker) -> None:
+    with pytest.raises(InputError, match="the query is empty"):
+        reranker.score(" ", DOCUMENTS)
+    with pytest.raises(InputError, match="got one string"):
+        reranker.score(QUERY, DOCUMENTS[0])
+    with pytest.raises(InputError, match="dtype must be one of fp32, bf16, int8, got 'int4'"):
+        reranker.remember(DOCUMENTS, dtype="int4")
+    with pytest.raises(InputError, match="top_k must be at least 1"):
+        reranker.rank(QUERY, DOCUMENTS, top_k=0)
+
+
+def test_a_template_with_the_query_first_forks_its_state(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, papers_heads=True)
+    model.templates["rerank"] = Template.parse("{begin}{query}{end}{document}{end}")
+    reranker = Reranker(model)
+    together = reranker.score(QUERY, DOCUMENTS)
+    for document, score in zip(DOCUMENTS, together, strict=True):
+        rendered = model.templates["rerank"].render(
+            model.tokenizer, query=model.tokenizer.encode(QUERY).ids, document=model.tokenizer.encode(document).ids
+        )
+        import torch
+
+        hidden = model.backbone(torch.as_tensor(rendered.ids.astype(np.int64)))[0][-1:]
+        np.testing.assert_allclose(float(model.heads["rerank"](hidden)[0]), score, atol=2e-4)
+    with pytest.raises(InputError, match="puts the query first"):
+        reranker.remember(DOCUMENTS)
+
+
+def test_a_model_without_the_head(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path)
+    del model.heads["rerank"]
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        Reranker(model)

@@ -1,0 +1,111 @@
+"""Sentence retriever: sentences tile the document, and scores do not depend on how the pass is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import tiny_model
+
+from runnel import SentenceRetriever
+from runnel.errors import InputError
+
+QUERY = "does the river run to the sea"
+DOCUMENT = "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the cat.\n\n" * 6
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["match", "papers"])
+def retriever(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SentenceRetriever:
+    return SentenceRetriever(tiny_model(tmp_path_factory.mktemp("tiny"), papers_heads=request.param))
+
+
+def scores(sentences: list) -> np.ndarray:
+    return np.array([s.score for s in sentences])
+
+
+def test_sentences_tile_the_document(retriever: SentenceRetriever) -> None:
+    sentences = retriever.score(QUERY, DOCUMENT)
+    assert "".join(s.text for s in sentences) == DOCUMENT
+    assert all(DOCUMENT[s.start : s.end] == s.text for s in sentences)
+    assert [s.index for s in sentences] == list(range(24))
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(max_size=300))
+def test_any_text_is_tiled(retriever: SentenceRetriever, text: str) -> None:
+    sentences = retriever.score("cat", text)
+    assert "".join(s.text for s in sentences) == text
+    assert np.isfinite(scores(sentences)).all()
+
+
+def test_any_step_size_gives_the_same(retriever: SentenceRetriever) -> None:
+    expected = scores(retriever.score(QUERY, DOCUMENT))
+    usual = retriever.model.engine
+    try:
+        for size in (1, 3, 17, 64):
+            retriever.model.engine = retriever.model.new_engine(step_tokens=size)
+            np.testing.assert_allclose(scores(retriever.score(QUERY, DOCUMENT)), expected, atol=2e-4)
+    finally:
+        retriever.model.engine = usual
+
+
+def test_a_score_depends_on_the_query_and_on_what_came_before_only(retriever: SentenceRetriever) -> None:
+    expected = scores(retriever.score(QUERY, DOCUMENT))
+    assert np.abs(scores(retriever.score("cat", DOCUMENT)) - expected).max() > 1e-3
+    if retriever.model.features is None:  # the built-in model also looks at the document's own word counts
+        np.testing.assert_allclose(scores(retriever.score(QUERY, DOCUMENT + "More words here."))[:24], expected, atol=2e-4)
+
+
+def test_many_documents_at_once(retriever: SentenceRetriever) -> None:
+    documents = [DOCUMENT, "", "A river runs.", " \n ", DOCUMENT * 3, ""]
+    together = list(retriever.score_many(QUERY, documents))
+    assert [len(s) for s in together] == [24, 0, 1, 1, 72, 0]
+    for document, sentences in zip(documents, together, strict=True):
+        np.testing.assert_allclose(scores(sentences), scores(retriever.score(QUERY, document)), atol=2e-4)
+
+
+def test_the_papers_head_reads_each_sentences_last_token(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, papers_heads=True)
+    sentences = SentenceRetriever(model).score("cat", DOCUMENT)
+    query, document = model.tokenizer.encode("cat"), model.tokenizer.encode(DOCUMENT)
+    ids = np.concatenate([[2], query.ids, [3], document.ids]).astype(np.int64)
+    hidden = model.backbone(torch.from_numpy(ids))[0]
+    last = [2 + len(query.ids) + int((document.starts < s.end).sum()) - 1 for s in sentences]
+    np.testing.assert_allclose(scores(sentences), model.heads["sentences"](hidden[last]).numpy(), atol=2e-4)
+
+
+def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:
+    whole = retriever.score(QUERY, DOCUMENT)
+    one = retriever.score(QUERY, DOCUMENT, window=10_000, stride=5_000)
+    np.testing.assert_allclose(scores(one), scores(whole), atol=2e-4)
+    several = retriever.score(QUERY, DOCUMENT, window=60, stride=30)
+    assert "".join(s.text for s in several) == DOCUMENT
+    assert np.abs(scores(several) - scores(whole)).max() > 1e-3, "restarting the state is not the same"
+    with pytest.raises(InputError, match="stride"):
+        retriever.score(QUERY, DOCUMENT, window=60)
+
+
+def test_retrieve(retriever: SentenceRetriever) -> None:
+    every = retriever.score(QUERY, DOCUMENT)
+    best = retriever.retrieve(QUERY, DOCUMENT, top_k=5)
+    assert best == sorted(every, key=lambda s: (-s.score, s.index))[:5]
+    assert len(retriever.retrieve(QUERY, DOCUMENT, top_k=1000)) == 24
+    assert retriever.retrieve(QUERY, "") == []
+
+
+def test_progress(retriever: SentenceRetriever) -> None:
+    seen: list[tuple[int, int]] = []
+    retriever.score(QUERY, DOCUMENT, progress=lambda done, total: seen.append((done, total)))
+    total = len(retriever.model.tokenizer.encode(DOCUMENT).ids)
+    assert seen[-1] == (total, total)
+
+
+def test_bad_input(retriever: SentenceRetriever) -> None:
+    with pytest.raises(InputError, match="the query is empty"):
+        retriever.score("  ", DOCUMENT)
+    with pytest.raises(InputError, match="top_k must be at least 1, got 0"):
+        retriever.retrieve(QUERY, DOCUMENT, top_k=0)

@@ -1,0 +1,58 @@
+"""The command line as a whole: usage, exit codes, errors in one line."""
+
+import pytest
+
+import runnel
+
+
+def test_empty_query(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("One dog.")
+    done = run("find", " ", "a.txt")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "runnel: error: the query is empty; give the question or the words to look for\n"
+
+
+def test_unknown_model_is_one_line(run, monkeypatch, tmp_path):
+    (tmp_path / "a.txt").write_text("One dog.")
+    done = run("find", "dog", "a.txt", "--model", "no such model")
+    assert done.code == 1 and done.out == ""
+    assert done.err.startswith("runnel: error: unknown model 'no such model'") and done.err.count("\n") == 1
+
+
+def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("One dog.")
+    fake.find.score_many = lambda *a, **k: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        run("find", "dog", "a.txt")
+
+
+def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    (tmp_path / "a.txt").write_text("One dog.")
+    fake.find.score_many = interrupted
+    done = run("find", "dog", "a.txt")
+    assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["find"],
+        ["find", "query"],
+        ["find", "q", "f", "--top-k", "0"],
+        ["find", "q", "f", "--context", "-1"],
+        ["lookup"],
+        ["rerank", "q"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2(run, arguments):
+    done = run(*arguments.split())
+    assert done.code == 2 and "Usage: runnel" in done.out + done.err
+
+
+def test_version(run):
+    assert run("--version").out == f"runnel {runnel.__version__}\n"

@@ -1,0 +1,197 @@
+"""The engine: whatever is packed with what, every request gets what it would get alone."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy import Toy
+
+from runnel.engine import AtPositions, Engine, Request
+from runnel.errors import Cancelled, InputError, NumericalError
+
+
+def ids_of(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 50, length)
+
+
+def alone(backbone: Toy, ids: np.ndarray) -> torch.Tensor:
+    return backbone(torch.as_tensor(ids))[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40))
+def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: int) -> None:
+    backbone = Toy()
+    texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
+    results = Engine(backbone, step_tokens=step).run([Request(ids, positions=range(len(ids)), keep_state=True) for ids in texts])
+    for ids, hidden in zip(texts, results, strict=True):
+        torch.testing.assert_close(hidden, alone(backbone, ids), rtol=1e-5, atol=1e-5)
+
+
+def test_no_step_is_larger_than_asked_for() -> None:
+    backbone = Toy()
+    Engine(backbone, step_tokens=16).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
+    assert max(backbone.steps) == 16
+    assert sum(backbone.steps) == 149
+
+
+def test_results_come_in_request_order_or_as_they_finish() -> None:
+    engine = Engine(Toy(), step_tokens=16)
+    lengths = [500, 3, 4, 5, 6, 7]
+    requests = [Request(ids_of(n, n)) for n in lengths]
+    assert [r.index for r in engine.map(requests)] == [0, 1, 2, 3, 4, 5]
+    finished = [r.index for r in engine.as_completed([Request(ids_of(n, n)) for n in lengths])]
+    assert finished[-1] == 0 and sorted(finished) == [0, 1, 2, 3, 4, 5], "short requests do not wait for the long one"
+
+
+def test_requests_are_drawn_as_there_is_room() -> None:
+    drawn = 0
+
+    def endless():
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield Request(ids_of(5, drawn))
+
+    results = Engine(Toy(), step_tokens=32).map(endless())
+    for _ in range(20):
+        next(results)
+    results.close()
+    assert drawn < 20 + 64
+
+
+def test_positions_may_come_in_any_order_and_repeat() -> None:
+    backbone, ids = Toy(), ids_of(30)
+    got = Engine(backbone, step_tokens=7).run([Request(ids, positions=[29, 0, 12, 12])])[0]
+    torch.testing.assert_close(got, alone(backbone, ids)[[29, 0, 12, 12]])
+
+
+def test_a_state_is_forked_over_many_requests_and_left_unchanged() -> None:
+    backbone, prefix = Toy(), ids_of(9, 99)
+    engine = Engine(backbone, step_tokens=8)
+    state = next(engine.map([Request(prefix, keep_state=True)])).state
+    before = state.clone()
+    tails = [ids_of(n, n) for n in (1, 20, 3, 5)]
+    for tail, hidden in zip(tails, engine.run([Request(t, state=state) for t in tails]), strict=True):
+        torch.testing.assert_close(hidden[0], alone(backbone, np.concatenate([prefix, tail]))[-1], rtol=1e-5, atol=1e-5)
+    assert torch.equal(before["h"], state["h"]) and int(state.tokens[0]) == 9
+
+
+def test_end_state_and_its_token_count() -> None:
+    backbone, ids = Toy(), ids_of(50)
+    state = next(Engine(backbone, step_tokens=8).map([Request(ids, keep_state=True)])).state
+    _, expected = backbone(torch.as_tensor(ids))
+    torch.testing.assert_close(state["h"], expected["h"], rtol=1e-5, atol=1e-5)
+    assert state.tokens.tolist() == [50]
+
+
+def test_one_failing_request_does_not_harm_the_others() -> None:
+    class Broken:
+        def read(self, start: int, hidden: torch.Tensor) -> None:
+            raise RuntimeError("this reader is broken")
+
+        def result(self) -> None: ...
+
+    backbone = Toy()
+    good = ids_of(40)
+    requests = [
+        Request(good),
+        Request(ids_of(10), reader=Broken()),
+        Request(np.array([1, 999])),
+        Request(np.array([], dtype=int)),
+        Request(good),
+    ]
+    results = list(Engine(backbone, step_tokens=8).map(requests))
+    assert [r.error is None for r in results] == [True, False, False, False, True]
+    assert "token ids must lie in [0, 50), got 1 to 999" in str(results[2].error)
+    assert "T >= 1" in str(results[3].error)
+    torch.testing.assert_close(results[4].get()[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5)
+    with pytest.raises(RuntimeError, match="this reader is broken"):
+        results[1].get()
+
+
+def test_nan_is_reported_with_its_position() -> None:
+    backbone = Toy()
+    backbone.table.data[7] = float("nan")
+    results = list(Engine(backbone, step_tokens=4).map([Request(np.array([1, 2, 3, 4, 5, 7, 1])), Request(np.array([1, 2]))]))
+    assert isinstance(results[0].error, NumericalError) and "token 5" in str(results[0].error)
+    assert results[1].error is None
+
+
+def test_cancelling_one_request() -> None:
+    engine = Engine(Toy(), step_tokens=8)
+    long, short = Request(ids_of(1000)), Request(ids_of(3))
+    results = engine.as_completed([long, short])
+    first = next(results)
+    assert first.index == 1
+    long.cancel()
+    second = next(results)
+    assert isinstance(second.error, Cancelled)
+    assert len(engine._free) == len(engine._pool), "all state rows are free again"
+
+
+def test_closing_frees_the_rows_and_the_engine_goes_on() -> None:
+    backbone = Toy()
+    engine = Engine(backbone, step_tokens=8)
+    results = engine.as_completed([Request(ids_of(1000)), Request(ids_of(3))])
+    next(results)
+    results.close()
+    assert len(engine._free) == len(engine._pool)
+    ids = ids_of(20)
+    torch.testing.assert_close(engine.run([Request(ids)])[0][0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
+
+
+def test_threads_share_an_engine() -> None:
+    backbone = Toy()
+    engine = Engine(backbone, step_tokens=16)
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        texts = [ids_of(n, seed * 100 + n) for n in (50, 3, 17)]
+        for ids, hidden in zip(texts, engine.run([Request(t) for t in texts]), strict=True):
+            if not torch.allclose(hidden[0], alone(backbone, ids)[-1], atol=1e-4):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_marks_move_the_embeddings() -> None:
+    backbone, ids = Toy(), ids_of(12)
+    vectors = torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
+    marks = np.random.default_rng(0).random((12, 2), dtype=np.float32)
+    got = Engine(backbone, step_tokens=5, mark_vectors=vectors).run([Request(ids, marks=marks, positions=range(12))])[0]
+    expected = backbone(torch.as_tensor(ids), added=torch.from_numpy(marks) @ vectors)[0]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_budgets() -> None:
+    backbone = Toy()  # 32 bytes of state, 64 bytes per token
+    assert Engine(backbone, memory_bytes=4 * 32 + 64 * 10).step_tokens == 10
+    with pytest.raises(InputError, match="step_tokens must be at least 1, got 0"):
+        Engine(backbone, step_tokens=0)
+    with pytest.raises(InputError, match="memory_bytes=100 is too small"):
+        Engine(backbone, memory_bytes=100)
+    with pytest.raises(InputError, match="is too small"):
+        Engine(backbone, memory_bytes=-5)
+    with pytest.raises(InputError, match="not both"):
+        Engine(backbone, step_tokens=4, memory_bytes=1000)
+
+
+def test_progress_adds_up() -> None:
+    seen: list[int] = []
+    list(Engine(Toy(), step_tokens=8).map([Request(ids_of(n, n)) for n in (30, 5, 9)], progress=seen.append))
+    assert sum(seen) == 44 and max(seen) <= 8
+
+
+def test_at_positions_with_none_wanted() -> None:
+    assert AtPositions([]).result().shape[0] == 0

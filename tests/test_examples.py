@@ -1,0 +1,43 @@
+"""Every script in examples/ runs, as a user would run it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(script, *arguments):
+    done = subprocess.run([sys.executable, EXAMPLES / script, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reference") / "python-reference.txt"
+    said = run("python_reference.py", path)
+    assert re.search(r"python-reference\.txt: \d+ chapters, \d\d,\d{3} words\n$", said)
+    return path
+
+
+def test_python_reference_is_the_language_reference(reference):
+    text = reference.read_text(encoding="utf-8")
+    assert 60_000 < len(text.split()) < 90_000
+    assert 'If the "finally" clause executes a "return"' in " ".join(text.split())
+
+
+def test_stream_embedding(reference, tmp_path):
+    part = tmp_path / "part.txt"
+    part.write_text(reference.read_text(encoding="utf-8")[:40_000], encoding="utf-8")
+    said = run("stream_embedding.py", part)
+    assert re.search(r"after +[\d,]+ tokens, +[\d.]+ s: \[[+-]0\.\d+ ", said)
+    tokens, peak = re.search(r"^([\d,]+) tokens in", said, re.M), re.search(r"^peak memory (\d+) MiB", said, re.M)
+    assert int(tokens[1].replace(",", "")) > 5_000 and 0 < int(peak[1]) < 4_000
+
+
+def test_every_example_is_tested():
+    assert {p.name for p in EXAMPLES.glob("*.py")} == {"python_reference.py", "stream_embedding.py"}

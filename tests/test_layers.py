@@ -1,0 +1,94 @@
+"""The import direction: a layer imports only itself and layers below it (design, section 3)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "runnel"
+
+# What each part of the package may import beside itself. `runnel/__init__.py` names everything, lazily.
+ALLOWED = {
+    "errors": set(),
+    "records": set(),
+    "hardware": {"errors"},
+    "ops": {"errors", "records", "hardware"},
+    "text": {"errors", "records"},
+    "backbones": {"errors", "records", "hardware", "ops"},
+    "engine": {"errors", "records", "hardware", "ops", "backbones"},
+    "models": {"errors", "records", "hardware", "ops", "backbones", "engine", "text"},
+}
+BELOW = set(ALLOWED)
+ALLOWED |= {
+    name: BELOW | {"search", "evaluation", "training", "synthesis"} for name in ("search", "evaluation", "training", "synthesis")
+}
+BELOW = set(ALLOWED)
+ALLOWED |= {name: BELOW | {"commands"} for name in ("serving", "integrations", "commands", "cli")}
+
+# Packages that only these places may import; elsewhere they would slow down or break what does not need them.
+ONLY_IN = {
+    "typer": {"cli"},
+    "rich": {"commands"},
+    "numba": {"ops", "backbones", "commands"},
+    "huggingface_hub": {"backbones"},
+    "sentencex": {"text"},
+    "tokenizers": {"text"},
+    "transformers": set(),
+    "sentence_transformers": set(),
+}
+FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
+
+
+def part(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of every module imported anywhere in the file."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} line {node.lineno}: relative import; write the full name"
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_imports_go_down(path):
+    mine = part(path)
+    assert mine in ALLOWED, f"{path}: a new part of the package; give it a place in ALLOWED"
+    for name in imports(path):
+        top, *rest = name.split(".")
+        assert top not in {"tests", "benchmarks", "examples", "tools"}, f"{path} imports {name}"
+        if top == "runnel" and rest and rest[0] in ALLOWED:
+            assert rest[0] == mine or rest[0] in ALLOWED[mine], f"{path}: {mine} must not import {name}"
+        if top in ONLY_IN:
+            assert mine in ONLY_IN[top], f"{path} imports {name}, which only {sorted(ONLY_IN[top])} may"
+
+
+def test_the_check_sees_the_package():
+    assert {"errors", "records", "hardware", "ops", "text", "backbones", "engine", "models", "cli", "commands"} <= {
+        part(p) for p in FILES
+    }
+
+
+def test_no_cycles_at_import_time():
+    """Module-level imports between files form no cycle."""
+    graph = {}
+    modules = {"runnel." + ".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = set()
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        graph[module] = (names & set(modules)) - {module}
+    left = dict(graph)
+    while free := [m for m, needs in left.items() if not needs & set(left)]:
+        for module in free:
+            del left[module]
+    assert not left, f"import cycle among {sorted(left)}"

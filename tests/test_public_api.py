@@ -1,0 +1,68 @@
+"""The public names. A change here is a change for users: say so in CHANGELOG.md."""
+
+import inspect
+
+import pytest
+
+import runnel
+
+NAMES = [
+    "Document",
+    "Embedder",
+    "Engine",
+    "Hit",
+    "Request",
+    "Reranker",
+    "Result",
+    "RunnelError",
+    "Sentence",
+    "SentenceRetriever",
+    "State",
+    "Template",
+    "load_backbone",
+]
+
+
+def test_names_are_pinned():
+    assert runnel.__all__ == NAMES
+    assert dir(runnel) == sorted([*NAMES, "__version__"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_resolves_and_says_what_it_is(name):
+    value = getattr(runnel, name)
+    assert value.__name__ == name
+    assert value.__doc__
+
+
+def test_version():
+    assert runnel.__version__.count(".") == 2
+
+
+def test_unknown_name_lists_the_known_ones():
+    with pytest.raises(AttributeError, match=r"no attribute 'Embeder'; its public names are Document, Embedder"):
+        runnel.Embeder  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "parameters"),
+    [
+        ("Embedder", "load", ["name"]),
+        ("Embedder", "encode", ["texts"]),
+        ("Embedder", "encode_query", ["texts"]),
+        ("Embedder", "encode_document", ["texts"]),
+        ("Embedder", "encode_stream", ["texts"]),
+        ("Embedder", "encode_spans", ["text", "spans"]),
+        ("Embedder", "stream", []),
+        ("Reranker", "load", ["name"]),
+        ("Reranker", "score", ["query", "documents"]),
+        ("Reranker", "rank", ["query", "documents", "top_k"]),
+        ("Reranker", "remember", ["documents", "path", "dtype"]),
+        ("SentenceRetriever", "load", ["name"]),
+        ("SentenceRetriever", "score", ["query", "document"]),
+        ("SentenceRetriever", "retrieve", ["query", "document", "top_k"]),
+    ],
+)
+def test_signatures_start_as_promised(owner, method, parameters):
+    found = [p for p in inspect.signature(getattr(getattr(runnel, owner), method)).parameters if p != "self"]
+    assert found[: len(parameters)] == parameters

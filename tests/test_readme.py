@@ -1,0 +1,76 @@
+"""The README is true: its commands and Python blocks run, show what it says they show, and its links lead somewhere."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.M | re.S)
+PYTHON = "\n".join(body for kind, body in BLOCKS if kind == "python")
+# (command, the output shown below it)
+COMMANDS = [
+    pair for kind, body in BLOCKS if kind == "console" for pair in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", body, re.M)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the files that the README speaks of."""
+    path = tmp_path_factory.mktemp("readme")
+    subprocess.run([sys.executable, ROOT / "examples" / "python_reference.py", path / "python-reference.txt"], check=True)
+    (path / "texts.txt").write_text(
+        "A tuple cannot be changed.\nDeletion of a name removes its binding.\nThe train leaves at noon.\n"
+    )
+    return path
+
+
+def words(text):
+    """What is compared of an output: its words, without the numbers, which differ a little between processors."""
+    return re.findall(r"[A-Za-z]{2,}", text)
+
+
+@pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_command(folder, command, shown):
+    program, *arguments = shlex.split(command)
+    assert program == "runnel", "only runnel's own commands are shown as a console"
+    done = subprocess.run([sys.executable, "-m", "runnel.cli", *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line in shown.splitlines():
+        if line.strip() != "...":
+            assert not words(line) or " ".join(words(line)) in " ".join(words(done.stdout)), (
+                f"not in the output: {line}\n{done.stdout}"
+            )
+
+
+def test_python_blocks(folder):
+    """All blocks as one program. A comment `# -> text` after a line that prints is what it prints."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", PYTHON], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for shown in re.findall(r"^ *# -> (.*)$", PYTHON, re.M):
+        assert " ".join(words(shown)) in " ".join(words(done.stdout)), f"not printed: {shown}\n{done.stdout}"
+
+
+def test_shell_blocks_are_what_the_makefile_does():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lines = [line for kind, body in BLOCKS if kind == "sh" for line in body.splitlines()]
+    assert lines == ["python3 -m venv .venv", ".venv/bin/pip install -c constraints.txt -e ."]
+    assert "-c constraints.txt -e '.[dev]'" in makefile
+
+
+def test_every_kind_of_block_is_checked():
+    assert {kind for kind, _ in BLOCKS} == {"sh", "console", "python"}
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`make (\w+)`", README + (ROOT / "CONTRIBUTING.md").read_text()))))
+def test_make_targets_exist(target):
+    subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
+def test_links_lead_somewhere(link):
+    assert (ROOT / link).exists()

@@ -1,0 +1,219 @@
+"""Tokenising: streams equal one call, special tokens stay text, offsets, saving."""
+
+import json
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from text.tokenizers_for_tests import BUILDERS, build, minilm_folder
+
+from runnel.errors import CheckpointError, InputError
+from runnel.text import tokenizer as module
+from runnel.text.tokenizer import Encoded, Tokenizer
+
+WORDS = (
+    "the|dog|isn't|'s|they've|café|cafe\u0301|naïve|İ|ß|ŉ|1234|5|2024|。|，|今天|天气|ひら|が|か\u3099|한국|각|привет|мир|"
+    "ελληνικός|😀|👩\u200d👩\u200d👧|\u0301|\u200b|\ufeff|\u00a0|\u2028|\x85|\x1c|\x01|\x7f|[SEP]|</s>|<s>|(|)|.|,|;|:|!|?|"
+    "-|--|===|_|`|\"|'|~|xxxxxxxxxxxxxxxxxxxxxx|\u2581|\u0d4e|ⅷ|①|ﬁ|x΄|§|+|=|\u0338|/|@|#"
+)
+BLANKS = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", "\r", "a ", " b", ". ", ", ", ".\n", "x\n"]
+FRAGMENTS = st.sampled_from([*WORDS.split("|"), "|", "<|endoftext|>", *BLANKS])
+TEXTS = st.one_of(st.lists(FRAGMENTS, max_size=40).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+NAMES = pytest.mark.parametrize("name", sorted(BUILDERS))
+
+
+def whole(tokenizer: Tokenizer, text: str) -> Encoded:
+    """One call of the library."""
+    return tokenizer._encode_parts([text], [0], [0])[0]
+
+
+def assert_equal(got: Encoded, expected: Encoded) -> None:
+    assert got.ids.dtype == np.int32 and got.starts.dtype == np.int64 and got.ends.dtype == np.int64
+    np.testing.assert_array_equal(got.ids, expected.ids)
+    np.testing.assert_array_equal(got.starts, expected.starts)
+    np.testing.assert_array_equal(got.ends, expected.ends)
+
+
+@NAMES
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8))
+@example(text="", sizes=[1])
+@example(text="x ΄ y", sizes=[1])
+@example(text="a.  \n b", sizes=[3])
+def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
+    tokenizer = build(name)
+    expected = whole(tokenizer, text)
+    pieces, position = [], 0
+    while position < len(text):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(text[position : position + size])
+        position += size
+    with mock.patch.multiple(module, _PIECE_CHARS=3, _GROUP_CHARS=12):
+        assert_equal(tokenizer.encode(text), expected)
+        assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), expected)
+        stream, parts = tokenizer.stream(), []
+        for number, piece in enumerate(pieces):
+            parts.append(stream.feed(piece))
+            if number % 3 == 0:  # what peek says is what the text would give if it ended here
+                assert_equal(Encoded.join([*parts, stream.peek()]), whole(tokenizer, "".join(pieces[: number + 1])))
+        assert_equal(Encoded.join([*parts, stream.finish()]), expected)
+        assert stream.position == len(text)
+
+
+@NAMES
+def test_long_texts_are_cut_where_cuts_are_known(name):
+    tokenizer = build(name)
+    assert tokenizer.streams == (name != "scripts")
+    stream = tokenizer.stream()
+    stream.feed("the quick brown fox jumps over the lazy dog. " * 20)
+    assert (len(stream.text) < 20) == tokenizer.streams
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=TEXTS, word=st.sampled_from("aéЖ"), length=st.integers(1, 90), size=st.integers(1, 30))
+def test_the_middle_of_an_endless_word_is_forgotten(text, word, length, size):
+    tokenizer = build("bert_like")
+    text = text + word * length + text
+    with mock.patch.multiple(module, _PIECE_CHARS=8, _GROUP_CHARS=size, _WORD_CHARS=16, _KEPT_WORD_CHARS=2):
+        assert_equal(Encoded.join(tokenizer.encode_pieces([text])), whole(tokenizer, text))
+
+
+def test_an_endless_word_takes_constant_memory():
+    tokenizer = build("bert_like")
+    stream = tokenizer.stream()
+    for _ in range(50):
+        assert not len(stream.feed("a" * 10_000))
+        assert len(stream.text) < module._WORD_CHARS + 20_000
+    done = stream.finish()
+    assert done.ids.tolist() == [tokenizer.token_id("[UNK]")]
+    assert (done.starts.tolist(), done.ends.tolist()) == ([0], [500_000])
+
+
+@pytest.mark.parametrize("unit", ["a", "a b ", "a,b", "===", "今天", " ", "\n"])
+def test_a_long_line_equals_one_call(unit):
+    tokenizer = build("bert_like")
+    text = (unit * 100_000)[:100_001]
+    assert_equal(tokenizer.encode(text), whole(tokenizer, text))
+
+
+@NAMES
+def test_batches_equal_single_calls(name):
+    tokenizer = build(name)
+    texts = ["", "the dog", " ", "long words " * 5000, "[SEP] x", "\n", "quick"]
+    batch = tokenizer.encode_batch(iter(texts))
+    assert len(batch) == len(texts)
+    for text, encoded in zip(texts, batch, strict=True):
+        assert_equal(encoded, whole(tokenizer, text))
+    assert tokenizer.encode_batch([]) == []
+
+
+@NAMES
+def test_special_tokens_in_a_text_are_ordinary_text(name):
+    tokenizer = build(name)
+    text = "a [SEP] b <|endoftext|> c"
+    special = [tokenizer._vocab[token] for token in ("[SEP]", "[CLS]", "<|endoftext|>") if token in tokenizer._vocab]
+    assert not set(tokenizer.encode(text).ids.tolist()) & set(special)
+
+
+def test_a_special_token_that_cannot_be_avoided_is_an_error():
+    with pytest.raises(InputError, match=r"'</s>' at character 2 is the special token .* remove it"):
+        build("unigram").encode("a </s>")
+
+
+@NAMES
+@settings(max_examples=30, deadline=None)
+@given(text=TEXTS)
+def test_offsets_lie_in_the_text_and_start_at_words(name, text):
+    encoded = build(name).encode(text)
+    assert ((encoded.starts >= 0) & (encoded.starts <= encoded.ends) & (encoded.ends <= len(text))).all()
+    for start, end in zip(encoded.starts.tolist(), encoded.ends.tolist(), strict=True):
+        token = text[start:end]
+        assert not token[:1].isspace() or token.isspace()
+
+
+def test_offsets_are_code_points():
+    text = "😀 café dog"
+    for name in ("neox_like", "bert_like", "sentencepiece_like"):
+        encoded = build(name).encode(text)
+        assert text[encoded.starts[-1] : encoded.ends[-1]] == "dog"[-(encoded.ends[-1] - encoded.starts[-1]) :]
+        assert encoded.ends[-1] == len(text)
+
+
+def test_inside_adds_no_space():
+    tokenizer = build("sentencepiece_like")
+    assert tokenizer.adds_space and not build("neox_like").adds_space
+    joint = tokenizer.encode("dog the")
+    assert_equal(Encoded.join([tokenizer.encode("dog"), tokenizer.encode_inside(" the").shifted(3)]), joint)
+    assert len(tokenizer.encode(" the")) > len(tokenizer.encode_inside(" the"))
+
+
+def test_lone_surrogates_and_other_types_are_refused():
+    with pytest.raises(InputError, match=r"U\+D800 .* at character 2"):
+        build("bert_like").encode("ab\ud800")
+    with pytest.raises(InputError, match="type int; expected str"):
+        build("bert_like").encode_batch(["a", 3])
+
+
+def test_markers_and_names():
+    tokenizer = build("bert_like")
+    assert tokenizer.begin_id == tokenizer.token_id("[CLS]") and tokenizer.end_id == tokenizer.token_id("[SEP]")
+    assert build("neox_like").begin_id is None
+    with pytest.raises(InputError, match=r"no token '\[SEPP\]'.*'\[SEP\]'"):
+        tokenizer.token_id("[SEPP]")
+    with pytest.raises(InputError, match="marker id 99999"):
+        Tokenizer(tokenizer._source, end=99999)
+
+
+def test_save_and_load(tmp_path):
+    tokenizer = Tokenizer(build("neox_like")._source, end="<|endoftext|>")
+    tokenizer.save(tmp_path / "model")
+    again = Tokenizer.load(tmp_path / "model")
+    assert (again.begin_id, again.end_id, again.vocab_size) == (None, tokenizer.end_id, tokenizer.vocab_size)
+    assert (tmp_path / "model" / "tokenizer.json").read_text() == tokenizer._source
+    assert_equal(again.encode("the dog"), tokenizer.encode("the dog"))
+    other = Tokenizer.load(tmp_path / "model", begin=3, end=4)
+    other.save(tmp_path / "other")
+    assert (Tokenizer.load(tmp_path / "other").begin_id, Tokenizer.load(tmp_path / "other").end_id) == (3, 4)
+
+
+def test_damaged_folders_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json in"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be read"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(build("bert_like")._source)
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="holds a list; expected an object"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        Tokenizer.load(tmp_path)
+
+
+def test_padding_truncation_and_dropout_of_the_file_are_off():
+    spec = json.loads(build("neox_like")._source)
+    spec["model"]["dropout"] = 0.9
+    spec["truncation"] = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    spec["padding"] = {
+        "strategy": {"Fixed": 9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "x",
+    }
+    assert_equal(Tokenizer(json.dumps(spec)).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
+
+
+@pytest.mark.skipif(minilm_folder() is None, reason="the development package with MiniLM's tokeniser is not installed")
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, size=st.integers(1, 9))
+def test_the_real_wordpiece_tokeniser(text, size):
+    tokenizer = Tokenizer.load(minilm_folder())
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (101, 102, 30522)
+    with mock.patch.multiple(module, _PIECE_CHARS=3, _GROUP_CHARS=12):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), whole(tokenizer, text))

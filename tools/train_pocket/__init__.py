@@ -1,0 +1,1 @@
+"""Training of `pocket`, the model that ships with runnel. See README.md in this folder."""

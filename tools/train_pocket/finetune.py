@@ -1,0 +1,62 @@
+"""Stage 2: the three heads on one trunk, in turns: sentences, vectors, sentences, reranking."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runnel.text.tokenizer import Tokenizer
+from tools.train_pocket.data import EVIDENCE
+from tools.train_pocket.distill import TeacherTexts, distillation_loss, load_tokenizer
+from tools.train_pocket.documents import load_evidence
+from tools.train_pocket.loop import Run
+from tools.train_pocket.passages import Pair, load_pairs
+from tools.train_pocket.student import Pocket, pack
+from tools.train_pocket.tasks import RerankTask, SentenceTask, TeacherLists, contrastive_loss
+
+log = logging.getLogger(__name__)
+RATES = {"matrices": 8e-4, "embeddings": 1e-4, "heads": 3e-3, "other": 6e-4}
+STEPS = 900
+CYCLE = ("sentences", "vectors", "sentences", "rerank")
+_PAIRS = 16  # (query, passage, hard negative) triples in a step of vectors
+
+
+class VectorTask:
+    """Distillation on groups of neighbouring texts, with InfoNCE on pairs."""
+
+    def __init__(self, lists: TeacherLists, texts: TeacherTexts, pairs: list[Pair], seed: int, seeds: int = 8, neighbours: int = 8) -> None:
+        self.lists, self.texts, self.pairs, self.seed, self.seeds, self.neighbours = lists, texts, pairs, seed, seeds, neighbours
+
+    def loss(self, model: Pocket, step: int) -> tuple[Tensor, int, dict[str, float]]:
+        rng = np.random.default_rng((self.seed, 3, step))
+        chosen = rng.integers(len(self.texts.rows), size=self.seeds)
+        near = np.unique(self.lists.nearest(chosen, self.neighbours).numpy())
+        ids, cu_seqlens = pack([self.texts.rows[i] for i in near])
+        target = F.normalize(torch.from_numpy(self.texts.vectors[near].astype(np.float32)), dim=-1)
+        taught, figures = distillation_loss(model.vectors(ids, cu_seqlens), target)
+        drawn = [self.pairs[i] for i in rng.integers(len(self.pairs), size=_PAIRS)]
+        contrastive, count = contrastive_loss(model, drawn, rng)
+        return 2 * taught + 0.3 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
+
+
+def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed: int, rates: dict[str, float] = RATES) -> Pocket:
+    """Train `steps` steps from the checkpoint `start` of stage 1; resumes a run that was interrupted."""
+    torch.manual_seed(seed)
+    tokenizer = Tokenizer.load(teacher)
+    sets = {name: load_evidence(data, name, tokenizer, measure=False, cache=out / "read") for name in EVIDENCE}
+    plain = load_tokenizer(teacher)
+    pairs = load_pairs(data, sets, plain, seed, out / "pairs.pkl")
+    texts = TeacherTexts(out / "distill", plain, seed)
+    lists = TeacherLists(texts.rows, texts.vectors)
+    model = Pocket()
+    model.load_state_dict(torch.load(start)["model"])
+    sentences = SentenceTask(sets, model.tokens.idf.numpy().copy(), seed)
+    tasks = {"sentences": sentences, "vectors": VectorTask(lists, texts, pairs, seed), "rerank": RerankTask(pairs, lists, seed)}
+    run = Run(model, rates, steps, out / "stage2", warm=0.05)
+    run.train(lambda step: tasks[CYCLE[step % len(CYCLE)]].loss(model, step))
+    return model
