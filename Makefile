@@ -29,9 +29,10 @@ fix: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
 
-# Trains the built-in model anew; hours. tools/train_pocket/README.md says what it reads and what it writes.
+# Trains the built-in model anew, for hours: make pocket DATA=folder. tools/train_pocket says what the folder holds.
 pocket: $(READY)
-	$(BIN)/python -m tools.train_pocket
+	test -n "$(DATA)" || { echo "say where the data is: make pocket DATA=folder"; exit 2; }
+	for step in teach distill finetune; do $(BIN)/python -m tools.train_pocket $$step --data "$(DATA)" || exit 1; done
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"runnel needs Python >= 3.11, this is {sys.version}"'

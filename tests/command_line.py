@@ -1,7 +1,9 @@
 """A pytest plugin: the command line called in this process, and stand-ins for the models behind it."""
 
 import io
+import signal
 import sys
+import threading
 import warnings
 from types import SimpleNamespace
 
@@ -26,8 +28,14 @@ def run(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)))
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-        with pytest.raises(SystemExit) as end:
-            runnel.cli.main()
+        monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+        monkeypatch.setattr(runnel.cli, "_interrupted", threading.Event())
+        handler = signal.getsignal(signal.SIGINT)
+        try:
+            with pytest.raises(SystemExit) as end:
+                runnel.cli.main()
+        finally:
+            signal.signal(signal.SIGINT, handler)
         out, err = capsys.readouterr()
         return Ended(code=end.value.code, out=out, err=err)
 

@@ -1,5 +1,7 @@
 """The command line as a whole: usage, exit codes, errors in one line."""
 
+import signal
+
 import pytest
 
 import runnel
@@ -36,18 +38,22 @@ def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):
     assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
 
 
+def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp_path):
+    def interrupted(*arguments, **options):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("no compiled object yet") from None
+
+    (tmp_path / "a.txt").write_text("One dog.")
+    fake.find.score_many = interrupted
+    done = run("find", "dog", "a.txt")
+    assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [
-        [],
-        ["find"],
-        ["find", "query"],
-        ["find", "q", "f", "--top-k", "0"],
-        ["find", "q", "f", "--context", "-1"],
-        ["lookup"],
-        ["rerank", "q"],
-    ],
-    ids=" ".join,
+    ["", "find", "find query", "find q file --top-k 0", "find q file --context -1", "lookup", "rerank q", "embed in.txt"],
 )
 def test_wrong_usage_is_exit_code_2(run, arguments):
     done = run(*arguments.split())

@@ -32,7 +32,7 @@ ONLY_IN = {
     "numba": {"ops", "backbones", "commands"},
     "huggingface_hub": {"backbones"},
     "sentencex": {"text"},
-    "tokenizers": {"text"},
+    "tokenizers": {"text", "models"},
     "transformers": set(),
     "sentence_transformers": set(),
 }

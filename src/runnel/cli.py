@@ -7,9 +7,12 @@ Exit codes: 0 done; 1 an error, told in one line on stderr; 2 wrong usage; 130 i
 from __future__ import annotations
 
 import functools
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Annotated, Literal
 
 import typer
@@ -24,6 +27,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+_interrupted = threading.Event()  # Ctrl-C was pressed
 
 _Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket), model folder or hub id.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -43,11 +48,29 @@ def _command(run: Callable[..., int | None]) -> Callable[..., None]:
             say(f"error: {describe(error)}")
             code = 1
         except KeyboardInterrupt:
-            say("interrupted")
-            code = 130
+            code = _end_interrupted()
+        except Exception:
+            if not _interrupted.is_set():
+                raise  # a bug: its traceback is wanted
+            code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
         raise typer.Exit(code or 0)
 
     return app.command()(wrapped)
+
+
+def _end_interrupted() -> int:
+    say("interrupted")
+    return 130
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    _interrupted.set()
+    raise KeyboardInterrupt
+
+
+def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):  # those end in an error of their own, told as "interrupted"
+        sys.__unraisablehook__(unraisable)
 
 
 @app.callback(invoke_without_command=True)
@@ -178,6 +201,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
+    signal.signal(signal.SIGINT, _interrupt)
+    sys.unraisablehook = _report_unraisable
     warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
     app(prog_name="runnel")
 

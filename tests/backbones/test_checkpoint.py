@@ -14,7 +14,7 @@ from runnel.backbones import checkpoint, checkpoint_files
 from runnel.backbones.checkpoint import build_backbone, load_backbone, load_checkpoint
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
-from runnel.errors import CheckpointError
+from runnel.errors import BackendUnavailable, CheckpointError, InputError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 IDS = torch.arange(37) * 5 % 64
@@ -166,6 +166,7 @@ def test_runnel_folder(tmp_path: Path) -> None:
     assert found.layout == "Mamba-2, runnel layout"
     assert (found.backbone.embeddings.weight - matrix).abs().max() <= scale.max()
     assert torch.equal(found.backbone.norm_f.weight, tensors["backbone.norm_f.weight"])
+    assert {name: tensor.tolist() for name, tensor in found.heads.items()} == {"embed.weight": [1, 1]}
 
 
 # ---- against transformers --------------------------------------------------------------------------------------------
@@ -356,3 +357,23 @@ def test_lm_head_of_golden_is_the_embedding() -> None:
     assert not torch.equal(tensors["model.lm_head.weight"], tensors["model.backbone.embedding.weight"])  # untied, and left out
     names = {name for name, _ in load_backbone(GOLDEN / "codestral-tiny-native").named_parameters()}
     assert len(names) == len(tensors) - 1
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bf16", "int8", torch.float16, torch.int64, None])
+def test_unknown_dtype(dtype: Any) -> None:
+    with pytest.raises(InputError, match=r'dtype must be "auto", \'float32\', \'bfloat16\', \'float64\'.*got'):
+        load_backbone(GOLDEN / "mamba2-tiny-hf", dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "mps", "meta"])
+def test_absent_device(device: str) -> None:
+    with pytest.raises(BackendUnavailable, match=f"{device}"):
+        load_backbone(GOLDEN / "mamba2-tiny-hf", device=device)
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(InputError, match=r'device must be "auto", "cpu", "cuda".*got \'gpu\''):
+        load_backbone(GOLDEN / "mamba2-tiny-hf", device="gpu")

@@ -23,7 +23,7 @@ def test_find_shows_place_score_and_sentence_in_context(run, fake, tmp_path):
     assert "The dog barked all night." in first and "»Nobody knew why the dog barked.«" in first
     assert second.startswith("a.txt:4  characters ")
     assert "It was warm there. »The dog barked all night.«\n" in second  # the line break inside the sentence is gone
-    assert done.out.endswith("2 of 5 sentences (118 characters) in a.txt\n")
+    assert done.out.endswith("2 of 5 sentences (113 characters) in a.txt\n")
     assert done.err == ""
 
 

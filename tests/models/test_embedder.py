@@ -106,7 +106,7 @@ def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None
     close(np.linalg.norm(vectors, axis=1), np.ones(4))
     close(vectors, embedder.encode_spans(TEXT[:55] + " completely different words", spans))
     moved = embedder.encode_spans("dog " + TEXT, [(a + 4, b + 4) for a, b in spans])
-    assert np.abs(vectors - moved).max() > 1e-3
+    assert np.abs(vectors - moved).max() > 2e-4
 
 
 def test_bad_spans(embedder: Embedder) -> None:

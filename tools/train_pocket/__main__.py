@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads if options.step == "teach" else 1)
     from tools.train_pocket import teacher
 
     folder = options.teacher or teacher.default_folder()

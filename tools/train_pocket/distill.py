@@ -20,8 +20,9 @@ from tools.train_pocket.teacher import MAX_TOKENS
 
 log = logging.getLogger(__name__)
 _BATCH_TOKENS = 3072
+_LONGEST = 96  # tokens of a text in stage 1: more vectors to learn from per token read
 PARTS = 2  # batches in a step
-STEPS = 1500  # once through 130,000 texts
+STEPS = 1140  # once through 130,000 texts
 _TEMPERATURE = 0.05
 RATES = {"matrices": 2.5e-3, "embeddings": 3e-4, "heads": 5e-3, "other": 1.5e-3}
 
@@ -34,11 +35,11 @@ class TeacherTexts:
         self.vectors: NDArray[np.float16] = np.concatenate([np.load(p) for p in shards])
         texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))[: len(self.vectors)]
         self.rows: list[Ids] = [framed(np.asarray(e.ids[: MAX_TOKENS - 2], np.int32)) for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
-        order = np.random.default_rng(seed).permutation(len(self.rows))
+        order = np.random.default_rng(seed).permutation([i for i, row in enumerate(self.rows) if len(row) <= _LONGEST])
         sizes = np.cumsum([len(self.rows[i]) for i in order])
         cuts = np.searchsorted(sizes, np.arange(_BATCH_TOKENS, sizes[-1], _BATCH_TOKENS))
         self.batches = np.split(order, cuts)[:-1]
-        log.info("%d texts, %.1f M tokens, %d batches", len(self.rows), sizes[-1] / 1e6, len(self.batches))
+        log.info("%d texts, %.1f M tokens, %d batches", len(order), sizes[-1] / 1e6, len(self.batches))
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """ids, cu_seqlens, teacher vectors (S, 384) fp32"""

@@ -17,8 +17,9 @@ from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.data import evidence, held_back
 
 log = logging.getLogger(__name__)
-# Most documents of one set that are read for training; the long multi-hop sets repeat each other's paragraphs.
-_MOST_DOCUMENTS = 300
+# Characters of one set that are read: the long multi-hop sets repeat each other's paragraphs, and no set should rule.
+_MOST_CHARACTERS = 3_000_000
+_MOST_HELD_BACK = 500_000
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,12 @@ def load_evidence(data: Path, name: str, tokenizer: Tokenizer, *, measure: bool,
     chosen = sorted(records)
     random.Random(f"{name} {seed}").shuffle(chosen)
     found = EvidenceSet(name, [], [], [])
-    for document in chosen[:_MOST_DOCUMENTS]:
+    left = _MOST_HELD_BACK if measure else _MOST_CHARACTERS
+    for document in chosen:
         text = records[document][0]["document"]
+        left -= len(text)
+        if left < 0 and len(found.documents) >= 10:
+            break
         reading = _read_document(document, text, tokenizer)
         if len(reading.spans) == 0:
             continue

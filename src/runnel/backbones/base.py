@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,12 @@ class FastPath(Protocol):
     ) -> Tensor: ...
 
 
+class BackboneConfig(Protocol):
+    """The shape of a backbone, as its folder keeps it."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
 class Backbone(nn.Module, ABC):
     """A recurrent language model without its LM head.
 
@@ -37,6 +43,7 @@ class Backbone(nn.Module, ABC):
     vocab_size: int
     hidden_size: int
     num_layers: int
+    config: BackboneConfig
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +132,7 @@ class Backbone(nn.Module, ABC):
         hidden, new = self._forward(hidden, cu_seqlens, state)
         kept = write_rows >= 0
         for name, tensor in new.tensors.items():
-            pool[name][write_rows[kept]] = tensor[kept]
+            pool[name][write_rows[kept]] = tensor[kept].to(pool[name].dtype)
         return hidden
 
     def new_state(self, rows: int) -> State:

@@ -200,23 +200,31 @@ def _check_layers(backbone: Mapping[str, Stored], config: Config, where: str) ->
 
 
 def _from_runnel(description: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognised:
-    """The backbone in a folder that runnel wrote: `backbone.*`, and the config as `to_dict` gave it; heads are its model's."""
+    """A folder that runnel wrote: `backbone.*` and `heads.*`, and the backbone's config as `to_dict` gave it."""
     declared = description.get("backbone")
     if not isinstance(declared, Mapping) or not isinstance(declared.get("config"), Mapping):
         raise CheckpointError(f'{where}: config.json lacks "backbone" with an architecture and a config; save the model again')
     architecture = str(declared.get("architecture"))
     config = parse_config(architecture, declared["config"], where)
-    backbone = {name.removeprefix("backbone."): stored for name, stored in tensors.items() if name.startswith("backbone.")}
-    backbone = {name: _with_scale(name, backbone) for name in backbone if not name.endswith(".scale")}
+    whole = {
+        name: _with_scale(name, tensors, where)
+        for name in tensors
+        if not (name.endswith(".scale") and name.removesuffix(".scale") in tensors)
+    }
+    backbone = {name.removeprefix("backbone."): stored for name, stored in whole.items() if name.startswith("backbone.")}
+    heads = {name.removeprefix("heads."): stored for name, stored in whole.items() if name.startswith("heads.")}
     if stray := sorted(name for name in tensors if not name.startswith(("backbone.", "heads."))):
         raise CheckpointError(f"{where}: unexpected tensors {some(stray)}; a runnel model has only backbone.* and heads.*")
-    heads = {name.removeprefix("heads."): stored for name, stored in tensors.items() if name.startswith("heads.")}
     return Recognised(f"{title(architecture)}, runnel layout", architecture, config, backbone, heads)
 
 
-def _with_scale(name: str, tensors: Mapping[str, Stored]) -> Stored:
+def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
     """`name`, multiplied by its per-row scale where it is stored in 8 bits."""
     matrix, scale = tensors[name], tensors.get(name + ".scale")
     if scale is None:
         return matrix
+    if len(matrix.shape) != 2 or scale.shape != matrix.shape[:1]:
+        raise CheckpointError(
+            f"{where}: mis-shaped tensor '{name}.scale' is {scale.shape}, expected {matrix.shape[:1]}, one per row"
+        )
     return Stored(matrix.shape, matrix.file, lambda: matrix.read().float() * scale.read()[:, None])

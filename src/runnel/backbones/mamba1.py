@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -118,6 +118,7 @@ class Mamba1(Backbone):
     """A Mamba-1 backbone with fp32 weights, freshly initialised as published."""
 
     architecture = "mamba1"
+    config: Mamba1Config
 
     def __init__(self, config: Mamba1Config) -> None:
         super().__init__()
@@ -133,6 +134,11 @@ class Mamba1(Backbone):
         return {"conv": (c.num_layers, c.inner_size, c.conv_width - 1), "ssm": (c.num_layers, c.inner_size, c.state_size)}
 
     @property
+    def blocks(self) -> list[Mamba1Layer]:
+        """The layers, with their type."""
+        return cast("list[Mamba1Layer]", list(self.layers))
+
+    @property
     def step_bytes_per_token(self) -> int:
         c = self.config
         rows = 6 * c.hidden_size + 6 * c.inner_size + c.rank + 4 * c.state_size  # residual, norms, projections, conv, dt, y
@@ -145,7 +151,7 @@ class Mamba1(Backbone):
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         conv_states, ssm_states = [], []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.blocks):
             conv = None if state is None else state["conv"][:, index].to(hidden.dtype)
             ssm = None if state is None else state["ssm"][:, index].to(hidden.dtype)
             out, conv, ssm = layer.mixer(layer.norm(hidden), cu_seqlens, conv, ssm)
@@ -168,7 +174,7 @@ class Mamba1(Backbone):
 
     def _kernel_problem(self) -> str | None:
         """Why the fused CPU kernels cannot run, or None if they can."""
-        linear = [m.weight for layer in self.layers for m in layer.modules() if isinstance(m, nn.Linear)]
+        linear = [m.weight for m in self.layers.modules() if isinstance(m, nn.Linear)]
         found = {(weight.device.type, weight.dtype) for weight in linear}
         if found not in ({("cpu", torch.float32)}, {("cpu", torch.bfloat16)}):
             return f"its linear layers are {found} (the kernels take all float32 or all bfloat16 on the CPU)"

@@ -1,6 +1,6 @@
 """Mamba-1 inference on CPU: matrix products by torch, everything between them in fused kernels, states in a pool.
 
-    T  tokens     S  sequences     D  hidden_size     Di inner_size     R  dt_rank     N  state_size     w  conv_width
+T  tokens     S  sequences     D  hidden_size     Di inner_size     R  dt_rank     N  state_size     w  conv_width
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from runnel.backbones.mamba1 import Mamba1, Mamba1Layer
 from runnel.backbones.state import State
-from runnel.errors import StateError
 from runnel.ops.numba_math import parallel
 from runnel.ops.rms_norm import add_rms_norm
 from runnel.ops.selective_scan.fused import conv_silu, gated_scan
@@ -32,8 +31,8 @@ class Mamba1Cpu:
     def __init__(self, backbone: Mamba1) -> None:
         self.embed = backbone.embed
         self.config = backbone.config
-        self.dtype = backbone.layers[0].mixer.in_proj.weight.dtype
-        self.layers = [_Layer(layer) for layer in backbone.layers]
+        self.dtype = backbone.blocks[0].mixer.in_proj.weight.dtype
+        self.layers = [_Layer(layer) for layer in backbone.blocks]
         self.final_norm = _array(backbone.norm_f.weight)
 
     def step(
@@ -41,7 +40,7 @@ class Mamba1Cpu:
     ) -> Tensor:
         """See `Backbone.step`."""
         c, eps = self.config, self.config.norm_eps
-        conv_pool, ssm_pool = _pool_array(pool, "conv"), _pool_array(pool, "ssm")
+        conv, ssm = (pool[name].to(torch.float32).contiguous() for name in ("conv", "ssm"))  # as a rule the pool's own memory
         rows = [tensor.to(torch.int64).contiguous().numpy() for tensor in (read_rows, write_rows, cu_seqlens)]
         group = tiles_per_item(len(read_rows), c.inner_size // LANES)
         residual = self.embed(ids)
@@ -61,19 +60,22 @@ class Mamba1Cpu:
                 add_rms_norm(_bits(residual), _bits(out), squares, 1, layer.norm, eps, _bits(u))
             layer.in_proj(u, projected)
             with parallel():
-                conv_silu(_bits(projected), 0, layer.taps, layer.conv_bias, conv_pool, index, *rows, _bits(x), group)
+                conv_silu(_bits(projected), 0, layer.taps, layer.conv_bias, conv.numpy(), index, *rows, _bits(x), group)
             layer.x_proj(x, low_rank)
             layer.dt_proj(low_rank[:, : c.rank], dt)
             coefficients = low_rank[:, c.rank :].float().contiguous()
             with parallel():
                 gated_scan(
-                    _bits(x), _bits(dt), layer.dt_bias, layer.rates, _bits(coefficients), layer.skip, _bits(projected), c.inner_size,
-                    ssm_pool, index, *rows, _bits(y), group,
+                    _bits(x), _bits(dt), layer.dt_bias, layer.rates, _bits(coefficients), layer.skip,
+                    _bits(projected), c.inner_size, ssm.numpy(), index, *rows, _bits(y), group,
                 )  # fmt: skip
             layer.out_proj(y, out)
         hidden = torch.empty_like(residual)
         with parallel():
             add_rms_norm(_bits(residual), _bits(out), squares, 1, self.final_norm, eps, _bits(hidden))
+        for name, tensor in (("conv", conv), ("ssm", ssm)):
+            if tensor.data_ptr() != pool[name].data_ptr():
+                pool[name].copy_(tensor)
         return hidden
 
 
@@ -113,10 +115,3 @@ def _array(parameter: Tensor) -> _Array:
 def _bits(tensor: Tensor) -> _Array:
     """The tensor's memory as the kernels take it: fp32, or bf16 as uint16."""
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def _pool_array(pool: State, name: str) -> _Array:
-    tensor = pool[name]
-    if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        raise StateError(f"the pool's {name!r} must be contiguous float32, got {tensor.dtype}; convert it with state.to(torch.float32)")
-    return tensor.numpy()

@@ -23,6 +23,7 @@ from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_em
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
+from runnel.ops.backend import numba_problem
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,12 @@ class Mamba2(Backbone):
             "ssm": (c.num_layers, c.num_heads, c.head_size, c.state_size),
         }
 
+    @property
+    def step_bytes_per_token(self) -> int:
+        """Residual, projection, convolved x, B, C and the mixer's output, at most fp32 each."""
+        c = self.config
+        return 4 * (4 * c.hidden_size + c.projection_size + c.conv_channels + 2 * c.inner_size)
+
     def embed(self, ids: Tensor) -> Tensor:
         return self.embeddings(ids).to(stream_dtype(self.embeddings.weight))
 
@@ -172,5 +179,11 @@ class Mamba2(Backbone):
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
 
     def prepare(self) -> None:
-        """Build the fused kernels' runner on CPU with fp32 or bf16 linear layers; elsewhere `step` runs `_forward`."""
+        """Use the fused kernels where they run: on the CPU, with the projections in fp32 or all in bf16. Call it again after
+        changing weights."""
+        dtypes = {weight.dtype for layer in self.layers for weight in (layer.mixer.in_proj.weight, layer.mixer.out_proj.weight)}
         self.fast = None
+        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}) and numba_problem() is None:
+            from runnel.backbones.mamba2_cpu import Mamba2Cpu  # numba takes a while to import
+
+            self.fast = Mamba2Cpu(self)

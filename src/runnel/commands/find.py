@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from runnel.models.sentence_retriever import SentenceRetriever
 
+_INDENT = " " * 4
 _BAR = 10  # characters of a full score bar
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
 
@@ -117,7 +118,6 @@ def _texts(files: Sequence[str], encoding: str | None, searched: Searched) -> It
 
 def show(console: Console, searched: Searched) -> None:
     """Print each sentence within its context, under its place and a bar that shows the sigmoid of its score."""
-    from rich.padding import Padding
     from rich.text import Text
 
     for rank, item in enumerate(searched.found, start=1):
@@ -131,7 +131,10 @@ def show(console: Console, searched: Searched) -> None:
         body.append(marked if console.is_terminal else f"»{marked}«", style="bold yellow not dim")
         body.append(after)
         console.print(head, soft_wrap=True)
-        console.print(Padding(body, (0, 0, 1, 4)))
+        for line in body.wrap(console, console.width - len(_INDENT)):
+            line.rstrip()
+            console.print(Text(_INDENT) + line)
+        console.print()
     read = [f for f in searched.files if f["sentences"]]
     if read:
         where = str(read[0]["file"]) if len(read) == 1 else f"{len(read):,} files"

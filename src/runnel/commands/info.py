@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import print_json, stdout_console
+from runnel.commands.display import print_json
 from runnel.errors import CheckpointError, RunnelError
 
 if TYPE_CHECKING:
     from runnel.backbones.base import Backbone
     from runnel.models.base import Model
+
+_NAMES = {"weight_bytes": "weights", "state_bytes_per_sequence": "state per sequence", "memory_free_bytes": "free memory"}
 
 
 def run(name: str, *, as_json: bool) -> int:
@@ -19,14 +22,10 @@ def run(name: str, *, as_json: bool) -> int:
     if as_json:
         print_json(facts)
         return 0
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for key, value in facts.items():
-        table.add_row(key.replace("_", " "), _shown(value))
-    stdout_console().print(table, markup=False)
+    shown = {_NAMES.get(key, key.replace("_", " ")): (key, value) for key, value in facts.items()}
+    width = 2 + max(map(len, shown))
+    for name_shown, (key, value) in shown.items():
+        sys.stdout.write(f"{name_shown:<{width}}{_shown(key, value, width)}\n")
     return 0
 
 
@@ -96,9 +95,20 @@ def _machine(backbone: Backbone) -> dict[str, object]:
     }
 
 
-def _shown(value: object) -> str:
+def _shown(key: str, value: object, indent: int) -> str:
     if isinstance(value, dict):
-        return "\n".join(f"{key}: {item}" for key, item in value.items()) or "none"
+        return ("\n" + " " * indent).join(f"{name}: {item}" for name, item in value.items()) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return _size(value) if "_bytes" in key else f"{value:,}"
+    return str(value)
+
+
+def _size(size: float) -> str:
+    """Bytes in the unit that gives a number below 1024."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} GiB"

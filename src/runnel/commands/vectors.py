@@ -22,7 +22,7 @@ import numpy as np
 from runnel.commands.resume import begin, beside, end, replacing
 
 FORMATS = (".npy", ".jsonl")
-_FLUSH_S = 2.0
+_FLUSH_S = 0.5
 
 
 class Row(NamedTuple):
@@ -67,7 +67,7 @@ class VectorLog:
                 yield Row(*json.loads(line))
 
     def add(self, row: Row, vector: np.ndarray) -> None:
-        """Append a row; it is on disk after a few seconds at most."""
+        """Append a row; it is on disk a moment later."""
         self._vectors.write(np.ascontiguousarray(vector, dtype="<f4").tobytes())
         self._ids.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self.count += 1

@@ -24,18 +24,13 @@ from runnel.backbones.checkpoint import Checkpoint, load_checkpoint, resolve_fol
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.models.heads import HEADS, EndScore, EndVector, TokenFeatures
-from runnel.text.templates import Template
+from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
 _BUILT_IN = {"pocket": Path(__file__).parent / "pocket"}
-# Templates of a bare checkpoint: the papers' (reference: RankMamba for pairs, Mamba Retriever for documents).
-_PLAIN_TEMPLATES = {
-    "query": "{begin}{query}{end}",
-    "document": "{begin}{document}{end}",
-    "rerank": "{begin}document: {document}\n\nquery: {query}{end}",
-    "sentences": "{begin}{query}\n\n{document}",
-}
+# Templates of a bare checkpoint: the papers'.
+_PLAIN_TEMPLATES = {"query": QUERY, "document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
 
 
 @dataclass(eq=False)
@@ -136,18 +131,19 @@ def load_model(name: str | Path, dtype: str | torch.dtype = "auto", device: str 
     heads = nn.ModuleDict({"embed": EndVector()})
     if checkpoint.heads:
         heads["sentences"] = _scanner_head(checkpoint.heads, checkpoint.backbone.hidden_size)
-    texts, prompts = _PLAIN_TEMPLATES, {}
+    templates, prompts = dict(_PLAIN_TEMPLATES), {}
     if (folder / "modules.json").exists():
         prompts = _read_sentence_transformers(folder)
         before, after = _framing(folder)
-        texts = texts | {field: before + "{" + field + "}" + after for field in ("query", "document")}
-    templates = {name: Template.parse(text) for name, text in texts.items()}
+        templates |= {field: Template.parse(before + "{" + field + "}" + after) for field in ("query", "document")}
     return Model(checkpoint.backbone, Tokenizer.load(folder), heads, templates, prompts, source=str(name))
 
 
 def _from_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
     if config.get("version") != _VERSION:
-        raise CheckpointError(f"{source} has model format {config.get('version')!r}, this runnel reads {_VERSION}; upgrade runnel")
+        raise CheckpointError(
+            f"{source} has model format {config.get('version')!r}, this runnel reads {_VERSION}; upgrade runnel"
+        )
     heads = nn.ModuleDict({name: _build_head(head, checkpoint.backbone) for name, head in config["heads"].items()})
     wanted = heads.state_dict()
     missing, extra = sorted(set(wanted) - set(checkpoint.heads)), sorted(set(checkpoint.heads) - set(wanted))
@@ -162,7 +158,7 @@ def _from_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint
     return Model(checkpoint.backbone, tokenizer, heads, templates, dict(config["prompts"]), source, text)
 
 
-def _build_head(config: Mapping, backbone: Backbone) -> nn.Module:
+def _build_head(config: Mapping[str, Any], backbone: Backbone) -> nn.Module:
     options = dict(config)
     kind = options.pop("kind")
     if kind == "token_features":
@@ -210,7 +206,10 @@ def _read_sentence_transformers(folder: Path) -> dict[str, str]:
 def _framing(folder: Path) -> tuple[str, str]:
     """The special tokens that a folder's tokenizer puts around a text, in template notation."""
     encoding = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode("a")
-    marks = ["{token:" + token + "}" if special else "" for token, special in zip(encoding.tokens, encoding.special_tokens_mask, strict=True)]
+    marks = [
+        "{token:" + token + "}" if special else ""
+        for token, special in zip(encoding.tokens, encoding.special_tokens_mask, strict=True)
+    ]
     text = marks.index("") if "" in marks else len(marks)
     return "".join(marks[:text]), "".join(marks[text:])
 

@@ -117,11 +117,12 @@ class Embedder:
             raise InputError(f"texts must be strings, got {type(text).__name__}")
         if not text.strip():
             raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
-        ids = self.model.tokenizer.encode(prefix + text).ids
+        template = self.model.templates["document"]
+        ids = template.encode(self.model.tokenizer, "document", prefix + text).ids
         if max_tokens is not None and len(ids) > max_tokens:
             ids = ids[:max_tokens]
             self.truncated += 1
-        ids = self.model.templates["document"].render(self.model.tokenizer, document=ids).ids
+        ids = template.render(self.model.tokenizer, document=ids).ids
         if self._pools_mean:
             return Request(ids, reader=WeightedMean(ids, self.model.weight, [slice(0, len(ids))]))
         return Request(ids, reader=AtPositions([len(ids) - 1]))
@@ -153,8 +154,9 @@ class Embedder:
         if len(bad):
             raise InputError(f"span {spans[bad[0]].tolist()} is not inside the text of {len(text)} characters, or is empty")
         prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
-        encoded = self.model.tokenizer.encode((prefix or "") + text)
-        rendered = self.model.templates["document"].render(self.model.tokenizer, document=encoded.ids)
+        template = self.model.templates["document"]
+        encoded = template.encode(self.model.tokenizer, "document", (prefix or "") + text)
+        rendered = template.render(self.model.tokenizer, document=encoded.ids)
         offset, shift = rendered.slices["document"].start, len(prefix or "")
         starts = np.searchsorted(encoded.starts, spans[:, 0] + shift) + offset
         ends = np.searchsorted(encoded.starts, spans[:, 1] + shift) + offset
@@ -201,8 +203,11 @@ class Stream:
         width = embedder.model.backbone.hidden_size
         self._sum = torch.zeros(width, dtype=torch.float64)
         self._total = 0.0
-        before = embedder.model.templates["document"].before("document").render(embedder.model.tokenizer).ids
-        self._advance(np.asarray(before, dtype=np.int64))
+        template = embedder.model.templates["document"]
+        self._rest = template.starting_at("document")
+        self._advance(template.before("document").render(embedder.model.tokenizer).ids)
+        self._begun = self.tokens  # a stream without text has read this many
+        self._advance(self._tokens.feed(template.lead(embedder.model.tokenizer, "document")).ids)
 
     @property
     def tokens(self) -> int:
@@ -221,23 +226,22 @@ class Stream:
             InputError: nothing but white space has been fed.
         """
         model = self._model
-        rest = self._tokens.peek().ids
-        tail = model.templates["document"].starting_at("document").render(model.tokenizer, document=rest).ids
-        if self.tokens + len(rest) <= len(model.templates["document"].before("document").render(model.tokenizer).ids):
+        unsettled = self._tokens.peek().ids
+        tail = self._rest.render(model.tokenizer, document=unsettled).ids
+        if self.tokens + len(unsettled) == self._begun:
             raise InputError("nothing but white space has been fed to this stream; feed() some text first")
         fork = Stream.__new__(Stream)
         fork._model, fork._embedder, fork._state = model, self._embedder, self._state.clone()
         fork._sum, fork._total = self._sum.clone(), self._total
-        end = fork._advance(np.asarray(tail))
+        end = fork._advance(tail)
         with torch.inference_mode():
             pooled = (fork._sum / fork._total).float() if self._embedder._pools_mean else end
             return self._embedder._head(pooled[None])[0].numpy()
 
     def save(self, path: str | Path) -> None:
         """Write everything needed to continue later to one safetensors file (atomically)."""
-        pending = torch.tensor(list(self._tokens.pending.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+        pending = torch.tensor(list(self._tokens.save().encode()), dtype=torch.uint8)
         extra = {"sum": self._sum, "total": torch.tensor([self._total], dtype=torch.float64), "pending": pending}
-        extra["characters"] = torch.tensor([self._tokens.offset])
         self._state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
 
     @classmethod
@@ -247,8 +251,7 @@ class Stream:
             raise StateError(f"{path} is a saved state but not of an embedding stream; use the call that matches what wrote it")
         stream = cls(embedder)
         stream._state, stream._sum, stream._total = state, extra["sum"], float(extra["total"][0])
-        pending = bytes(extra["pending"].tolist()).decode("utf-8", "surrogatepass")
-        stream._tokens = embedder.model.tokenizer.stream(pending=pending, offset=int(extra["characters"][0]))
+        stream._tokens.restore(bytes(extra["pending"].tolist()).decode())
         return stream
 
     def _advance(self, ids: np.ndarray) -> Tensor:

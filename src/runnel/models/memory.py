@@ -71,6 +71,28 @@ class Memory:
                 state = State(_unpack(tensors, i), tensors["tokens"][i : i + 1])
                 yield Remembered(name, text, state, tensors["mean"][i].float(), tensors["unique.ids"][start : stops[i]].numpy())
 
+    def select(self, ids: Sequence[str]) -> Memory:
+        """The documents with these ids, in this order, to rank them alone. Their states are shared, not copied.
+
+        Raises:
+            InputError: an id is not among the remembered.
+        """
+        places = {name: (block, row) for block, names in enumerate(self._names) for row, name in enumerate(names)}
+        unknown = next((name for name in ids if name not in places), None)
+        if unknown is not None:
+            raise InputError(f"no document {unknown!r} is remembered here; remember it first, or take it off the list")
+        chosen = Memory(self.precision, self.fingerprint)
+        opened: dict[int, Mapping[str, Tensor]] = {}
+        for name in ids:
+            number, row = places[name]
+            block = self._blocks[number]
+            if number not in opened:
+                opened[number] = _read_block(block) if isinstance(block, Path) else block
+            chosen._blocks.append(_row(opened[number], row))
+            chosen._names.append([name])
+            chosen._texts.append([self._texts[number][row]])
+        return chosen
+
     def has(self, block: int, digest: str) -> bool:
         """Whether that block is there already and holds exactly these documents."""
         return block < len(self._digests) and self._digests[block] == digest
@@ -171,6 +193,14 @@ def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Te
         else:
             tensors[f"state.{name}"] = tensor if precision == "fp32" else tensor.to(torch.bfloat16)
     return tensors
+
+
+def _row(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
+    """A block of one row of a block."""
+    stop = int(tensors["unique.stops"][row])
+    start = int(tensors["unique.stops"][row - 1]) if row else 0
+    unique = {"unique.ids": tensors["unique.ids"][start:stop], "unique.stops": torch.tensor([stop - start])}
+    return unique | {name: tensor[row : row + 1] for name, tensor in tensors.items() if name not in unique}
 
 
 def _unpack(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:

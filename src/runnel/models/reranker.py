@@ -53,6 +53,11 @@ class Reranker:
         """Write a model folder (see `Model.save`)."""
         self.model.save(folder, weights=weights)
 
+    @property
+    def document_first(self) -> bool:
+        """Whether documents can be remembered: the template puts them before the query."""
+        return self._document_first
+
     def score(
         self,
         query: str,
@@ -164,7 +169,8 @@ class Reranker:
 
     def _remember(self, batch: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> Iterator[Remembered]:
         tokenizer, before = self.model.tokenizer, self._template.before("query")
-        encoded = [e.ids for e in tokenizer.encode_batch([text for _, text in batch])]
+        lead = self._template.lead(tokenizer, "document")
+        encoded = [e.ids for e in tokenizer.encode_batch([lead + text if text else "" for _, text in batch])]
         requests = []
         for ids in encoded:
             rendered = before.render(tokenizer, document=ids)
@@ -179,7 +185,7 @@ class Reranker:
     def _from_memory(self, query: str, memory: Memory) -> Iterator[Request]:
         if memory.fingerprint != self.model.backbone.fingerprint():
             raise InputError("this memory was made by another model; remember the documents again with this one")
-        query_ids = self.model.tokenizer.encode(query).ids
+        query_ids = self._template.encode(self.model.tokenizer, "query", query).ids
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         tail = slice(rendered.slices["query"].start, len(rendered.ids))
         for document in memory:
@@ -187,15 +193,16 @@ class Reranker:
 
     def _from_texts(self, query: str, documents: Sequence[str], max_tokens: int | None) -> Iterator[Request]:
         tokenizer = self.model.tokenizer
-        query_ids = tokenizer.encode(query).ids
+        query_ids = self._template.encode(tokenizer, "query", query).ids
         start: State | None = None
         template = self._template
         if not self._document_first:
             prefix = template.before("document").render(tokenizer, query=query_ids).ids
-            start = next(self.model.new_engine().map([Request(prefix, keep_state=True)])).state
+            start = next(self.model.engine.map([Request(prefix, keep_state=True)])).state
             template = template.starting_at("document")
+            max_tokens = max_tokens and max_tokens - len(prefix)
         for text in documents:
-            ids = tokenizer.encode(text).ids
+            ids = template.encode(tokenizer, "document", text).ids
             fields = {"document": ids} if start is not None else {"query": query_ids, "document": ids}
             rendered = template.render(tokenizer, **fields, max_tokens=max_tokens)
             if start is not None:
@@ -254,6 +261,7 @@ class _Pair:
 
 
 def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
+    items: Iterable[tuple[object, str | Document]]
     items = documents.items() if isinstance(documents, Mapping) else enumerate(documents)
     for name, item in items:
         yield (item.id, item.text) if isinstance(item, Document) else (str(name), item)

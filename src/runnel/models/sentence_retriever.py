@@ -24,8 +24,8 @@ from runnel.models.base import Model, load_model
 from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARKS, MatchScore
 from runnel.models.readers import SentenceScores, WeightedMean, lexical_features
 from runnel.records import Sentence
+from runnel.text.encoded import Encoded
 from runnel.text.sentences import sentence_of_tokens, split_sentences
-from runnel.text.tokenizer import Encoded
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class SentenceRetriever:
     def _read_query(self, query: str) -> _Query:
         if not query.strip():
             raise InputError("the query is empty; give the words to look for")
-        ids = self.model.tokenizer.encode(query).ids
+        ids = self._prefix.encode(self.model.tokenizer, "query", query).ids
         rendered = self._prefix.render(self.model.tokenizer, query=ids)
         place = slice(rendered.slices["query"].start, len(rendered.ids))
         reader = WeightedMean(rendered.ids, self.model.weight, [place])
@@ -179,7 +179,7 @@ class SentenceRetriever:
         return _Query(ids, result.state, mean)
 
     def _prepare(self, text: str, language: str) -> _Prepared:
-        encoded = self.model.tokenizer.encode(text)
+        encoded = self._rest.encode(self.model.tokenizer, "document", text)
         spans = split_sentences(text, language)
         return _Prepared(text, spans, sentence_of_tokens(spans, encoded), encoded)
 

@@ -23,6 +23,8 @@ from numba.extending import intrinsic
 # Sums may be reordered and multiply-adds fused, which vector code needs. `nnan` and `ninf` stay off: with them a NaN in the
 # weights could silently become a number. `arcp` and `afn` stay off: their approximate division costs accuracy.
 FASTMATH = {"contract", "reassoc", "nsz"}
+# Reordering has a price: a loop that both sums and stores is compiled twice, for arrays that overlap and that do not, and the two
+# sum in different orders. So kernels sum in loops without stores; then a result does not depend on where memory happens to lie.
 # error_model="numpy": with Python's, every division tests for zero and raises, and its loop cannot become vector code.
 SERIAL: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy", "nogil": True, "cache": True}
 PARALLEL: dict[str, Any] = SERIAL | {"parallel": True}
@@ -152,6 +154,10 @@ def softplus(x: Any) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
+# numba's OpenMP layer takes its symbols from the OpenMP library that torch has already loaded (so torch must be imported first, as
+# above), and both then run on the same pool of threads. Any other layer has threads of its own that compete with torch's.
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+
 _region = threading.RLock()
 
 
@@ -163,5 +169,8 @@ def parallel() -> Iterator[None]:
     would only share the same cores; other Python threads wait here. The region uses as many threads as torch does.
     """
     with _region:
-        numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
+        threads = torch.get_num_threads()
+        numba.set_num_threads(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
+        if torch.get_num_threads() != threads:  # starting numba's pool, once per process, resets the shared library's count
+            torch.set_num_threads(threads)
         yield

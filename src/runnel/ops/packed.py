@@ -68,3 +68,8 @@ def flat_rows(tensor: Tensor) -> tuple[np.ndarray, int]:
         tensor = tensor.contiguous()
     distance = tensor.stride(0) if tensor.shape[0] > 1 else row
     return as_array(tensor.detach().as_strided(((tensor.shape[0] - 1) * distance + row,), (1,))), distance
+
+
+def float_array(tensor: Tensor | None, *shape: int) -> np.ndarray:
+    """A tensor as fp32 and contiguous, copied only if it is not; None as zeros of `shape`."""
+    return np.zeros(shape, np.float32) if tensor is None else as_array(tensor.detach().float().contiguous())

@@ -1,8 +1,8 @@
 """Sixteen fp32 numbers as one value inside numba kernels.
 
 Loops over scalars leave register use and vector width to the compiler's guesses; the kernels that must run at the speed of
-a matrix product are written with these instead. LLVM splits the vectors where the machine's are narrower. The `build_*` functions emit the
-same code inside other intrinsics.
+a matrix product are written with these instead. LLVM splits the vectors where the machine's are narrower.
+The `build_*` functions emit the same code inside other intrinsics.
 
 Memory is reached through `address(array)` and a flat element offset: callers pass C-contiguous arrays and stay inside them.
 (Arrays themselves would be reference-counted around every load, which costs more than the loads.) Pointers to uint16
@@ -250,6 +250,16 @@ def address(typing_context: Any, array: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def shift(typing_context: Any, base: Any, offset: Any) -> Any:
+    """Pointer to element `offset`."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.gep(values[0], [values[1]])
+
+    return base(base, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def number(typing_context: Any, base: Any, offset: Any) -> Any:
     """One element of fp32 or bf16 memory as fp32."""
 
@@ -360,15 +370,14 @@ def store_pairs(typing_context: Any, words: Any, offset: Any, low: Any, high: An
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def transpose(typing_context: Any, source: Any, offset: Any, stride: Any, target: Any, target_offset: Any, target_stride: Any) -> Any:
+def transpose(typing_context: Any, source: Any, stride: Any, target: Any, target_stride: Any) -> Any:
     """Transpose a block of 16 x 16 words; rows are `stride` words apart."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        start, step, target_start, target_step = values[1], values[2], values[4], values[5]
-        rows = []
-        for row in range(LANES):
-            at = builder.add(start, builder.mul(step, ir.Constant(I64, row)))
-            rows.append(builder.load(build_pointer(builder, values[0], at, VF32), align=4))
+        def place(pointer: int, row: int) -> Any:
+            return build_pointer(builder, values[pointer], builder.mul(values[pointer + 1], ir.Constant(I64, row)), VF32)
+
+        rows = [builder.load(place(0, row), align=4) for row in range(LANES)]
         width = LANES // 2
         while width:  # swap the off-diagonal halves of ever smaller blocks
             low = [lane if not lane & width else lane - width + LANES for lane in range(LANES)]
@@ -379,12 +388,25 @@ def transpose(typing_context: Any, source: Any, offset: Any, stride: Any, target
                     rows[row] = builder.shuffle_vector(a, b, ir.Constant(VI32, low))
                     rows[row + width] = builder.shuffle_vector(a, b, ir.Constant(VI32, high))
             width //= 2
-        for row in range(LANES):
-            at = builder.add(target_start, builder.mul(target_step, ir.Constant(I64, row)))
-            builder.store(rows[row], build_pointer(builder, values[3], at, VF32), align=4)
+        for row, value in enumerate(rows):
+            builder.store(value, place(2, row), align=4)
         return context.get_dummy_value()
 
-    return types.none(source, types.intp, types.intp, target, types.intp, types.intp), generate
+    return types.none(source, types.intp, target, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typing_context: Any, base: Any, offset: Any) -> Any:
+    """Ask for the cache line of an element; a place outside of the array does no harm."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        line = builder.bitcast(builder.gep(values[0], [values[1]]), byte)
+        hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]  # to read, into the first cache, data
+        build_call(builder, "llvm.prefetch.p0", ir.VoidType(), [line, *hints])
+        return context.get_dummy_value()
+
+    return types.none(base, types.intp), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -42,6 +42,10 @@ class Encoded:
         columns = ((part.ids for part in parts), (part.starts for part in parts), (part.ends for part in parts))
         return Encoded(*(np.concatenate(list(column)) for column in columns))
 
+    def slice(self, start: int, stop: int) -> Encoded:
+        """Tokens [start, stop), their offsets unchanged."""
+        return Encoded(self.ids[start:stop], self.starts[start:stop], self.ends[start:stop])
+
     def shifted(self, by: int) -> Encoded:
         """The same tokens with `by` added to all offsets."""
         return Encoded(self.ids, self.starts + by, self.ends + by) if by else self

@@ -210,9 +210,11 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
     if end - start <= max_chars and not _TERMINATOR.search(text, start, end - 1):
         yield start
         return
+    item = _ITEM.match(text, start)
+    marker_end = item.end() if item else 0  # "1." is not a sentence of its own
     while start < end:
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
-        found = _sentencex_starts(window, language)
+        found = [offset for offset in _sentencex_starts(window, language) if not 0 < offset < marker_end - start]
         whole = start + len(window) == end
         if not whole and len(found) > 1:  # the last sentence may go on behind the window
             edges = [start + offset for offset in found]

@@ -154,11 +154,17 @@ class Template:
         return cls.parse(notation, **budgets)  # type: ignore[arg-type]  # checked above
 
     def before(self, field: Field) -> Template:
-        """The parts before a field: what a state saved before it has read."""
+        """The parts before a field: what a state saved before it has read.
+
+        Raises:
+            InputError: no such field, or a total budget would make the document depend on the query.
+        """
+        self._check_split()
         return dataclasses.replace(self, parts=self.parts[: self._index(field)])
 
     def starting_at(self, field: Field) -> Template:
-        """The field and all after it: what remains to be read from a saved state."""
+        """The field and all after it: what remains to be read from a saved state. Raises as `before`."""
+        self._check_split()
         return dataclasses.replace(self, parts=self.parts[self._index(field) :], continues=True)
 
     def lead(self, tokenizer: Tokenizer, field: Field) -> str:
@@ -244,6 +250,13 @@ class Template:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))
         return np.array([marker], dtype=np.int32)
 
+    def _check_split(self) -> None:
+        if self.max_tokens is not None and len(self.fields) > 1:
+            raise InputError(
+                f"max_tokens={self.max_tokens} makes the document's length depend on the query, so no state before either stays "
+                "valid; use max_document_tokens (and max_query_tokens) instead"
+            )
+
     def _index(self, field: Field) -> int:
         if field not in self.fields:
             raise InputError(f"the template {str(self)!r} has no field {field!r}; it has {', '.join(self.fields) or 'none'}")
@@ -251,14 +264,6 @@ class Template:
 
     def _part(self, field: Field) -> Part:
         return self.parts[self._index(field)]
-
-
-# The papers' templates. Queries and documents of the bi-encoder are texts with the end marker.
-QUERY = Template.parse("{query}{end}")
-DOCUMENT = Template.parse("{document}{end}")
-DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
-DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
-QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 
 
 def instructed_query(prompt: str) -> Template:
@@ -287,3 +292,11 @@ def _write(part: Part) -> str:
 def _check_budget(name: str, value: object) -> None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InputError(f"{name} is {value!r}; expected a positive whole number, or None to cut nothing")
+
+
+# The papers' templates. Queries and documents of the bi-encoder are texts with the end marker.
+QUERY = Template.parse("{query}{end}")
+DOCUMENT = Template.parse("{document}{end}")
+DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
+DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
+QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")

@@ -7,7 +7,8 @@ so on. What cannot be cut is kept and encoded in one piece, so a text without an
 not recognised; `Tokenizer.streams` is False then) costs memory in proportion to the longest stretch between two cuts. One
 case is bounded even then: with WordPiece a word over the length limit is one unknown token, so only its ends are kept.
 
-User text is text: strings such as "[SEP]" are encoded as ordinary characters, never as the special token.
+User text is text: strings such as "[SEP]" are encoded as ordinary characters, never as the special token. The few tokenisers
+that cannot (Unigram vocabularies hold "</s>" as a piece) give the unknown token instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,8 @@ class Tokenizer:
         self._source, self._config = source, dict(config or {})
         self._vocab: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
         self.vocab_size = max(self._vocab.values(), default=-1) + 1
+        model = spec["model"]
+        self._unknown: int | None = self._vocab.get(model.get("unk_token") or "", model.get("unk_id"))
         self._special = self._special_ids(spec)
         self._cuts = cut_pattern(spec)
         self._word_limit = whole_word_limit(spec)
@@ -136,17 +139,23 @@ class Tokenizer:
         """Ids and offsets of a text of any length. No special tokens are added.
 
         Raises:
-            InputError: the text holds a lone surrogate, or this tokeniser cannot help turning a part of it into a special token.
+            InputError: the text holds a lone surrogate, or a special token's text that this tokeniser can encode in no other way.
         """
+        if not isinstance(text, str):
+            raise InputError(f"the text is of type {type(text).__name__}; expected str (encode_batch takes several)")
         if self._cuts is None or len(text) <= 2 * _PIECE_CHARS:
             return self._encode_parts([text], [0], [0])[0]
         return Encoded.join(self.encode_pieces([text]))
 
     def encode_inside(self, text: str) -> Encoded:
-        """As `encode`, but as if other text stood before it: no space is put in front. `text` should start with a blank."""
-        if self.adds_space and self._cuts is not None and self._cuts.match("x" + text):
-            return self._encode_parts(["x" + text], [1], [0])[0]
-        return self.encode(text)
+        """As `encode`, but as if other text stood before: no space is put in front by the tokeniser."""
+        if not self.adds_space:
+            return self.encode(text)
+        encoded = self._encode_parts(["x" + text], [0], [-1])[0]
+        first = int(np.count_nonzero(encoded.starts < 0))
+        if first and encoded.ends[:first].max() > 0:  # the text's start became one token with what stands before
+            return self.encode(text)
+        return Encoded(encoded.ids[first:], encoded.starts[first:], encoded.ends[first:])
 
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         """`encode` of every text, on all cores."""
@@ -154,6 +163,8 @@ class Tokenizer:
         waiting: list[str] = []
         chars = 0
         for text in texts:
+            if not isinstance(text, str):
+                raise InputError(f"a text is of type {type(text).__name__}; expected str")
             if len(text) > 2 * _PIECE_CHARS:
                 done += self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
                 done.append(self.encode(text))
@@ -201,10 +212,8 @@ class Tokenizer:
         """(vocab_size,) bool: ids that text must never turn into. The unknown token stays allowed."""
         flags = np.zeros(self.vocab_size, dtype=bool)
         flags[[token["id"] for token in spec.get("added_tokens") or [] if token.get("special")]] = True
-        model = spec["model"]
-        unknown = self._vocab.get(model.get("unk_token") or "", model.get("unk_id"))
-        if unknown is not None:
-            flags[unknown] = False
+        if self._unknown is not None:
+            flags[self._unknown] = False
         return flags
 
     def _encode_parts(self, texts: list[str], guards: list[int], bases: list[int]) -> list[Encoded]:
@@ -232,12 +241,13 @@ class Tokenizer:
             first = int(np.count_nonzero(starts < guard))
             assert first == 0 or (ends[:first].max() <= guard), "a token crosses a cut that was taken for safe"
             ids, starts, ends = ids[first:], starts[first:], ends[first:]
-        if self._special[ids].any():
-            at = int(np.argmax(self._special[ids]))
-            raise InputError(
-                f"the text {text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base} is the special token with id "
-                f"{ids[at]} in this tokeniser, which cannot encode it as ordinary text; remove it from the text"
-            )
+        for at in np.flatnonzero(self._special[ids]):
+            if self._unknown is None:
+                raise InputError(
+                    f"the text {text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base} is the special token "
+                    f"with id {ids[at]} in this tokeniser, which cannot encode it as ordinary text; remove it from the text"
+                )
+            ids[at] = self._unknown
         starts = skip_spaces(text, starts, ends)
         return Encoded(ids, starts + (base - guard), ends + (base - guard))
 
@@ -264,6 +274,15 @@ class TokenStream:
         """The fed text that is not yet tokens."""
         self._parts = ["".join(self._parts)]
         return self._parts[0]
+
+    def save(self) -> str:
+        """All that is needed to go on later, as JSON text; `restore` takes it back."""
+        return json.dumps([self.text, self._before, self.position, self._word_start])
+
+    def restore(self, saved: str) -> None:
+        """Go on where `save` was called."""
+        text, self._before, self.position, self._word_start = json.loads(saved)
+        self._parts, self._chars, self._checked = [text], len(text), 0
 
     def feed(self, text: str) -> Encoded:
         """Add text; returns the tokens that are final now, with offsets into the whole stream."""
@@ -351,10 +370,8 @@ def _nonempty(encoded: Encoded) -> Iterator[Encoded]:
         yield encoded
 
 
-def _unencodable(texts: Sequence[object], error: Exception) -> InputError:
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            return InputError(f"text {number} is of type {type(text).__name__}; expected str")
+def _unencodable(texts: list[str], error: Exception) -> InputError:
+    for text in texts:
         found = re.search("[\ud800-\udfff]", text)
         if found:
             code = f"U+{ord(found[0]):04X}"

@@ -55,7 +55,7 @@ class _Scan(torch.autograd.Function):
         return y[:, : x.shape[1]].to(x.dtype), from_tiles(states, x.shape[1])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor, d_end: Tensor) -> tuple[Tensor | None, ...]:
         x, dt, A, B, C, D, cu, state = ctx.saved_tensors
         channels, N = A.shape
@@ -89,7 +89,7 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
     return [tensor.detach().numpy() for tensor in tensors]
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def _forward(x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, cu: Any, states: Any, y: Any, group: int) -> None:
     """Fills y (T, 16 G) and moves states (S, G, N, 16) to the end of each sequence."""
     S, G, N, _ = states.shape
@@ -99,7 +99,7 @@ def _forward(x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, cu: Any,
         _forward_item(x, dt, rates, coefficients, skip, cu[s], cu[s + 1], states[s], y, tiles, N)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _forward_item(
     x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, t: Any, end: Any, states: Any, y: Any, tiles: Any, N: Any
 ) -> None:
@@ -129,7 +129,7 @@ def _forward_item(
         t += 4 if four else 1
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def _backward(
     x: Any, dt: Any, rates: Any, coefficients: Any, dy: Any, cu: Any, starts: Any,
     d_states: Any, d_rates: Any, d_coefficients: Any, dx: Any, d_dt: Any, group: int,
@@ -159,7 +159,7 @@ def _backward(
                 _chunk_backward(inputs, outputs, t, min(cu[s + 1], t + _CHUNK), history, local[0], local[1], g, G, N)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _chunk_forward(inputs: Any, t0: Any, t1: Any, state: Any, g: Any, G: Any, N: Any) -> None:
     """Move `state` (N, 16) over tokens t0 .. t1 - 1."""
     x, dt, rates, coefficients, _ = inputs
@@ -169,7 +169,7 @@ def _chunk_forward(inputs: Any, t0: Any, t1: Any, state: Any, g: Any, G: Any, N:
         advance(address(state), 0, address(rates), 0, address(coefficients), t * 2 * N, N, d, d * load(address(x), i), zero())
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _chunk_backward(
     inputs: Any, outputs: Any, t0: Any, t1: Any, history: Any, d_u: Any, d_step: Any, g: Any, G: Any, N: Any
 ) -> None:

@@ -23,10 +23,11 @@ from runnel.ops.simd import LANES, address, load, store
 _ROWS = 8  # tokens of a convolution window: the rows that stay in cache while 16 channels after another pass
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def conv_silu(
-    projection: Any, column: Any, taps: Any, bias: Any, pool: Any, layer: Any, reads: Any, writes: Any, cu: Any, out: Any, group: Any
-) -> None:
+    projection: Any, column: Any, taps: Any, bias: Any,
+    pool: Any, layer: Any, reads: Any, writes: Any, cu: Any, out: Any, group: Any,
+) -> None:  # fmt: skip
     """out = silu(causal convolution of the Di columns of `projection` from `column` on).
 
     Args:
@@ -54,9 +55,12 @@ def conv_silu(
                     pool[writes[s], layer, first + c, j] = window[j, c]
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _conv_item(projection: Any, column: Any, taps: Any, bias: Any, t: Any, end: Any, window: Any, out: Any, first: Any) -> None:
-    """Tokens t .. end - 1 of one sequence, channels from `first` on; `window` (w-1+rows, channels) starts with the inputs before t."""
+    """Tokens t .. end - 1 of one sequence, channels from `first` on.
+
+    `window` (w-1 + 8, channels) starts with the inputs before t and ends with those before `end`.
+    """
     w, width, channels = taps.shape[0], window.shape[1], taps.shape[1]
     source, rows, target, weights = address(projection), address(window), address(out), address(taps)
     while t < end:
@@ -74,7 +78,7 @@ def _conv_item(projection: Any, column: Any, taps: Any, bias: Any, t: Any, end: 
         t += count
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def gated_scan(
     x: Any, dt: Any, dt_bias: Any, rates: Any, coefficients: Any, skip: Any, projection: Any, column: Any,
     pool: Any, layer: Any, reads: Any, writes: Any, cu: Any, out: Any, group: Any,
@@ -105,7 +109,7 @@ def gated_scan(
             _write_tiles(states, first, pool[writes[s], layer])
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _read_tiles(row: Any, first: Any, states: Any) -> None:
     """Channels of `row` (Di, N) -> states (tiles, N, 16)."""
     for g in range(states.shape[0]):
@@ -114,7 +118,7 @@ def _read_tiles(row: Any, first: Any, states: Any) -> None:
                 states[g, n, c] = row[(first + g) * LANES + c, n]
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _write_tiles(states: Any, first: Any, row: Any) -> None:
     for g in range(states.shape[0]):
         for c in range(LANES):
@@ -122,7 +126,7 @@ def _write_tiles(states: Any, first: Any, row: Any) -> None:
                 row[(first + g) * LANES + c, n] = states[g, n, c]
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _scan_item(
     x: Any, dt: Any, dt_bias: Any, rates: Any, coefficients: Any, skip: Any, projection: Any, column: Any,
     t: Any, end: Any, states: Any, out: Any, tiles: Any, N: Any,

@@ -22,7 +22,7 @@ _FLAGS = ("contract", "nsz")
 
 
 def _operation(build: Callable[[Any, Any, Any], Any]) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def function(typing_context: Any, left: Any, right: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return build(builder, *arguments)
@@ -33,7 +33,7 @@ def _operation(build: Callable[[Any, Any, Any], Any]) -> Any:
 
 
 def _constant(value: float) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def function(typing_context: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return ir.Constant(_F32S, [float(np.float32(value))] * LANES)
@@ -49,7 +49,7 @@ def _add_exponent(builder: Any, p: Any, shifted: Any) -> Any:
 
 
 def _define(symbol: Any, function: Any) -> None:
-    @overload(symbol, strict=False)  # type: ignore[untyped-decorator]
+    @overload(symbol, strict=False)
     def implementation(left: Any, right: Any) -> Any:
         if left is f32x16 and right is f32x16:
             return lambda left, right: function(left, right)
@@ -78,7 +78,7 @@ _a1, _a2 = _constant(0.33333208142798165), _constant(0.20010763621044633)
 _a3, _a4 = _constant(0.1400090261599547), _constant(0.14005993499180242)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def exp2_decay(v: Any) -> Any:
     """2^v for v < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN."""
     v = at_least(v, _lowest())
@@ -88,13 +88,13 @@ def exp2_decay(v: Any) -> Any:
     return _scale(p, shifted)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def silu(x: Any) -> Any:
     """x / (1 + exp(-x))."""
     return x / (one() + exp2_decay(at_most(zero() - x * _log2_e(), _highest())))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), relative error below 1e-6."""
     v = x * _log2_e()

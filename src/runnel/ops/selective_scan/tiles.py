@@ -38,11 +38,15 @@ def rate_tiles(A: Tensor) -> Tensor:
 
 
 def tiles_per_item(sequences: int, tiles: int) -> int:
-    """How many tiles one work item takes: at most 8 (their rows of x, dt and y are whole cache lines), fewer to feed all cores."""
-    return max(1, min(8, sequences * tiles // (4 * torch.get_num_threads())))
+    """How many tiles one work item takes.
+
+    At most 16: half a KiB of each row of x, dt and y, so that few pages are open at once, and states that stay in the first
+    cache. Fewer where there would not be two items for every core.
+    """
+    return max(1, min(16, sequences * tiles // (2 * torch.get_num_threads())))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def advance(states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any, d: Any, u: Any, y: Any) -> Any:
     """Move one tile over one token. Arrays come as pointers.
 
@@ -62,7 +66,7 @@ def advance(states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, 
     return y
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def advance4(
     states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any,
     d0: Any, d1: Any, d2: Any, d3: Any, u0: Any, u1: Any, u2: Any, u3: Any, y0: Any, y1: Any, y2: Any, y3: Any,

@@ -28,8 +28,9 @@ from runnel.ops.ssd.forward import decayed, read_steps
 def _read_gradient(dy: Any, dy_row: int, dy_at: int, t: int, size: int, rows: int, P: int, out: Any) -> None:
     for j in range(size):
         at = (t + j) * dy_row + dy_at
+        source = dy[at : at + P]
         for p in range(P):
-            out[j, p] = load(dy[at + p])
+            out[j, p] = load(source[p])
     for j in range(size, rows):
         out[j] = np.float32(0.0)
 
@@ -113,11 +114,13 @@ def _write(
     for j in range(size - 1, -1, -1):
         step, at = dt[t + j, h], (t + j) * x_row + h * P
         x_du, x_dy = np.float32(0.0), np.float32(0.0)
+        source, target = x[at : at + P], dx[t + j, h]
         for p in range(P):
-            value = load(x[at + p])
+            value = load(source[p])
             x_du += value * du[j, p]
             x_dy += value * gradient[j, p]
-            dx[t + j, h, p] = rounded_for(dx, step * du[j, p] + D * gradient[j, p])
+        for p in range(P):
+            target[p] = rounded_for(target, step * du[j, p] + D * gradient[j, p])
         r += np.float64(dots[j]) - np.float64(step) * np.float64(x_du)
         ddt[t + j, h] = x_du + A * np.float32(r)
         dA += np.float64(step) * r

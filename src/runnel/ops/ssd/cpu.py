@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from runnel.ops.numba_math import parallel
 from runnel.ops.numba_matmul import padded
-from runnel.ops.packed import as_array, flat_rows
+from runnel.ops.packed import as_array, flat_rows, float_array
 from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward
 from runnel.ops.ssd.grid import CHUNK, Grid, Shares, gather, spread
@@ -31,11 +31,6 @@ def ssd_cpu(
     return out
 
 
-def _float_array(tensor: Tensor | None, *shape: int) -> np.ndarray:
-    """fp32 and contiguous; zeros of `shape` for None."""
-    return np.zeros(shape, np.float32) if tensor is None else as_array(tensor.detach().float().contiguous())
-
-
 class _SSD(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -50,8 +45,8 @@ class _SSD(torch.autograd.Function):
         with parallel():
             keys, queries, pairs = _spread(B, C, grid)
             kernels_forward.scan(
-                line, row, _float_array(dt), _float_array(A), _float_array(D, heads), queries, keys, pairs, grid.start, grid.size,
-                grid.of_sequence, shares.heads, shares.first, shares.order, _float_array(state, 0, heads, size, width), as_array(y),
+                line, row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, grid.start, grid.size,
+                grid.of_sequence, shares.heads, shares.first, shares.order, float_array(state, 0, heads, size, width), as_array(y),
                 as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
@@ -76,9 +71,9 @@ class _SSD(torch.autograd.Function):
         with parallel():
             keys, queries, pairs = _spread(B, C, grid)
             kernels_backward.scan(
-                line, row, dy_line, dy_row, _float_array(dt), _float_array(A), _float_array(D, heads), queries, keys, pairs, grid.start,
+                line, row, dy_line, dy_row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, grid.start,
                 grid.size, grid.of_sequence, shares.heads, shares.first, shares.order, shares.splits,
-                _float_array(state, 0, heads, size, width), _float_array(dend, 0, heads, size, width), as_array(dx), as_array(ddt),
+                float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), as_array(dx), as_array(ddt),
                 parts[0], parts[1], as_array(dstate), sums[0], sums[1],
             )  # fmt: skip
             for part, out in zip(parts, (dB, dC), strict=True):

@@ -25,8 +25,9 @@ def read_steps(x: Any, x_row: int, x_at: int, dt: Any, h: int, A: Any, t: int, s
         total += step * A
         log[j] = total
         at = (t + j) * x_row + x_at
+        source = x[at : at + P]  # a slice, because an index of unknown sign is guarded and its address is no vector load
         for p in range(P):
-            u[j, p] = step * load(x[at + p])
+            u[j, p] = step * load(source[p])
     for j in range(size, rows):
         log[j] = total
         u[j] = np.float32(0.0)
@@ -97,8 +98,9 @@ def scan(
                     _chunk(queries[k, g], keys[k, g], pairs[k, g], size, rows, N, log, u, mix, out, S)
                     for j in range(size):
                         at = (t + j) * x_row + h * P
+                        source, target = x[at : at + P], y[t + j, h]
                         for p in range(P):
-                            y[t + j, h, p] = rounded_for(y, out[j, p] + D[h] * load(x[at + p]))
+                            target[p] = rounded_for(target, out[j, p] + D[h] * load(source[p]))
                 for p in range(P):
                     for n in range(N):
                         end[s, h, p, n] = S[n, p]

@@ -82,9 +82,10 @@ def spread(B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width:
             turned[:] = np.float32(0.0)
             for j in range(size[k]):
                 b_at, c_at = (start[k] + j) * B_row + g * width, (start[k] + j) * C_row + g * width
+                key, query = B[b_at : b_at + width], C[c_at : c_at + width]
                 for n in range(width):
-                    keys[k, g, j, n] = load(B[b_at + n])
-                    queries[k, g, j, n] = load(C[c_at + n])
+                    keys[k, g, j, n] = load(key[n])
+                    queries[k, g, j, n] = load(query[n])
                 for n in range(width):
                     turned[n, j] = keys[k, g, j, n]
             multiply(pairs[k, g], queries[k, g], padded_width, 1, turned, rows, width, np.float32(0.0))
@@ -92,7 +93,7 @@ def spread(B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width:
 
 @njit(**PARALLEL)  # type: ignore[untyped-decorator]
 def gather(parts: Any, start: Any, size: Any, heads_per_split: int, heads_per_group: int, out: Any) -> None:
-    """Add up what the ranges of heads gave to each group and take it off the grid.
+    """Add up what the ranges of heads gave to each group and take it off the grid. Overwrites parts.
 
     Args:
         parts: (splits, K, G, Q, N padded); a split's part of a group none of whose heads it has is not read.
@@ -104,8 +105,10 @@ def gather(parts: Any, start: Any, size: Any, heads_per_split: int, heads_per_gr
             from_split = (g * heads_per_group) // heads_per_split
             to_split = ((g + 1) * heads_per_group - 1) // heads_per_split + 1
             for j in range(size[k]):
+                total = parts[from_split, k, g, j]
+                for split in range(from_split + 1, to_split):
+                    for n in range(width):
+                        total[n] += parts[split, k, g, j, n]
+                target = out[start[k] + j, g]
                 for n in range(width):
-                    total = np.float32(0.0)
-                    for split in range(from_split, to_split):
-                        total += parts[split, k, g, j, n]
-                    out[start[k] + j, g, n] = rounded_for(out, total)
+                    target[n] = rounded_for(target, total[n])

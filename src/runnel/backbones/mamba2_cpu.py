@@ -1,0 +1,146 @@
+"""Mamba-2 inference on the CPU: torch's matrix products and the fused kernels of `ops.ssd.fused` between them.
+
+    T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from runnel.backbones.state import State
+from runnel.ops.numba_math import parallel
+from runnel.ops.rms_norm import add_rms_norm
+from runnel.ops.ssd import fused
+
+if TYPE_CHECKING:
+    from runnel.backbones.mamba2 import Mamba2, Mamba2Config, Mamba2Layer
+
+
+class _Block(NamedTuple):
+    """One block's weights as the step needs them; the projections are the model's own tensors."""
+
+    in_proj: nn.Linear
+    out_proj: nn.Linear
+    norm: NDArray[np.float32]
+    kernels: fused.Weights
+
+
+class _Work(NamedTuple):
+    """Activations of one step, (T, ...)."""
+
+    residual: Tensor  # D, fp32
+    normed: Tensor  # D, in the weights' dtype, as are the next three
+    projected: Tensor  # W
+    gated: Tensor  # Di
+    out: Tensor  # D
+    squares: Tensor  # H, fp32
+
+
+class Mamba2Cpu:
+    """The `FastPath` of Mamba-2 for fp32 or bf16 projections.
+
+    Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
+    reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
+    """
+
+    def __init__(self, model: Mamba2) -> None:
+        c: Mamba2Config = model.config
+        self._config, self._embeddings = c, model.embeddings
+        self._dtype = model.layers[0].mixer.in_proj.weight.dtype
+        self._shape = fused.Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
+        self._taps = tuple(range(c.conv_width))
+        self._blocks = [self._block(layer) for layer in model.layers]
+        self._norm_f = _numpy(model.norm_f.weight)
+        self._defer = c.groups == 1 and not c.proj_bias  # the gated norm's division can wait until after out_proj
+        self._lock = threading.Lock()
+        self._work: _Work | None = None
+        self._buffers: fused.Buffers | None = None
+
+    def step(self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None) -> Tensor:
+        """See `Backbone.step`."""
+        conv, ssm = (pool[name].to(torch.float32).contiguous() for name in ("conv", "ssm"))  # the pool's own memory as a rule
+        plan = fused.plan_chunks(*(_numpy(t, torch.int64) for t in (cu_seqlens, read_rows, write_rows)))
+        with self._lock:
+            work, buffers = self._memory(ids.numel(), int(plan.row[-1]))
+            work.residual.copy_(self._embeddings(ids))
+            if added is not None:
+                work.residual.add_(added)
+            hidden = self._layers(work, buffers, plan, conv.numpy(), ssm.numpy())
+        for name, tensor in (("conv", conv), ("ssm", ssm)):
+            if tensor.data_ptr() != pool[name].data_ptr():
+                pool[name].copy_(tensor)
+        return hidden
+
+    def _layers(
+        self, work: _Work, buffers: fused.Buffers, plan: fused.Plan, conv: NDArray[np.float32], ssm: NDArray[np.float32]
+    ) -> Tensor:
+        c, shape, taps = self._config, self._shape, self._taps
+        residual, normed, projected, gated, out, squares = (_bits(t) for t in work)
+        hidden = torch.empty_like(work.residual)
+        none = squares[:, :0]
+        deferred = none
+        work.out.zero_()
+        for index, block in enumerate(self._blocks):
+            with parallel():
+                add_rms_norm(residual, out, deferred, c.inner_size, block.norm, c.norm_eps, normed)
+            _multiply(block.in_proj, work.normed, work.projected)
+            buffers.tasks.fill(0)
+            with parallel():
+                fused.prepare_chunks(projected, index, conv, shape, taps, block.kernels, plan, buffers)
+                fused.scan_heads(projected, gated, squares, index, conv, ssm, shape, taps, block.kernels, plan, buffers)
+                if not self._defer:
+                    fused.normalize_groups(gated, squares, c.groups, c.norm_eps)
+            _multiply(block.out_proj, work.gated, work.out)
+            deferred = squares if self._defer else none
+        with parallel():
+            add_rms_norm(residual, out, deferred, c.inner_size, self._norm_f, c.norm_eps, hidden.numpy())
+        return hidden
+
+    def _memory(self, tokens: int, rows: int) -> tuple[_Work, fused.Buffers]:
+        """Activations of `tokens` tokens and kernel buffers of at least `rows` rows."""
+        c = self._config
+        if self._work is None or len(self._work.residual) < tokens:
+            widths = (c.hidden_size, c.projection_size, c.inner_size, c.hidden_size)
+            typed = [torch.empty(tokens, width, dtype=self._dtype) for width in widths]
+            self._work = _Work(torch.empty(tokens, c.hidden_size), *typed, torch.empty(tokens, c.num_heads))
+        workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        if self._buffers is None or len(self._buffers.dt) < rows * c.num_heads or len(self._buffers.scratch) != workers:
+            self._buffers = fused.allocate(self._shape, c.conv_width, rows, 4 // self._dtype.itemsize, workers)
+        return _Work(*(t[:tokens] for t in self._work)), self._buffers
+
+    def _block(self, layer: Mamba2Layer) -> _Block:
+        mixer = layer.mixer
+        bias = torch.zeros(self._config.conv_channels) if mixer.conv1d.bias is None else mixer.conv1d.bias
+        kernels = fused.Weights(
+            fused.pad_conv(_numpy(mixer.conv1d.weight.squeeze(1)), _numpy(bias), self._shape),
+            _numpy(mixer.dt_bias),
+            -np.exp(_numpy(mixer.A_log)),
+            _numpy(mixer.D),
+            _numpy(mixer.norm.weight),
+        )
+        return _Block(mixer.in_proj, mixer.out_proj, _numpy(layer.norm.weight), kernels)
+
+
+def _numpy(tensor: Tensor, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.detach().to(dtype).contiguous().numpy()
+    return array
+
+
+def _bits(tensor: Tensor) -> NDArray[np.float32]:
+    """The tensor's memory as an array; bf16 as uint16."""
+    array: NDArray[np.float32] = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
+
+
+def _multiply(layer: nn.Linear, x: Tensor, out: Tensor) -> None:
+    if layer.bias is None:
+        torch.mm(x, layer.weight.t(), out=out)
+    else:
+        torch.addmm(layer.bias.to(x.dtype), x, layer.weight.t(), out=out)

@@ -1,0 +1,124 @@
+"""gated_rms_norm as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and bf16 inputs.
+
+T tokens, C channels. With v = y silu(z), s = 1/sqrt(mean v^2 + eps) per group of c channels and n = dout * weight:
+dv = s (n - v s^2 mean(n v)), dy = dv silu(z), dz = dv y silu'(z), dweight = sum over tokens of dout v s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from runnel.ops.numba_math import PARALLEL, SERIAL, load, parallel, rounded_for, silu, silu_grad
+from runnel.ops.packed import as_array, flat_rows, float_array
+
+_ROWS = 32  # tokens per share of work: enough to pay for its start, few enough to be even
+
+
+def gated_rms_norm_cpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
+    """See `runnel.ops.gated_rms_norm`."""
+    out: Tensor = _GatedNorm.apply(y, z, weight, eps, groups)
+    return out
+
+
+# Inner loops run over slices with plain indices: numba guards an index of unknown sign, and such an address is no vector load.
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
+    """v = y silu(z) for one group of one token; returns 1 / rms."""
+    size = v.shape[0]
+    for c in range(size):
+        v[c] = load(y[c]) * silu(load(z[c]))
+    total = np.float32(0.0)
+    for c in range(size):
+        total += v[c] * v[c]
+    return np.float32(1.0) / np.sqrt(total / np.float32(size) + eps)
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _group(line: Any, row: int, t: int, g: int, size: int) -> Any:
+    """Group g of token t in flat rows."""
+    return line[t * row + g * size : t * row + (g + 1) * size]
+
+
+@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, out: Any) -> None:
+    """y, z: flat rows (T, C).   out: (T, C)."""
+    tokens, channels = out.shape
+    size = channels // groups
+    for share in prange((tokens + _ROWS - 1) // _ROWS):
+        v = np.empty(size, np.float32)
+        for t in range(share * _ROWS, min(tokens, (share + 1) * _ROWS)):
+            for g in range(groups):
+                scale = _gate(_group(y, y_row, t, g, size), _group(z, z_row, t, g, size), eps, v)
+                weights, target = weight[g * size : (g + 1) * size], out[t, g * size : (g + 1) * size]
+                for c in range(size):
+                    target[c] = rounded_for(target, v[c] * scale * weights[c])
+
+
+@njit(**SERIAL)  # type: ignore[untyped-decorator]
+def _group_back(y: Any, z: Any, weight: Any, eps: Any, dout: Any, v: Any, dy: Any, dz: Any, dweight: Any) -> None:
+    """Gradients of one group of one token; v: scratch; dweight is added to."""
+    size = v.shape[0]
+    scale = _gate(y, z, eps, v)
+    dot = np.float32(0.0)
+    for c in range(size):
+        dot += load(dout[c]) * weight[c] * v[c]
+    dot *= scale * scale / np.float32(size)
+    for c in range(size):
+        dweight[c] += load(dout[c]) * v[c] * scale
+    for c in range(size):
+        dv = scale * (load(dout[c]) * weight[c] - v[c] * dot)
+        gate = load(z[c])
+        dy[c] = rounded_for(dy, dv * silu(gate))
+        dz[c] = rounded_for(dz, dv * load(y[c]) * silu_grad(gate))
+
+
+@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+def _normalise_back(
+    y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, dout: Any, dout_row: int, dy: Any, dz: Any, dweight: Any
+) -> None:  # fmt: skip
+    """y, z, dout: flat rows (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
+    tokens, channels = dy.shape
+    size = channels // groups
+    for share in prange(dweight.shape[0]):
+        v = np.empty(size, np.float32)
+        dweight[share] = np.float32(0.0)
+        for t in range(share * _ROWS, min(tokens, (share + 1) * _ROWS)):
+            for g in range(groups):
+                at, to = g * size, (g + 1) * size
+                _group_back(
+                    _group(y, y_row, t, g, size), _group(z, z_row, t, g, size), weight[at:to], eps, _group(dout, dout_row, t, g, size), v,
+                    dy[t, at:to], dz[t, at:to], dweight[share, at:to],
+                )  # fmt: skip
+
+
+class _GatedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
+        out = torch.empty(y.shape, dtype=y.dtype)
+        (y_line, y_row), (z_line, z_row) = flat_rows(y), flat_rows(z)
+        with parallel():
+            _normalise(y_line, y_row, z_line, z_row, float_array(weight), np.float32(eps), groups, as_array(out))
+        ctx.save_for_backward(y, z, weight)
+        ctx.eps, ctx.groups = eps, groups
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        y, z, weight = ctx.saved_tensors
+        tokens, channels = y.shape
+        dy, dz = torch.empty(y.shape, dtype=y.dtype), torch.empty(z.shape, dtype=z.dtype)
+        dweight = torch.empty(-(-tokens // _ROWS), channels)
+        (y_line, y_row), (z_line, z_row), (out_line, out_row) = flat_rows(y), flat_rows(z), flat_rows(dout)
+        with parallel():
+            _normalise_back(
+                y_line, y_row, z_line, z_row, float_array(weight), np.float32(ctx.eps), ctx.groups, out_line, out_row, as_array(dy),
+                as_array(dz), as_array(dweight),
+            )  # fmt: skip
+        return dy, dz, dweight.sum(0, dtype=torch.float64).to(weight.dtype), None, None

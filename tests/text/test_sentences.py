@@ -1,0 +1,196 @@
+"""Sentences: spans tile any text, hard cases, blocks, the cap, clauses, tokens of a sentence."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from text.tokenizers_for_tests import build
+
+from runnel.errors import InputError
+from runnel.text import sentences as module
+from runnel.text.encoded import Encoded
+from runnel.text.sentences import sentence_of_tokens, split_clauses, split_pieces, split_sentences
+
+LINES = "\n|\n\n|  \n \n|# head\n|===\n|---\n|- item\n|  * x\n|1. y\n|\t|\r\n|\f|\u2029|   code()\n|\x00|\u00a0".split("|")
+WORDS = 'A word|two. |Dr. Who|!|? | |“quote|"|”|今天很好。|e\u0301|👩\u200d👩|,|; |xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'.split("|")
+FRAGMENTS = st.sampled_from([*LINES, *WORDS])
+TEXTS = st.one_of(st.lists(FRAGMENTS, max_size=30).map("".join), st.text(max_size=60))
+
+
+def parts(text: str, **options) -> list[str]:
+    return [text[start:end] for start, end in split_sentences(text, **options).tolist()]
+
+
+def assert_tiles(spans: np.ndarray, text: str) -> None:
+    assert spans.dtype == np.int64 and spans.ndim == 2
+    if not text:
+        assert spans.shape == (0, 2)
+        return
+    assert spans[0, 0] == 0 and spans[-1, 1] == len(text)
+    assert (spans[1:, 0] == spans[:-1, 1]).all() and (spans[:, 0] < spans[:, 1]).all()
+    if text.strip():
+        pieces = [text[start:end] for start, end in spans.tolist()]
+        assert all(piece.strip() for piece in pieces)
+        assert not any(piece[0].isspace() for piece in pieces[1:])
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS, max_chars=st.sampled_from([1, 7, 40, 1000]))
+@example(text="a" + " " * 50 + "b", max_chars=7)
+@example(text="===\n===\n===", max_chars=1000)
+def test_spans_tile_any_text_and_keep_the_cap(text, max_chars):
+    spans = split_sentences(text, max_chars=max_chars)
+    assert_tiles(spans, text)
+    assert all(len(text[start:end].strip()) <= max_chars for start, end in spans.tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.lists(st.sampled_from(["One two. ", "Is it? ", "A, b; c. ", "\n\n", "- x\n"]), max_size=20).map("".join))
+def test_a_sentence_alone_stays_one_sentence(text):
+    for part in parts(text):
+        assert len(parts(part)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Dr. Smith met Mrs. Jones. They talked.", ["Dr. Smith met Mrs. Jones. ", "They talked."]),
+        ("It costs 3.50 dollars. Cheap.", ["It costs 3.50 dollars. ", "Cheap."]),
+        ("See Fig. 3 for details. It is clear.", ["See Fig. 3 for details. ", "It is clear."]),
+        ("He works at Yahoo! Inc. in town.", ["He works at Yahoo! Inc. in town."]),
+        ('"Stop!" he said. She left.', ['"Stop!" he said. ', "She left."]),
+        ("As shown (Smith et al., 2020; cf. Eq. 3). Next one.", ["As shown (Smith et al., 2020; cf. Eq. 3). ", "Next one."]),
+        ("It was late... He slept.", ["It was late... ", "He slept."]),
+        ("Is it? Yes! Good.", ["Is it? ", "Yes! ", "Good."]),
+        ("The U.S. economy grew. Prices fell.", ["The U.S. economy grew. ", "Prices fell."]),
+        ("今天天气很好。我们去公园。", ["今天天气很好。", "我们去公园。"]),
+        ("¿Qué hora es? Son las tres.", ["¿Qué hora es? ", "Son las tres."]),
+        ("यह एक है। वह दो है।", ["यह एक है। ", "वह दो है।"]),
+        ("Wrapped lines do\nnot end a sentence. This\nis next.", ["Wrapped lines do\nnot end a sentence. ", "This\nis next."]),
+        ("First.\r\n\r\nSecond line\r\ngoes on.", ["First.\r\n\r\n", "Second line\r\ngoes on."]),
+    ],
+)
+def test_hard_cases(text, expected):
+    assert parts(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Title\n=====\nBody text", ["Title\n=====\n", "Body text"]),
+        (
+            "Intro line\nThe try statement\n*****************\n\nBody.",
+            ["Intro line\n", "The try statement\n*****************\n\n", "Body."],
+        ),
+        ("=====\nTitle\n=====\n\nBody", ["=====\nTitle\n=====\n\n", "Body"]),
+        ("# Title\nBody here\n## Next ##\nMore", ["# Title\n", "Body here\n", "## Next ##\n", "More"]),
+        ("List:\n- one\n- two\n  goes on\n* three", ["List:\n", "- one\n", "- two\n  goes on\n", "* three"]),
+        ("Steps:\n1. one\n2) two\n(a) three", ["Steps:\n", "1. one\n", "2) two\n", "(a) three"]),
+        ("Like this:\n\n   if x:\n       y()\n\nDone.", ["Like this:\n\n   ", "if x:\n       y()\n\n", "Done."]),
+        ("Page one\fPage two", ["Page one\f", "Page two"]),
+        ("  \n leading, and trailing \n\n ", ["  \n leading, and trailing \n\n "]),
+        (" \n\t ", [" \n\t "]),
+        ("a - b is\nless - than c", ["a - b is\nless - than c"]),
+        ("Roe\nv. Wade", ["Roe\nv. Wade"]),
+    ],
+)
+def test_blocks(text, expected):
+    assert parts(text) == expected
+
+
+def test_languages():
+    assert parts("Das ist z. B. gut. Ja.", language="de") == ["Das ist z. B. gut. ", "Ja."]
+    assert len(parts("One. Two.", language="xx")) == 2
+
+
+def test_the_cap_prefers_natural_places():
+    assert parts("aaa bbb; ccc, ddd eee fff", max_chars=16) == ["aaa bbb; ", "ccc, ddd eee fff"]
+    assert parts("aaaa bbbb cccc, dddd", max_chars=18) == ["aaaa bbbb cccc, ", "dddd"]
+    assert parts("aaaa bbbb cccc dddd", max_chars=12) == ["aaaa bbbb ", "cccc dddd"]
+    assert parts("a" * 25, max_chars=10) == ["a" * 10, "a" * 10, "a" * 5]
+    assert parts("a" * 9 + "e\u0301" + "b" * 4, max_chars=10) == ["a" * 9, "e\u0301" + "b" * 4]
+
+
+def test_an_open_quotation_mark_does_not_hide_what_follows():
+    text = '"The text begins. ' + "It goes on and on. " * 300
+    assert len(parts(text)) > 100
+
+
+def test_very_long_lines_are_quick():
+    for unit in ("a", "“a ", "word ", "A. ", "x, ", "=" * 7 + "\n"):
+        text = (unit * 200_000)[:200_000]
+        assert_tiles(split_sentences(text), text)
+
+
+def test_options_are_checked():
+    with pytest.raises(InputError, match="max_chars is 0; expected at least 1"):
+        split_sentences("a", max_chars=0)
+    with pytest.raises(InputError, match="language is 'english please'"):
+        split_sentences("a", language="english please")
+    with pytest.raises(InputError, match="min_tokens is 0"):
+        split_clauses("a", Encoded.empty(), min_tokens=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, size=st.integers(1, 50))
+def test_pieces_tile_and_equal_the_whole(text, size):
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    found = list(split_pieces(pieces))
+    spans = np.concatenate(found) if found else np.zeros((0, 2), np.int64)
+    np.testing.assert_array_equal(spans, split_sentences(text))
+
+
+def test_long_pieces_are_given_out_early(monkeypatch):
+    monkeypatch.setattr(module, "_HELD_CHARS", 200)
+    text = (
+        "A heading\n=========\n\nSome words here. More words there.\n\n    # code\n    x = 1\n\n- item one\n- item two\n\n" * 60
+    )[:-3]
+    found = list(split_pieces(text[start : start + 90] for start in range(0, len(text), 90)))
+    assert len(found) > 10
+    np.testing.assert_array_equal(np.concatenate(found), split_sentences(text))
+    for text in ("No blank line here. " * 900, "x" * 9000, " " * 9000):
+        found = list(split_pieces(text[start : start + 90] for start in range(0, len(text), 90)))
+        assert_tiles(np.concatenate(found), text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, min_tokens=st.sampled_from([1, 3, 20]))
+def test_clauses_tile_and_have_enough_tokens(text, min_tokens):
+    encoded = build("bert_like").encode(text)
+    spans = split_clauses(text, encoded, min_tokens)
+    assert_tiles(spans, text)
+    counts = np.diff(sentence_of_tokens(spans, encoded))
+    assert counts.sum() == len(encoded)
+    assert len(counts) < 2 or counts.min() >= min_tokens
+
+
+def test_clauses_join_neighbours():
+    tokenizer = build("bert_like")
+    text = "the dog, the fox; the sea. " * 3 + "dog"
+    spans = split_clauses(text, tokenizer.encode(text), min_tokens=6)
+    counts = np.diff(sentence_of_tokens(spans, tokenizer.encode(text)))
+    assert counts.min() >= 6 and len(counts) == 4
+    assert text[slice(*spans[0])] == "the dog, the fox; "
+    long = " ".join(["dog"] * 120)
+    assert len(split_clauses(long, tokenizer.encode(long), min_tokens=1)) == 3
+
+
+def test_tokens_belong_to_the_sentence_in_which_they_start():
+    spans = np.array([[0, 5], [5, 6], [6, 12]])
+    starts = np.array([0, 3, 6, 9])
+    encoded = Encoded(np.arange(4, dtype=np.int32), starts, np.array([3, 7, 9, 12]))
+    assert sentence_of_tokens(spans, encoded).tolist() == [0, 2, 2, 4]
+    assert sentence_of_tokens(np.zeros((0, 2), np.int64), Encoded.empty()).tolist() == [0]
+    assert sentence_of_tokens(spans, Encoded.empty()).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["neox_like", "sentencepiece_like", "bert_like"])
+def test_the_first_word_of_a_sentence_belongs_to_it(name):
+    text = "the dog jumps. The fox runs.\n\nThe sea."
+    encoded = build(name).encode(text)
+    spans = split_sentences(text)
+    bounds = sentence_of_tokens(spans, encoded)
+    for number, (start, end) in enumerate(spans.tolist()):
+        tokens = slice(bounds[number], bounds[number + 1])
+        assert (encoded.starts[tokens] >= start).all() and (encoded.ends[tokens] <= end).all()
+        assert text[encoded.starts[tokens][0]] == text[start]

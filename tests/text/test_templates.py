@@ -1,0 +1,191 @@
+"""Templates: notation, joining as ids, saved prefixes, budgets, JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text.tokenizers_for_tests import build
+
+from runnel.errors import InputError
+from runnel.text import templates
+from runnel.text.encoded import Encoded
+from runnel.text.templates import Part, Template
+
+NAMES = pytest.mark.parametrize("name", ["neox_like", "bert_like", "sentencepiece_like"])
+READY = {
+    "query": templates.QUERY,
+    "document": templates.DOCUMENT,
+    "document then query": templates.DOCUMENT_THEN_QUERY,
+    "document semicolon query": templates.DOCUMENT_SEMICOLON_QUERY,
+    "query line document": templates.QUERY_LINE_THEN_DOCUMENT,
+    "instructed": templates.instructed_query("find {the} passage"),
+}
+TEXTS = st.text(st.sampled_from("ab {}\n:;de"), max_size=8)
+PARTS = st.one_of(
+    TEXTS.map(lambda text: text.replace("{", "{{").replace("}", "}}")), st.sampled_from(["{begin}", "{end}", "{token:[SEP]}"])
+)
+
+
+def fill(template: Template, tokenizer, query="the dog", document="rivers run. They see!", **options):
+    texts = {"query": query, "document": document}
+    ids = {name: template.encode(tokenizer, name, texts[name]).ids for name in template.fields}
+    return template.render(tokenizer, **ids, **options)
+
+
+def test_notation():
+    template = Template.parse("{begin}query: {query}{token:[SEP]}a {{b}} {document} x{end}")
+    assert template.parts == (
+        Part("token", "begin"),
+        Part("text", "query:"),
+        Part("field", "query", space=True),
+        Part("token", "token:[SEP]"),
+        Part("text", "a {b}"),
+        Part("field", "document", space=True),
+        Part("text", " x"),
+        Part("token", "end"),
+    )
+    assert template.fields == ["query", "document"]
+    assert Template.parse("").parts == ()
+    assert Template.parse("{query} {document}").parts == (Part("field", "query"), Part("field", "document", space=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(PARTS, max_size=6))
+def test_the_notation_is_written_as_it_was_read(pieces):
+    template = Template.parse("".join([*pieces[:3], "{query}", *pieces[3:], "{document}"]))
+    assert Template.parse(str(template)) == template
+    assert Template.from_dict(json.loads(json.dumps(template.to_dict()))) == template
+
+
+@pytest.mark.parametrize(
+    ("notation", "message"),
+    [
+        ("{querry}", r"unknown \{querry\}.*did you mean \{query\}\?"),
+        ("{token:}", r"unknown \{token:\}"),
+        ("a { b", r"a single '\{' at character 2.*write '\{\{'"),
+        ("a } b", r"a single '\}'"),
+        ("{query}{query}", "names a field twice"),
+    ],
+)
+def test_mistakes_in_the_notation(notation, message):
+    with pytest.raises(InputError, match=message):
+        Template.parse(notation)
+
+
+@NAMES
+@pytest.mark.parametrize("which", sorted(READY))
+def test_a_saved_prefix_stays_valid(name, which):
+    tokenizer, template = build(name), READY[which]
+    if tokenizer.end_id is None:
+        pytest.skip("no end marker")
+    ids = {field: template.encode(tokenizer, field, f"the {field} runs. Dogs!").ids for field in template.fields}
+    whole = template.render(tokenizer, **ids)
+    for field in template.fields:
+        first, rest = template.before(field), template.starting_at(field)
+        left = first.render(tokenizer, **{key: ids[key] for key in first.fields})
+        right = rest.render(tokenizer, **{key: ids[key] for key in rest.fields})
+        np.testing.assert_array_equal(np.concatenate([left.ids, right.ids]), whole.ids)
+        np.testing.assert_array_equal(whole.ids[whole.slices[field]], ids[field])
+        assert whole.slices[field].start == len(left.ids) and whole.cut == 0 and whole.ids.dtype == np.int32
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(PARTS, max_size=6), query=st.text("ab d\n", max_size=9), document=st.text("ab d\n", max_size=9))
+def test_any_template_splits_at_any_field(pieces, query, document):
+    tokenizer = build("bert_like")
+    template = Template.parse("".join([*pieces[:2], "{document}", *pieces[2:4], "{query}", *pieces[4:]]))
+    ids = {
+        "query": template.encode(tokenizer, "query", query).ids,
+        "document": template.encode(tokenizer, "document", document).ids,
+    }
+    whole = template.render(tokenizer, **ids).ids
+    left = template.before("query").render(tokenizer, document=ids["document"]).ids
+    right = template.starting_at("query").render(tokenizer, query=ids["query"]).ids
+    np.testing.assert_array_equal(np.concatenate([left, right]), whole)
+
+
+@NAMES
+def test_the_parts_join_as_the_whole_text_would(name):
+    tokenizer, template = build(name), templates.DOCUMENT_THEN_QUERY
+    text = "document: rivers run. They see!\n\nquery: the dog"
+    np.testing.assert_array_equal(fill(template, tokenizer).ids, [*tokenizer.encode(text).ids, tokenizer.end_id])
+
+
+@NAMES
+def test_offsets_of_a_field_refer_to_its_own_text(name):
+    tokenizer = build(name)
+    text = "rivers run"
+    encoded = templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", text)
+    assert encoded.starts[0] == 0 and encoded.ends[-1] == len(text)
+    assert len(templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", "")) == 0
+    lead = templates.DOCUMENT_THEN_QUERY.lead(tokenizer, "document")
+    assert lead == ("" if tokenizer.adds_space else " ") and templates.QUERY.lead(tokenizer, "query") == ""
+    stream = tokenizer.stream(position=-len(lead))
+    parts = [stream.feed(lead + text), stream.finish()]
+    np.testing.assert_array_equal(Encoded.join(parts).ends, encoded.ends)
+
+
+def test_budgets():
+    tokenizer = build("bert_like")
+    template = Template.parse("{begin} a {document}{token:[SEP]}{query}{end}", max_query_tokens=3, max_document_tokens=5)
+    query, document = np.arange(10, 14), np.arange(20, 30)
+    assert template.render(tokenizer, query, document[:5]).cut == 1
+    assert template.render(tokenizer, query[:3], document[:4]).cut == 0
+    rendered = template.render(tokenizer, query, document)
+    assert rendered.cut == 6 and rendered.ids[rendered.slices["query"]].tolist() == [10, 11, 12]
+    fixed = len(rendered.ids) - 5
+    for budget in range(fixed, fixed + 5):
+        rendered = template.render(tokenizer, query, document, max_tokens=budget)
+        assert len(rendered.ids) == budget and rendered.cut == 6 + 5 - (budget - fixed)
+        assert rendered.ids[-1] == tokenizer.end_id and rendered.ids[rendered.slices["query"]].tolist() == [10, 11, 12]
+    with pytest.raises(InputError, match=f"max_tokens is {fixed - 1}, .* have {fixed} tokens; raise max_tokens"):
+        template.render(tokenizer, query, document, max_tokens=fixed - 1)
+    with pytest.raises(InputError, match="max_tokens is 3"):
+        templates.QUERY.render(tokenizer, query, max_tokens=3)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True])
+def test_budgets_are_checked(value):
+    with pytest.raises(InputError, match="expected a positive whole number"):
+        Template.parse("{query}", max_query_tokens=value)
+    with pytest.raises(InputError, match="expected a positive whole number"):
+        templates.QUERY.render(build("bert_like"), np.arange(3), max_tokens=value)
+
+
+def test_a_total_budget_cannot_be_split():
+    template = Template.parse("{document}{query}", max_tokens=9)
+    with pytest.raises(InputError, match="use max_document_tokens"):
+        template.before("query")
+    assert Template.parse("a{query}", max_tokens=9).before("query").max_tokens == 9
+
+
+def test_missing_and_needless_fields():
+    tokenizer = build("bert_like")
+    with pytest.raises(InputError, match="needs the ids of the document; pass document="):
+        templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3))
+    with pytest.raises(InputError, match=r"has no \{document\}; leave document= out"):
+        templates.QUERY.render(tokenizer, np.arange(3), np.arange(3))
+    with pytest.raises(InputError, match="has no field 'document'; it has query"):
+        templates.QUERY.before("document")
+    with pytest.raises(InputError, match="needs an end marker and the tokeniser has none"):
+        templates.QUERY.render(build("cl100k_like"), np.arange(3))
+    assert len(Template.parse("").render(tokenizer).ids) == 0
+
+
+def test_json_is_strict():
+    with pytest.raises(InputError, match="unknown key 'max_tokns' in a template"):
+        Template.from_dict({"template": "{query}", "max_tokns": 3})
+    with pytest.raises(InputError, match="'template' is None"):
+        Template.from_dict({})
+    with pytest.raises(InputError, match="max_tokens is '3'"):
+        Template.from_dict({"template": "{query}", "max_tokens": "3"})
+    with pytest.raises(InputError, match="store the whole template"):
+        templates.QUERY.starting_at("query").to_dict()
+
+
+def test_text_in_fields_never_becomes_a_marker():
+    tokenizer = build("bert_like")
+    ids = templates.QUERY.encode(tokenizer, "query", "a [SEP] b {end}").ids
+    assert templates.QUERY.render(tokenizer, ids).ids.tolist().count(tokenizer.end_id) == 1
