@@ -15,6 +15,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -127,6 +128,33 @@ def short_texts(shape: str, rounds: int = 3) -> dict[str, float]:
     }
 
 
+def remembered(rounds: int = 3) -> dict[str, float]:
+    """Seconds to score 100 documents of 512 tokens for one query: as whole pairs, and from memories of each precision."""
+    from pydoc_data.topics import topics
+
+    from runnel import Reranker
+
+    reranker = Reranker.load("pocket")
+    text = "\n".join(topics[name] for name in sorted(topics))
+    encoded = reranker.model.tokenizer.encode(text)
+    documents = [text[encoded.starts[512 * i] : encoded.ends[512 * i + 511]] for i in range(100)]
+    query = "when is the finally clause executed if a return statement is reached"
+    sources = {"whole pairs": documents} | {
+        f"{p} states": reranker.remember(documents, dtype=p) for p in ("fp32", "bf16", "int8")
+    }
+    expected = reranker.score(query, documents)
+    largest = float(abs(reranker.score(query, sources["fp32 states"]) - expected).max())
+    if largest > 0.05:
+        raise SystemExit(f"remembered documents score differently from whole pairs (by {largest:.3f}); no speed is reported")
+    seconds: dict[str, list[float]] = {name: [] for name in sources}
+    for _ in range(rounds):
+        for name, source in sources.items():
+            start = time.perf_counter()
+            reranker.score(query, source)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
 def ratio(table: dict[str, dict[int, Cell]], over: str, under: str, length: int) -> str:
     """Tokens per second of one system over another's, or a dash."""
     if length not in table[over] or length not in table[under]:
@@ -206,6 +234,10 @@ def write_report(result: dict) -> None:
     lines += [
         f"| runnel {shape} | {cell['tokens_per_s']:,.0f} | {cell['over_long']:.2f} |" for shape, cell in result["short"].items()
     ]
+    lines += ["", "## Reranking with remembered documents", "", "100 documents of 512 tokens, one query, `pocket`.", ""]
+    lines += ["| documents | ms | whole pairs over this |", "|---|---|---|"]
+    pairs = result["remembered"]["whole pairs"]
+    lines += [f"| {name} | {1000 * seconds:,.0f} | {pairs / seconds:.1f} |" for name, seconds in result["remembered"].items()]
     (DOCS / "benchmark.md").write_text("\n".join([*lines, "", "![tokens per second and memory](benchmark.png)", ""]))
     (DOCS / "benchmark.json").write_text(json.dumps(result, indent=1) + "\n")
 
@@ -251,6 +283,7 @@ def main() -> None:
         "lengths": lengths,
         "table": table,
         "long": measure(["runnel mamba2-130m", "runnel pocket"], LONG, rounds=1),
+        "remembered": remembered(),
         "short": {shape: short_texts(shape) for shape in ("mamba2-130m", "mamba1-130m", "pocket")},
     }
     write_report(result)

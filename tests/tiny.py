@@ -47,7 +47,7 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0) -> Mo
     torch.manual_seed(seed)
     backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
     backbone.requires_grad_(False)
-    backbone.prepare()
+    backbone.eval()
     if papers_heads:
         heads = nn.ModuleDict({"embed": EndVector(), "sentences": EndScore(32), "rerank": EndScore(32)})
     else:

@@ -18,8 +18,8 @@ from tools.train_pocket.data import evidence, held_back
 
 log = logging.getLogger(__name__)
 # Characters of one set that are read: the long multi-hop sets repeat each other's paragraphs, and no set should rule.
-_MOST_CHARACTERS = 3_000_000
-_MOST_HELD_BACK = 500_000
+_MOST_CHARACTERS = 9_000_000
+_MOST_HELD_BACK = 1_000_000
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Stage 2: the three heads on one trunk, in turns: sentences, vectors, sentences, reranking."""
+"""Stage 2: the three heads on one trunk. Every step has sentences in it, beside vectors and reranking in turns."""
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +21,15 @@ from tools.train_pocket.student import Pocket, pack
 from tools.train_pocket.tasks import RerankTask, SentenceTask, TeacherLists, contrastive_loss
 
 log = logging.getLogger(__name__)
-RATES = {"matrices": 8e-4, "embeddings": 1e-4, "heads": 3e-3, "other": 6e-4}
-STEPS = 900
-CYCLE = ("sentences", "vectors", "sentences", "rerank")
-_PAIRS = 16  # (query, passage, hard negative) triples in a step of vectors
+RATES = {"matrices": 1.2e-3, "embeddings": 1.5e-4, "heads": 3e-3, "other": 8e-4}
+STEPS = 500
+_PAIRS = 8  # (query, passage, hard negative) triples in a batch of vectors
 
 
 class VectorTask:
     """Distillation on groups of neighbouring texts, with InfoNCE on pairs."""
 
-    def __init__(self, lists: TeacherLists, texts: TeacherTexts, pairs: list[Pair], seed: int, seeds: int = 8, neighbours: int = 8) -> None:
+    def __init__(self, lists: TeacherLists, texts: TeacherTexts, pairs: list[Pair], seed: int, seeds: int = 6, neighbours: int = 7) -> None:
         self.lists, self.texts, self.pairs, self.seed, self.seeds, self.neighbours = lists, texts, pairs, seed, seeds, neighbours
 
     def loss(self, model: Pocket, step: int) -> tuple[Tensor, int, dict[str, float]]:
@@ -41,10 +41,10 @@ class VectorTask:
         taught, figures = distillation_loss(model.vectors(ids, cu_seqlens), target)
         drawn = [self.pairs[i] for i in rng.integers(len(self.pairs), size=_PAIRS)]
         contrastive, count = contrastive_loss(model, drawn, rng)
-        return 2 * taught + 0.3 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
+        return 2 * taught + 0.2 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
 
 
-def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed: int, rates: dict[str, float] = RATES) -> Pocket:
+def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed: int, threads: int) -> Pocket:
     """Train `steps` steps from the checkpoint `start` of stage 1; resumes a run that was interrupted."""
     torch.manual_seed(seed)
     tokenizer = Tokenizer.load(teacher)
@@ -56,7 +56,7 @@ def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed
     model = Pocket()
     model.load_state_dict(torch.load(start)["model"])
     sentences = SentenceTask(sets, model.tokens.idf.numpy().copy(), seed)
-    tasks = {"sentences": sentences, "vectors": VectorTask(lists, texts, pairs, seed), "rerank": RerankTask(pairs, lists, seed)}
-    run = Run(model, rates, steps, out / "stage2", warm=0.05)
-    run.train(lambda step: tasks[CYCLE[step % len(CYCLE)]].loss(model, step))
+    others = (VectorTask(lists, texts, pairs, seed), RerankTask(pairs, lists, seed))
+    run = Run(model, RATES, steps, out / "stage2", warm=0.05)
+    run.train(lambda step: [partial(sentences.loss, model, step), partial(others[step % 2].loss, model, step)], threads)
     return model

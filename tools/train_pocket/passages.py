@@ -22,7 +22,7 @@ PAIRED = (
     "covidqa", "evidence_inference", "doc2dial", "fairytaleqa", "squad_xquad_en", "qed_paragraphs", "clapnq_passages", "2wiki_distractor",
     "hotpotqa_distractor", "musique_distractor",
 )  # fmt: skip
-PASSAGE_TOKENS = 160
+PASSAGE_TOKENS = 120
 NEGATIVES = 7
 _MOST_QUESTIONS = 1200  # per set: fairytaleqa alone has thousands
 _MINED_FROM = 30  # negatives come from this many best passages

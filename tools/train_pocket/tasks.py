@@ -73,7 +73,7 @@ def draw_window(question: Question, reading: Reading, idf: NDArray[np.float32], 
 class SentenceTask:
     """Batches of windows of about `tokens` tokens; the loss is paper E's weighted BCE plus half a softmax over sentences."""
 
-    def __init__(self, sets: dict[str, EvidenceSet], idf: NDArray[np.float32], seed: int, tokens: int = 8192) -> None:
+    def __init__(self, sets: dict[str, EvidenceSet], idf: NDArray[np.float32], seed: int, tokens: int = 4096) -> None:
         self.sets = [s for s in sets.values() if s.questions]
         weights = np.array([WEIGHTS[s.name] for s in self.sets])
         self.weights = weights / weights.sum()
@@ -177,7 +177,7 @@ class TeacherLists:
 class RerankTask:
     """Lists of one positive and hard negatives, and lists of texts whose order the teacher gives."""
 
-    def __init__(self, pairs: Sequence[Pair], lists: TeacherLists, seed: int, labelled: int = 4, taught: int = 6) -> None:
+    def __init__(self, pairs: Sequence[Pair], lists: TeacherLists, seed: int, labelled: int = 2, taught: int = 3) -> None:
         self.pairs, self.lists, self.seed, self.labelled, self.taught = pairs, lists, seed, labelled, taught
 
     def loss(self, model: Pocket, step: int) -> tuple[Tensor, int, dict[str, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,7 @@ class Backbone(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fast: FastPath | None = None  # set by `prepare`, used by `step`
+        self.fast: FastPath | None = None  # set by `prepare`, used in evaluation mode
         self._fingerprint: str | None = None
 
     @abstractmethod
@@ -65,6 +65,14 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def prepare(self) -> None:
         """Build `self.fast` for the present device and dtype, where there are kernels for it."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode drops the kernels' copies of the weights and the fingerprint; `eval()` builds the kernels anew."""
+        super().train(mode)
+        self.fast, self._fingerprint = None, None
+        if not mode:
+            self.prepare()
+        return self
 
     # ---- the public calls ------------------------------------------------------------------------------------------
 
@@ -84,7 +92,8 @@ class Backbone(nn.Module, ABC):
             hidden (T, D) fp32, and the state (S rows) after the last token of each sequence.
         """
         cu_seqlens = self._check(ids, cu_seqlens, state)
-        if torch.is_grad_enabled() or self.fast is None:
+        inputs = [*self.parameters(), *([added] if added is not None else []), *(state.tensors.values() if state else [])]
+        if self.fast is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)):
             hidden = self.embed(ids) if added is None else self.embed(ids) + added
             hidden, new = self._forward(hidden, cu_seqlens, state)
             base = torch.zeros(len(new), dtype=torch.int64) if state is None else state.tokens

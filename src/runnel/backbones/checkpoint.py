@@ -124,7 +124,6 @@ def _build(config: Config, stored: Mapping[str, Stored], dtype: torch.dtype, dev
         tensors[name] = _read(name, stored[name], where).to(device, target).contiguous()
     backbone.load_state_dict(tensors, strict=True, assign=True)
     backbone.eval()
-    backbone.prepare()
     return backbone
 
 

@@ -53,6 +53,7 @@ class Model:
     card: str = ""
 
     def __post_init__(self) -> None:
+        self.backbone.requires_grad_(False)
         self.heads.requires_grad_(False)
         features = self.heads["features"] if "features" in self.heads else None
         self.features: TokenFeatures | None = features if isinstance(features, TokenFeatures) else None
