@@ -174,7 +174,9 @@ class Engine:
         exhausted = False
         try:
             while active or not exhausted:
-                while not exhausted and self._has_room(active, pending):
+                # The oldest may be long and takes half a step; the rest should be able to fill the other half.
+                room = self.step_tokens - sum(item.left for item in itertools.islice(active, 1, None))
+                while not exhausted and room > 0 and len(active) < _WINDOW and (not active or len(pending or ()) < 8 * _WINDOW):
                     drawn = next(source, None)
                     if drawn is None:
                         exhausted = True
@@ -182,8 +184,9 @@ class Engine:
                     started = self._start(*drawn)
                     if isinstance(started, Result):
                         yield started
-                    else:
-                        active.append(started)
+                        continue
+                    room -= started.left if active else 0
+                    active.append(started)
                 if active:
                     finished, tokens = self._step(active)
                     if progress is not None:
@@ -199,12 +202,6 @@ class Engine:
         return [result.get() for result in self.map(requests, progress)]
 
     # ---- scheduling ------------------------------------------------------------------------------------------------
-
-    def _has_room(self, active: deque[_Active], pending: dict[int, Result] | None) -> bool:
-        if len(active) >= _WINDOW or (pending is not None and len(pending) >= 8 * _WINDOW and active):
-            return False
-        # The oldest may be long and takes half a step; the rest should be able to fill the other half.
-        return sum(item.left for item in itertools.islice(active, 1, None)) < self.step_tokens
 
     def _start(self, index: int, request: Request) -> _Active | Result:
         try:

@@ -1,4 +1,4 @@
-"""Every operator x backend x dtype keeps one contract. Adding an operator is one entry in OPERATORS, adding a backend one in BACKENDS.
+"""Every operator x backend x dtype keeps one contract: a new operator is one entry in OPERATORS, a new backend one in BACKENDS.
 
 The fp64 reference loop is the truth. Errors are the largest difference over the largest value of the true tensor.
 """
@@ -52,7 +52,11 @@ def _conv(channels: int, width: int, *, bias: bool, activation: str | None) -> O
 
 def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {"x": _normal(g, tokens, heads, size), "dt": F.softplus(_normal(g, tokens, heads) - 2), "A": -_normal(g, heads).exp() * 4}
+        inputs = {
+            "x": _normal(g, tokens, heads, size),
+            "dt": F.softplus(_normal(g, tokens, heads) - 2),
+            "A": -_normal(g, heads).exp() * 4,
+        }
         inputs |= {"B": _normal(g, tokens, groups, width), "C": _normal(g, tokens, groups, width)}
         return inputs | ({"D": _normal(g, heads)} if skip else {})
 
@@ -124,7 +128,11 @@ def _generate(name: str, dtype: torch.dtype, lengths: tuple[int, ...], seed: int
     cu = torch.tensor([0, *lengths]).cumsum(0)
     if operator.state_shape is None:
         return inputs, cu, None
-    return inputs, cu, _normal(g, len(lengths), *operator.state_shape).to(torch.float64 if dtype == torch.float64 else torch.float32)
+    return (
+        inputs,
+        cu,
+        _normal(g, len(lengths), *operator.state_shape).to(torch.float64 if dtype == torch.float64 else torch.float32),
+    )
 
 
 def _double(inputs: Inputs) -> Inputs:
@@ -249,7 +257,9 @@ def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) ->
         assert operator.call(inputs, cu, state, backend)[0][2].isnan().all()
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "selective_scan", "gated_rms_norm-groups")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "selective_scan", "gated_rms_norm-groups")]
+)
 def test_several_threads_at_once(name: str, dtype: torch.dtype) -> None:
     operator = OPERATORS[name]
     inputs, cu, state = _generate(name, dtype, LENGTHS)

@@ -40,7 +40,7 @@ def test_weighted_mean(length: int, cuts: list[int], at: int) -> None:
     ids, hidden, weight = data(length)
     split = 1 + at % (length - 1)
     reader = stream(WeightedMean(ids, weight, [slice(0, split), slice(split, length)]), hidden, cuts)
-    first, second = reader.means()
+    first, second = reader.mean(0), reader.mean(1)
     torch.testing.assert_close(first, mean(ids, hidden, weight, 0, split))
     torch.testing.assert_close(second, mean(ids, hidden, weight, split, length))
     torch.testing.assert_close(reader.end, hidden[-1])
@@ -48,7 +48,7 @@ def test_weighted_mean(length: int, cuts: list[int], at: int) -> None:
 
 def test_weighted_mean_of_an_empty_slice() -> None:
     ids, hidden, weight = data(4)
-    assert stream(WeightedMean(ids, weight, [slice(2, 2)]), hidden, []).means() == [None]
+    assert stream(WeightedMean(ids, weight, [slice(2, 2)]), hidden, []).mean(0).tolist() == [0.0] * WIDTH
 
 
 @settings(max_examples=50, deadline=None)

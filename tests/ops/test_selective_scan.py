@@ -98,7 +98,7 @@ def test_bad_shapes_are_named() -> None:
 
 LENGTHS = (7, 0, 1, 21, 4)
 READS, WRITES = (3, 4, -1, 3, -1), (0, 4, 1, -1, 2)  # a fork of row 3; row 4 in place; starts from nothing; an end not wanted
-CHANNELS, STATE, ROWS, LAYERS = 48, 5, 6, 2
+CHANNELS, ROWS, LAYERS = 48, 6, 2
 
 
 def _array(tensor: Tensor):  # type: ignore[no-untyped-def]
@@ -140,15 +140,15 @@ def test_fused_convolution(width: int, group: int, dtype: torch.dtype) -> None:
     _assert_pool(pool, before, ends, 1)
 
 
-@pytest.mark.parametrize("group", [1, 2, 3])
+@pytest.mark.parametrize(("group", "state_size"), [(1, 5), (2, 16), (3, 35)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fused_scan(group: int, dtype: torch.dtype) -> None:
+def test_fused_scan(group: int, state_size: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     cu, rows = _sequences()
     tokens = sum(LENGTHS)
     x, dt, projection = (torch.randn(tokens, columns).to(dtype) for columns in (CHANNELS, CHANNELS, CHANNELS + 3))
-    bias, A, D = torch.randn(CHANNELS), -torch.rand(CHANNELS, STATE) * 8, torch.randn(CHANNELS)
-    B, C, pool = torch.randn(tokens, STATE), torch.randn(tokens, STATE), torch.randn(ROWS, LAYERS, CHANNELS, STATE)
+    bias, A, D = torch.randn(CHANNELS), -torch.rand(CHANNELS, state_size) * 8, torch.randn(CHANNELS)
+    B, C, pool = torch.randn(tokens, state_size), torch.randn(tokens, state_size), torch.randn(ROWS, LAYERS, CHANNELS, state_size)
     out, before = torch.full((tokens, CHANNELS), float("nan"), dtype=dtype), pool.clone()
     step = F.softplus(dt.float() + bias)
     expected, ends = selective_scan(x.float(), step, A, B, C, D, cu, _start(pool, 0), backend="reference")

@@ -11,10 +11,11 @@ import torch
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.train_pocket", description=__doc__)
-    parser.add_argument("step", choices=("teach", "distill", "finetune"))
+    parser.add_argument("step", choices=("teach", "distill", "finetune", "export", "measure"))
     parser.add_argument("--data", type=Path, required=True, help="folder with evidence/, retrieval/, raw/ and pairs/")
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
     parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
+    parser.add_argument("--model", type=Path, default=Path("src/runnel/models/pocket"), help="model folder to write or to measure")
     parser.add_argument("--texts", type=int, default=150_000, help="how many distillation texts")
     parser.add_argument("--steps", type=int, help="optimiser steps of this stage")
     parser.add_argument("--threads", type=int, default=2)
@@ -31,10 +32,20 @@ def main() -> None:
         from tools.train_pocket.distill import STEPS, distill
 
         distill(options.out, folder, options.steps or STEPS, options.seed, options.threads)
-    else:
+    elif options.step == "finetune":
         from tools.train_pocket.finetune import STEPS, finetune
 
-        finetune(options.data, options.out, folder, options.out / "stage1" / "checkpoint.pt", options.steps or STEPS, options.seed, options.threads)
+        start = options.out / "stage1" / "checkpoint.pt"
+        finetune(options.data, options.out, folder, start, options.steps or STEPS, options.seed, options.threads)
+    elif options.step == "export":
+        from tools.train_pocket.export import export
+
+        card = (Path(__file__).parent / "card.md").read_text(encoding="utf-8")
+        export(options.out / "stage2" / "checkpoint.pt", folder, options.model, card)
+    else:
+        from tools.train_pocket.measure import measure
+
+        measure(options.data, options.out, folder, options.model)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ one left out knowingly is the LM head, which is no part of a backbone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint_configs import Config, parse_config
@@ -113,7 +114,7 @@ def build_backbone(
 
 
 def _build(config: Config, stored: Mapping[str, Stored], dtype: torch.dtype, device: torch.device, where: str) -> Backbone:
-    with torch.device("meta"):  # names and shapes without memory or random numbers
+    with torch.device("meta"), _NoRandomNumbers():  # names and shapes alone
         backbone: Backbone = Mamba1(config) if isinstance(config, Mamba1Config) else Mamba2(config)
     expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
     _check_tensors(stored, expected, where)
@@ -125,6 +126,19 @@ def _build(config: Config, stored: Mapping[str, Stored], dtype: torch.dtype, dev
     backbone.load_state_dict(tensors, strict=True, assign=True)
     backbone.eval()
     return backbone
+
+
+class _NoRandomNumbers(TorchFunctionMode):
+    """Skips random initialisation: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
+
+    _RANDOM = frozenset({Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.uniform_, torch.nn.init.normal_})
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in self._RANDOM:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:

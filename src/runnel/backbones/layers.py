@@ -38,9 +38,12 @@ def stream_dtype(weight: Tensor) -> torch.dtype:
 
 
 def init_dt_bias(channels: int) -> Tensor:
-    """(channels,) biases whose softplus is log-uniform in [0.001, 0.1]."""
+    """(channels,) biases whose softplus is log-uniform in [0.001, 0.1].
+
+    On the CPU even where the default device is meta: arithmetic on meta tensors imports torch's compiler, which takes seconds.
+    """
     low, high = math.log(_DT_MIN), math.log(_DT_MAX)
-    dt = torch.exp(torch.rand(channels) * (high - low) + low).clamp(min=_DT_FLOOR)
+    dt = torch.empty(channels, device="cpu").uniform_(low, high).exp().clamp(min=_DT_FLOOR)
     return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus
 
 

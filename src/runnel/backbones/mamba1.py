@@ -85,7 +85,7 @@ class Mamba1Mixer(nn.Module):
         self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
         self.x_proj = nn.Linear(channels, config.rank + 2 * states, bias=False)
         self.dt_proj = nn.Linear(config.rank, channels)
-        self.A_log = nn.Parameter(torch.arange(1, states + 1, dtype=torch.float32).log().repeat(channels, 1))
+        self.A_log = nn.Parameter(torch.arange(1, states + 1, dtype=torch.float32, device="cpu").log().repeat(channels, 1))
         self.D = nn.Parameter(torch.ones(channels))
         self.out_proj = nn.Linear(channels, config.hidden_size, bias=config.proj_bias)
         nn.init.uniform_(self.dt_proj.weight, -(config.rank**-0.5), config.rank**-0.5)

@@ -49,9 +49,13 @@ class Mamba2Config:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.inner_size % self.head_size:
-            raise InputError(f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}")
+            raise InputError(
+                f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
+            )
         if self.num_heads % self.groups:
-            raise InputError(f"{self.num_heads} heads cannot be shared by {self.groups} groups; groups must divide the number of heads")
+            raise InputError(
+                f"{self.num_heads} heads cannot be shared by {self.groups} groups; groups must divide the number of heads"
+            )
         if not 0 <= self.dt_min < self.dt_max:
             raise InputError(f"dt_min and dt_max must satisfy 0 <= dt_min < dt_max, got {self.dt_min} and {self.dt_max}")
 
@@ -98,7 +102,7 @@ class Mamba2Mixer(nn.Module):
         self.in_proj = nn.Linear(config.hidden_size, config.projection_size, bias=config.proj_bias)
         self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
         self.dt_bias = nn.Parameter(init_dt_bias(config.num_heads))
-        self.A_log = nn.Parameter(torch.empty(config.num_heads).uniform_(1, 16).log())
+        self.A_log = nn.Parameter(torch.empty(config.num_heads, device="cpu").uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(config.num_heads))
         self.norm = RMSNorm(config.inner_size, config.norm_eps)
         self.out_proj = nn.Linear(config.inner_size, config.hidden_size, bias=config.proj_bias)
@@ -139,6 +143,7 @@ class Mamba2(Backbone):
     """A Mamba-2 backbone with fp32 weights, freshly initialised as published."""
 
     architecture = "mamba2"
+    config: Mamba2Config
 
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()
@@ -148,6 +153,11 @@ class Mamba2(Backbone):
         self.layers = nn.ModuleList(Mamba2Layer(config) for _ in range(config.num_layers))
         self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
         init_embedding(self.embeddings)
+
+    @property
+    def blocks(self) -> list[Mamba2Layer]:
+        """The blocks in order."""
+        return [layer for layer in self.layers if isinstance(layer, Mamba2Layer)]
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config
@@ -163,12 +173,12 @@ class Mamba2(Backbone):
         return 4 * (4 * c.hidden_size + c.projection_size + c.conv_channels + 2 * c.inner_size)
 
     def embed(self, ids: Tensor) -> Tensor:
-        return self.embeddings(ids).to(stream_dtype(self.embeddings.weight))
+        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         conv_states, ssm_states = [], []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.blocks):
             conv = None if state is None else state["conv"][:, index].to(hidden.dtype)
             ssm = None if state is None else state["ssm"][:, index].to(hidden.dtype)
             out, conv, ssm = layer.mixer(layer.norm(hidden), cu_seqlens, conv, ssm)
@@ -179,9 +189,11 @@ class Mamba2(Backbone):
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
 
     def prepare(self) -> None:
-        """Use the fused kernels where they run: on the CPU, with the projections in fp32 or all in bf16. Call it again after
-        changing weights."""
-        dtypes = {weight.dtype for layer in self.layers for weight in (layer.mixer.in_proj.weight, layer.mixer.out_proj.weight)}
+        """Use the fused kernels where they run: on the CPU, with all projections in fp32 or all in bf16.
+
+        Call it again after changing weights.
+        """
+        dtypes = {weight.dtype for layer in self.blocks for weight in (layer.mixer.in_proj.weight, layer.mixer.out_proj.weight)}
         self.fast = None
         if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}) and numba_problem() is None:
             from runnel.backbones.mamba2_cpu import Mamba2Cpu  # numba takes a while to import

@@ -1,12 +1,12 @@
 """Mamba-2 inference on the CPU: torch's matrix products and the fused kernels of `ops.ssd.fused` between them.
 
-    T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
+T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from runnel.backbones.state import State
 from runnel.ops.numba_math import parallel
 from runnel.ops.rms_norm import add_rms_norm
-from runnel.ops.ssd import fused
+from runnel.ops.ssd import fused, fused_plan
 
 if TYPE_CHECKING:
-    from runnel.backbones.mamba2 import Mamba2, Mamba2Config, Mamba2Layer
+    from runnel.backbones.mamba2 import Mamba2, Mamba2Layer
 
 
 class _Block(NamedTuple):
@@ -29,7 +29,7 @@ class _Block(NamedTuple):
     in_proj: nn.Linear
     out_proj: nn.Linear
     norm: NDArray[np.float32]
-    kernels: fused.Weights
+    kernels: fused_plan.Weights
 
 
 class _Work(NamedTuple):
@@ -51,22 +51,32 @@ class Mamba2Cpu:
     """
 
     def __init__(self, model: Mamba2) -> None:
-        c: Mamba2Config = model.config
+        c = model.config
         self._config, self._embeddings = c, model.embeddings
-        self._dtype = model.layers[0].mixer.in_proj.weight.dtype
-        self._shape = fused.Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
+        self._dtype: torch.dtype = model.blocks[0].mixer.in_proj.weight.dtype
+        self._shape = fused_plan.Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
         self._taps = tuple(range(c.conv_width))
-        self._blocks = [self._block(layer) for layer in model.layers]
+        self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = _numpy(model.norm_f.weight)
         self._defer = c.groups == 1 and not c.proj_bias  # the gated norm's division can wait until after out_proj
         self._lock = threading.Lock()
         self._work: _Work | None = None
-        self._buffers: fused.Buffers | None = None
+        self._buffers: fused_plan.Buffers | None = None
 
-    def step(self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None) -> Tensor:
+    def __getstate__(self) -> dict[str, Any]:
+        """For a deep copy of the model: the same runner on the copied weights, with its own memory and lock."""
+        return {**self.__dict__, "_lock": None, "_work": None, "_buffers": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    def step(
+        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
+    ) -> Tensor:
         """See `Backbone.step`."""
         conv, ssm = (pool[name].to(torch.float32).contiguous() for name in ("conv", "ssm"))  # the pool's own memory as a rule
-        plan = fused.plan_chunks(*(_numpy(t, torch.int64) for t in (cu_seqlens, read_rows, write_rows)))
+        plan = fused_plan.plan_chunks(_indices(cu_seqlens), _indices(read_rows), _indices(write_rows))
         with self._lock:
             work, buffers = self._memory(ids.numel(), int(plan.row[-1]))
             work.residual.copy_(self._embeddings(ids))
@@ -79,7 +89,7 @@ class Mamba2Cpu:
         return hidden
 
     def _layers(
-        self, work: _Work, buffers: fused.Buffers, plan: fused.Plan, conv: NDArray[np.float32], ssm: NDArray[np.float32]
+        self, work: _Work, buffers: fused_plan.Buffers, plan: fused_plan.Plan, conv: NDArray[np.float32], ssm: NDArray[np.float32]
     ) -> Tensor:
         c, shape, taps = self._config, self._shape, self._taps
         residual, normed, projected, gated, out, squares = (_bits(t) for t in work)
@@ -103,23 +113,24 @@ class Mamba2Cpu:
             add_rms_norm(residual, out, deferred, c.inner_size, self._norm_f, c.norm_eps, hidden.numpy())
         return hidden
 
-    def _memory(self, tokens: int, rows: int) -> tuple[_Work, fused.Buffers]:
+    def _memory(self, tokens: int, rows: int) -> tuple[_Work, fused_plan.Buffers]:
         """Activations of `tokens` tokens and kernel buffers of at least `rows` rows."""
         c = self._config
         if self._work is None or len(self._work.residual) < tokens:
-            widths = (c.hidden_size, c.projection_size, c.inner_size, c.hidden_size)
-            typed = [torch.empty(tokens, width, dtype=self._dtype) for width in widths]
-            self._work = _Work(torch.empty(tokens, c.hidden_size), *typed, torch.empty(tokens, c.num_heads))
+            residual, squares = torch.empty(tokens, c.hidden_size), torch.empty(tokens, c.num_heads)
+            normed, out = torch.empty(2, tokens, c.hidden_size, dtype=self._dtype)
+            projected, gated = (torch.empty(tokens, width, dtype=self._dtype) for width in (c.projection_size, c.inner_size))
+            self._work = _Work(residual, normed, projected, gated, out, squares)
         workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
         if self._buffers is None or len(self._buffers.dt) < rows * c.num_heads or len(self._buffers.scratch) != workers:
-            self._buffers = fused.allocate(self._shape, c.conv_width, rows, 4 // self._dtype.itemsize, workers)
+            self._buffers = fused_plan.allocate(self._shape, c.conv_width, rows, 4 // self._dtype.itemsize, workers)
         return _Work(*(t[:tokens] for t in self._work)), self._buffers
 
     def _block(self, layer: Mamba2Layer) -> _Block:
         mixer = layer.mixer
         bias = torch.zeros(self._config.conv_channels) if mixer.conv1d.bias is None else mixer.conv1d.bias
-        kernels = fused.Weights(
-            fused.pad_conv(_numpy(mixer.conv1d.weight.squeeze(1)), _numpy(bias), self._shape),
+        kernels = fused_plan.Weights(
+            fused_plan.pad_conv(_numpy(mixer.conv1d.weight.squeeze(1)), _numpy(bias), self._shape),
             _numpy(mixer.dt_bias),
             -np.exp(_numpy(mixer.A_log)),
             _numpy(mixer.D),
@@ -128,8 +139,13 @@ class Mamba2Cpu:
         return _Block(mixer.in_proj, mixer.out_proj, _numpy(layer.norm.weight), kernels)
 
 
-def _numpy(tensor: Tensor, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().to(dtype).contiguous().numpy()
+def _numpy(tensor: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.detach().to(torch.float32).contiguous().numpy()
+    return array
+
+
+def _indices(tensor: Tensor) -> NDArray[np.int64]:
+    array: NDArray[np.int64] = tensor.to(torch.int64).contiguous().numpy()
     return array
 
 
@@ -140,7 +156,6 @@ def _bits(tensor: Tensor) -> NDArray[np.float32]:
 
 
 def _multiply(layer: nn.Linear, x: Tensor, out: Tensor) -> None:
-    if layer.bias is None:
-        torch.mm(x, layer.weight.t(), out=out)
-    else:
-        torch.addmm(layer.bias.to(x.dtype), x, layer.weight.t(), out=out)
+    torch.mm(x, layer.weight.t(), out=out)
+    if layer.bias is not None:
+        out.add_(layer.bias)

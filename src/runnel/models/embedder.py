@@ -5,6 +5,7 @@ n  texts or spans   d  width of the vectors   T  tokens   D  width of hidden vec
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from runnel.models.heads import MeanVector
 from runnel.models.readers import SpanMeans, WeightedMean
 
 log = logging.getLogger("runnel")
+_BATCH = 32  # texts tokenised together, and vectors that go through the head together
 
 
 class Embedder:
@@ -106,19 +108,26 @@ class Embedder:
             raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
         prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
         self.truncated = 0
-        requests = (self._request(text, prefix or "", max_tokens) for text in texts)
-        for result in self.model.engine.map(requests, progress):
-            yield self._vector(result.get())
+        results = self.model.engine.map(self._requests(texts, prefix or "", max_tokens), progress)
+        while batch := [result.get() for result in itertools.islice(results, _BATCH)]:
+            yield from self._vectors(batch)
         if self.truncated:
             log.warning("%d texts were cut to %s tokens", self.truncated, max_tokens)
 
-    def _request(self, text: str, prefix: str, max_tokens: int | None) -> Request:
-        if not isinstance(text, str):
-            raise InputError(f"texts must be strings, got {type(text).__name__}")
-        if not text.strip():
-            raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
+    def _requests(self, texts: Iterable[str], prefix: str, max_tokens: int | None) -> Iterator[Request]:
+        source = iter(texts)
+        before = self.model.templates["document"].lead(self.model.tokenizer, "document") + prefix
+        while batch := list(itertools.islice(source, _BATCH)):
+            for text in batch:
+                if not isinstance(text, str):
+                    raise InputError(f"texts must be strings, got {type(text).__name__}")
+                if not text.strip():
+                    raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
+            for encoded in self.model.tokenizer.encode_batch([before + text for text in batch]):
+                yield self._request(encoded.ids, max_tokens)
+
+    def _request(self, ids: np.ndarray, max_tokens: int | None) -> Request:
         template = self.model.templates["document"]
-        ids = template.encode(self.model.tokenizer, "document", prefix + text).ids
         if max_tokens is not None and len(ids) > max_tokens:
             ids = ids[:max_tokens]
             self.truncated += 1
@@ -127,11 +136,10 @@ class Embedder:
             return Request(ids, reader=WeightedMean(ids, self.model.weight, [slice(0, len(ids))]))
         return Request(ids, reader=AtPositions([len(ids) - 1]))
 
-    def _vector(self, value: WeightedMean | Tensor) -> np.ndarray:
+    def _vectors(self, values: list[WeightedMean | Tensor]) -> np.ndarray:
         with torch.inference_mode():
-            pooled = value.means()[0] if isinstance(value, WeightedMean) else value[0]
-            assert pooled is not None
-            return self._head(pooled[None])[0].numpy()
+            pooled = [value.mean(0) if isinstance(value, WeightedMean) else value[0] for value in values]
+            return self._head(torch.stack(pooled)).numpy()
 
     def _prompt(self, name: str) -> str | None:
         return name if name in self.model.prompts else None

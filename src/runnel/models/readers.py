@@ -41,9 +41,13 @@ class WeightedMean:
                 self.totals[i] += float(weight.sum())
         self.end = hidden[-1].clone()
 
-    def means(self) -> list[Tensor | None]:
-        """One (D,) fp32 mean per slice; None for an empty slice."""
-        return [None if s is None else (s / t).float() for s, t in zip(self.sums, self.totals, strict=True)]
+    def mean(self, index: int) -> Tensor:
+        """(D,) fp32 mean of one slice; zeros if it is empty."""
+        total = self.sums[index]
+        if total is None:
+            assert self.end is not None
+            return torch.zeros_like(self.end)
+        return (total / self.totals[index]).float()
 
     def result(self) -> WeightedMean:
         return self

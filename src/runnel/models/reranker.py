@@ -177,8 +177,7 @@ class Reranker:
             reader = WeightedMean(rendered.ids, self.model.weight, [slice(rendered.slices["document"].start, len(rendered.ids))])
             requests.append(Request(rendered.ids, reader=reader, keep_state=True))
         for (name, text), ids, result in zip(batch, encoded, self.model.engine.map(requests, progress), strict=True):
-            mean = result.get().means()[0]
-            mean = torch.zeros(self.model.backbone.hidden_size) if mean is None else mean
+            mean = result.get().mean(0)
             assert result.state is not None
             yield Remembered(name, text, result.state, mean, np.unique(ids))
 
@@ -241,11 +240,9 @@ class Reranker:
         with torch.inference_mode():
             if isinstance(pair.reader, AtPositions):
                 return float(self._head(pair.reader.result())[0])
-            means = pair.reader.means()
-            other = means[0] if pair.document_mean is None else pair.document_mean
-            mean, end = means[-1], pair.reader.end
-            assert mean is not None and end is not None
-            other = torch.zeros_like(mean) if other is None else other
+            mean, end = pair.reader.mean(-1), pair.reader.end
+            other = pair.reader.mean(0) if pair.document_mean is None else pair.document_mean
+            assert end is not None
             return float(self._head(mean[None], end[None], other[None], torch.tensor([[pair.share]]))[0])
 
 

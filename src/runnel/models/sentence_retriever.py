@@ -34,7 +34,7 @@ class _Query:
 
     ids: np.ndarray  # of the query alone
     state: State
-    mean: Tensor | None  # (D,) for `MatchScore`
+    mean: Tensor  # (D,), for `MatchScore`
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class SentenceRetriever:
         place = slice(rendered.slices["query"].start, len(rendered.ids))
         reader = WeightedMean(rendered.ids, self.model.weight, [place])
         result = next(iter(self.model.engine.map([Request(rendered.ids, reader=reader, keep_state=True)])))
-        mean = result.get().means()[0]
+        mean = result.get().mean(0)
         assert result.state is not None
         return _Query(ids, result.state, mean)
 
@@ -187,7 +187,6 @@ class SentenceRetriever:
         ids = item.encoded.ids
         if not isinstance(self._head, MatchScore) or self.model.features is None:
             return Request(ids, state=query.state, reader=AtPositions(self._last_tokens(item)))
-        assert query.mean is not None
         marks = np.zeros((len(ids), MARKS), dtype=np.float32)
         marks[:, MARK_DOCUMENT] = 1
         marks[:, MARK_MATCH] = self.model.features.idf.numpy()[ids] * np.isin(ids, query.ids)

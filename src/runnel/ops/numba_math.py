@@ -37,7 +37,15 @@ _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # short enough that k * _LN2_HIGH is exact for every |k| <= 128
 _LN2_LOW = -2.12194440054690583e-4
 # Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), found by reweighted least squares in fp64.
-_EXP = (1.0, 1.0000000321837788, 0.49999994205564713, 0.166664311701298, 0.04166800257424687, 0.008374163377271399, 0.001384364412062339)
+_EXP = (
+    1.0,
+    1.0000000321837788,
+    0.49999994205564713,
+    0.166664311701298,
+    0.04166800257424687,
+    0.008374163377271399,
+    0.001384364412062339,
+)
 # atanh(s)/s as a polynomial in s*s on 0 <= s <= 1/3 (relative error 4.5e-9 before rounding).
 _ATANH = (1.0, 0.33333208142798165, 0.20010763621044633, 0.1400090261599547, 0.14005993499180242)
 
@@ -68,31 +76,31 @@ def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return arguments[-1]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bf16_to_f32(typing_context: Any, bits: Any) -> Any:
     """bf16 bit pattern (uint16) -> fp32; exact."""
     return types.float32(types.uint16), _widen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def f32_to_bf16(typing_context: Any, value: Any) -> Any:
     """fp32 -> bf16 bit pattern (uint16), to nearest, ties to even; NaN stays NaN."""
     return types.uint16(types.float32), _round
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load(typing_context: Any, value: Any) -> Any:
     """An element of an fp32 array, or of a bf16 array viewed as uint16, -> fp32: one kernel serves both."""
     return types.float32(value), _same if value == types.float32 else _widen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def rounded_for(typing_context: Any, array: Any, value: Any) -> Any:
-    """fp32 -> what `array` (fp32, or bf16 viewed as uint16) stores: `array[i] = rounded_for(array, value)`."""
+    """An fp32 value as `array` (fp32, or bf16 viewed as uint16) stores it."""
     return array.dtype(array, types.float32), _same if array.dtype == types.float32 else _round
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fast_exp(typing_context: Any, value: Any) -> Any:
     """exp(value) in fp32, relative error below 1.2e-7.
 
@@ -120,19 +128,19 @@ def fast_exp(typing_context: Any, value: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)) in fp32."""
     return np.float32(1.0) / (np.float32(1.0) + fast_exp(-x))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def silu(x: Any) -> Any:
     """x * sigmoid(x) in fp32."""
     return x / (np.float32(1.0) + fast_exp(-x))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def silu_grad(x: Any) -> Any:
     """Derivative of `silu` in fp32."""
     e = fast_exp(-x)
@@ -140,7 +148,7 @@ def silu_grad(x: Any) -> Any:
     return s * (np.float32(1.0) + x * (e * s))  # e*s is 1 - s without its cancellation
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)) in fp32, relative error below 5e-7 for every x (it equals x from about 17 on)."""
     e = fast_exp(-abs(x))
@@ -154,8 +162,8 @@ def softplus(x: Any) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-# numba's OpenMP layer takes its symbols from the OpenMP library that torch has already loaded (so torch must be imported first, as
-# above), and both then run on the same pool of threads. Any other layer has threads of its own that compete with torch's.
+# numba's OpenMP layer takes its symbols from the OpenMP library that torch has already loaded (so torch must be imported first,
+# as above), and both then run on the same pool of threads. Any other layer has its own threads, which compete with torch's.
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 _region = threading.RLock()

@@ -49,7 +49,9 @@ def _tile(vectors: int, accumulate: bool) -> Any:
 
         def spread(value: Any) -> Any:
             first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-            return builder.shuffle_vector(first, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+            return builder.shuffle_vector(
+                first, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+            )
 
         def as_vector(pointer: Any, offset: Any) -> Any:
             return builder.bitcast(builder.gep(pointer, [offset]), _VECTOR.as_pointer())
@@ -63,11 +65,16 @@ def _tile(vectors: int, accumulate: bool) -> Any:
                 offset = builder.add(builder.mul(ir.Constant(_INDEX, i), out_row), builder.mul(ir.Constant(_INDEX, v), lanes))
                 cells.append((i, v, as_vector(out_pointer, offset), cgutils.alloca_once(builder, _VECTOR)))
         for _, _, target, total in cells:
-            start = builder.fmul(builder.load(target, align=4), spread(scale)) if accumulate else ir.Constant(_VECTOR, [0.0] * LANES)
+            start = (
+                builder.fmul(builder.load(target, align=4), spread(scale)) if accumulate else ir.Constant(_VECTOR, [0.0] * LANES)
+            )
             builder.store(start, total)
         with cgutils.for_range(builder, inner) as loop:
             b_offset = builder.mul(loop.index, b_row)
-            columns = [builder.load(as_vector(b_pointer, builder.add(b_offset, ir.Constant(_INDEX, v * LANES))), align=4) for v in range(vectors)]
+            columns = [
+                builder.load(as_vector(b_pointer, builder.add(b_offset, ir.Constant(_INDEX, v * LANES))), align=4)
+                for v in range(vectors)
+            ]
             a_offset = builder.mul(loop.index, a_step)
             for i in range(ROWS):
                 at = builder.add(a_offset, builder.mul(ir.Constant(_INDEX, i), a_row))
@@ -78,10 +85,10 @@ def _tile(vectors: int, accumulate: bool) -> Any:
             builder.store(builder.load(total), target, align=4)
         return context.get_dummy_value()
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def tile(
-        typing_context: Any, out: Any, out_at: Any, out_row: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any, b_at: Any, b_row: Any,
-        inner: Any, scale: Any,
+        typing_context: Any, out: Any, out_at: Any, out_row: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any,
+        b_at: Any, b_row: Any, inner: Any, scale: Any,
     ) -> Any:  # fmt: skip
         index = types.int64
         return types.void(out, index, index, a, index, index, index, b, index, index, index, types.float32), generate
@@ -97,7 +104,7 @@ _add_two, _add_one = _tile(2, True), _tile(1, True)
 FULL, LOWER, UPPER = 0, 1, 2
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def multiply(out: Any, a: Any, a_row: int, a_step: int, b: Any, rows: int, inner: int, scale: Any, triangle: int = FULL) -> None:
     """out = scale * out + a @ b; with scale 0, `out` is not read.
 

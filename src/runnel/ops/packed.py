@@ -9,7 +9,9 @@ from torch import Tensor
 from runnel.errors import InputError
 
 
-def boundaries(operator: str, tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, state_shape: tuple[int, ...]) -> Tensor:
+def boundaries(
+    operator: str, tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, state_shape: tuple[int, ...]
+) -> Tensor:
     """Check `cu_seqlens` and `state` against the input and return cu_seqlens (S+1,) int64 on the CPU.
 
     Args:
@@ -26,7 +28,9 @@ def boundaries(operator: str, tokens: int, cu_seqlens: Tensor | None, state: Ten
     else:
         cu = cu_seqlens.detach().to("cpu", torch.int64)
         if cu.ndim != 1 or cu.numel() < 1 or int(cu[0]) != 0 or int(cu[-1]) != tokens or bool((cu.diff() < 0).any()):
-            raise InputError(f"{operator}: cu_seqlens must rise from 0 to the {tokens} tokens of the input, got {cu.tolist()[:8]}")
+            raise InputError(
+                f"{operator}: cu_seqlens must rise from 0 to the {tokens} tokens of the input, got {cu.tolist()[:8]}"
+            )
     expected = (cu.numel() - 1, *state_shape)
     if state is not None and tuple(state.shape) != expected:
         raise InputError(f"{operator}: the state must have shape {expected} (sequences first), got {tuple(state.shape)}")

@@ -1,6 +1,6 @@
 """Residual addition and RMSNorm in one pass over the residual stream (CPU inference).
 
-    T  tokens      D  width      K  partial sums of squares per token
+T  tokens      D  width      K  partial sums of squares per token
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runnel.ops.simd import LANES, address, fma, load, load_some, mul, splat, st
 _BLOCK = 16  # tokens per task
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _add_rms_norm_token(residual: Any, added: Any, scale: Any, weight: Any, eps: Any, out: Any, t: int, width: int) -> None:
     """One token; the arrays as pointers."""
     whole, rest = width - width % LANES, width % LANES
@@ -38,7 +38,7 @@ def _add_rms_norm_token(residual: Any, added: Any, scale: Any, weight: Any, eps:
         store_some(out, row + whole, v, rest)
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: Any, eps: Any, out: Any) -> None:
     """residual += scale * added; out = residual / rms(residual) * weight. Call it inside `numba_math.parallel()`.
 

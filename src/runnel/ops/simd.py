@@ -56,7 +56,7 @@ VF32, _VI16, VI32 = (ir.VectorType(t, LANES) for t in (F32, _I16, I32))
 _VBF16, BF16_PAIRS = ir.VectorType(_BFloat(), LANES), ir.VectorType(_BFloat(), 2 * LANES)
 
 
-class F32x16(types.Type):  # type: ignore[misc]
+class F32x16(types.Type):
     """numba's type of the vectors."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ f32x16 = F32x16()
 
 
 @register_model(F32x16)
-class _F32x16Model(models.PrimitiveModel):  # type: ignore[misc]
+class _F32x16Model(models.PrimitiveModel):
     def __init__(self, manager: Any, numba_type: Any) -> None:
         super().__init__(manager, numba_type, VF32)
 
@@ -76,25 +76,30 @@ class _F32x16Model(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def build_constant(vector: ir.VectorType, value: float) -> ir.Constant:
+    """The same constant in all lanes."""
     return ir.Constant(vector, [value] * LANES)
 
 
 def build_call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+    """Call one of LLVM's intrinsic functions."""
     function_type = ir.FunctionType(result, [a.type for a in arguments])
     function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
     return builder.call(function, arguments)
 
 
 def build_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
     return build_call(builder, "llvm.fma.v16f32", VF32, [a, b, c])
 
 
 def build_splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
+    """A scalar in all lanes."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(VI32, [0] * LANES))
 
 
 def build_pointer(builder: Any, base: Any, offset: Any, vector: ir.Type) -> Any:
+    """Pointer to `vector` at element `offset` of `base`."""
     return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
 
 
@@ -102,7 +107,7 @@ def _widen(builder: Any, bits: Any) -> Any:
     return builder.bitcast(builder.shl(builder.zext(bits, VI32), build_constant(VI32, 16)), VF32)
 
 
-def _round(builder: Any, value: Any) -> Any:
+def build_round(builder: Any, value: Any) -> Any:
     """fp32 -> bf16 bits, ties to even; NaN stays NaN."""
     if NATIVE_BF16:
         return builder.bitcast(builder.fptrunc(value, _VBF16), _VI16)
@@ -121,6 +126,7 @@ def _lanes_below(builder: Any, count: Any) -> Any:
 
 
 def is_bf16(pointer: Any) -> bool:
+    """Whether a pointer type of numba means bf16 bits."""
     return bool(pointer.dtype == types.uint16)
 
 
@@ -152,6 +158,7 @@ def _elementwise(arguments: int, build: Callable[..., Any], doc: str) -> Any:
 
 
 def build_exp(builder: Any, x: Any) -> Any:
+    """See `exp`."""
     low, high = build_constant(VF32, -88.0), build_constant(VF32, 88.0)
     zero = builder.fcmp_ordered("<", x, low)
     x = builder.select(zero, low, x)
@@ -201,7 +208,7 @@ exp = _elementwise(1, build_exp, "exp(x), relative error below 2e-7; 0 below -88
 silu = _elementwise(1, build_silu, "x / (1 + exp(-x))")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def splat(typing_context: Any, x: Any) -> Any:
     """The same fp32 number in all lanes."""
 
@@ -211,7 +218,7 @@ def splat(typing_context: Any, x: Any) -> Any:
     return f32x16(types.float32), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def keep(typing_context: Any, x: Any, count: Any) -> Any:
     """x in the first `count` lanes, 0 in the others (also where x is NaN there)."""
 
@@ -221,7 +228,7 @@ def keep(typing_context: Any, x: Any, count: Any) -> Any:
     return f32x16(f32x16, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def total(typing_context: Any, x: Any) -> Any:
     """The sum of the lanes."""
 
@@ -239,7 +246,7 @@ def total(typing_context: Any, x: Any) -> Any:
 # ---- memory ------------------------------------------------------------------------------------------------------------
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def address(typing_context: Any, array: Any) -> Any:
     """Pointer to the first element of a C-contiguous array, which must outlive it."""
 
@@ -249,7 +256,7 @@ def address(typing_context: Any, array: Any) -> Any:
     return types.CPointer(array.dtype)(array), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def shift(typing_context: Any, base: Any, offset: Any) -> Any:
     """Pointer to element `offset`."""
 
@@ -259,7 +266,7 @@ def shift(typing_context: Any, base: Any, offset: Any) -> Any:
     return base(base, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def number(typing_context: Any, base: Any, offset: Any) -> Any:
     """One element of fp32 or bf16 memory as fp32."""
 
@@ -273,19 +280,21 @@ def number(typing_context: Any, base: Any, offset: Any) -> Any:
 
 
 def build_load(builder: Any, pointer_type: Any, base: Any, offset: Any) -> Any:
+    """See `load`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
         return _widen(builder, builder.load(build_pointer(builder, base, offset, _VI16), align=2))
     return builder.load(build_pointer(builder, base, offset, VF32), align=4)
 
 
 def build_store(builder: Any, pointer_type: Any, base: Any, offset: Any, value: Any) -> None:
+    """See `store`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
-        builder.store(_round(builder, value), build_pointer(builder, base, offset, _VI16), align=2)
+        builder.store(build_round(builder, value), build_pointer(builder, base, offset, _VI16), align=2)
     else:
         builder.store(value, build_pointer(builder, base, offset, VF32), align=4)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load(typing_context: Any, base: Any, offset: Any) -> Any:
     """Elements offset .. offset+15 of fp32 or bf16 memory."""
 
@@ -295,7 +304,7 @@ def load(typing_context: Any, base: Any, offset: Any) -> Any:
     return f32x16(base, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_some(typing_context: Any, base: Any, offset: Any, count: Any) -> Any:
     """Like `load`, but only the first `count` lanes are read; the others are 0."""
 
@@ -310,7 +319,7 @@ def load_some(typing_context: Any, base: Any, offset: Any, count: Any) -> Any:
     return f32x16(base, types.intp, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store(typing_context: Any, base: Any, offset: Any, x: Any) -> Any:
     """Write 16 elements of fp32 or bf16 memory."""
 
@@ -321,13 +330,13 @@ def store(typing_context: Any, base: Any, offset: Any, x: Any) -> Any:
     return types.none(base, types.intp, f32x16), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) -> Any:
     """Like `store`, but only the first `count` lanes are written."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         bf16 = is_bf16(base)
-        value = _round(builder, values[2]) if bf16 else values[2]
+        value = build_round(builder, values[2]) if bf16 else values[2]
         pointer = build_pointer(builder, values[0], values[1], value.type)
         name = f"llvm.masked.store.{'v16i16' if bf16 else 'v16f32'}.p0"
         build_call(builder, name, ir.VoidType(), [value, pointer, ir.Constant(I32, 2), _lanes_below(builder, values[3])])
@@ -336,66 +345,7 @@ def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) 
     return types.none(base, types.intp, f32x16, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def as_kind(typing_context: Any, kind: Any, base: Any) -> Any:
-    """`base` as a pointer to what `kind` points to (fp32, or uint16 for bf16)."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[1], context.get_value_type(kind))
-
-    return kind(kind, base), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def numbers_per_word(typing_context: Any, kind: Any) -> Any:
-    """2 if `kind` points to bf16, 1 if to fp32."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return ir.Constant(I64, 2 if is_bf16(kind) else 1)
-
-    return types.int64(kind), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_pairs(typing_context: Any, words: Any, offset: Any, low: Any, high: Any) -> Any:
-    """Write 16 words, each a pair of bf16 numbers from the same lane of `low` and `high`."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        order = ir.Constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
-        pairs = builder.shuffle_vector(_round(builder, values[2]), _round(builder, values[3]), order)
-        builder.store(pairs, build_pointer(builder, *values[:2], pairs.type), align=4)
-        return context.get_dummy_value()
-
-    return types.none(words, types.intp, f32x16, f32x16), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def transpose(typing_context: Any, source: Any, stride: Any, target: Any, target_stride: Any) -> Any:
-    """Transpose a block of 16 x 16 words; rows are `stride` words apart."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        def place(pointer: int, row: int) -> Any:
-            return build_pointer(builder, values[pointer], builder.mul(values[pointer + 1], ir.Constant(I64, row)), VF32)
-
-        rows = [builder.load(place(0, row), align=4) for row in range(LANES)]
-        width = LANES // 2
-        while width:  # swap the off-diagonal halves of ever smaller blocks
-            low = [lane if not lane & width else lane - width + LANES for lane in range(LANES)]
-            high = [lane + width if not lane & width else lane + LANES for lane in range(LANES)]
-            for row in range(LANES):
-                if not row & width:
-                    a, b = rows[row], rows[row + width]
-                    rows[row] = builder.shuffle_vector(a, b, ir.Constant(VI32, low))
-                    rows[row + width] = builder.shuffle_vector(a, b, ir.Constant(VI32, high))
-            width //= 2
-        for row, value in enumerate(rows):
-            builder.store(value, place(2, row), align=4)
-        return context.get_dummy_value()
-
-    return types.none(source, types.intp, target, types.intp), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typing_context: Any, base: Any, offset: Any) -> Any:
     """Ask for the cache line of an element; a place outside of the array does no harm."""
 
@@ -409,7 +359,7 @@ def prefetch(typing_context: Any, base: Any, offset: Any) -> Any:
     return types.none(base, types.intp), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def next_task(typing_context: Any, counter: Any) -> Any:
     """The number in int64 memory, which is raised by 1 for whoever asks next; safe between threads."""
 

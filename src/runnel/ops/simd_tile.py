@@ -1,4 +1,7 @@
-"""One tile of a matrix product inside a numba kernel, in fp32 or in pairs of bf16 numbers; see `simd` for words and pointers."""
+"""Matrix products inside numba kernels, in fp32 or in pairs of bf16 numbers, and the layouts that they need.
+
+See `simd` for pointers and words. `kind` is any pointer whose type chooses: to float32, or to uint16 for bf16.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,70 @@ from runnel.ops.simd import (
     build_constant,
     build_fma,
     build_pointer,
+    build_round,
     build_splat,
+    f32x16,
     is_bf16,
 )
+
+
+@intrinsic
+def as_kind(typing_context: Any, kind: Any, base: Any) -> Any:
+    """`base` as a pointer to what `kind` points to (fp32, or uint16 for bf16)."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[1], context.get_value_type(kind))
+
+    return kind(kind, base), generate
+
+
+@intrinsic
+def numbers_per_word(typing_context: Any, kind: Any) -> Any:
+    """2 if `kind` points to bf16, 1 if to fp32."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return ir.Constant(I64, 2 if is_bf16(kind) else 1)
+
+    return types.int64(kind), generate
+
+
+@intrinsic
+def store_pairs(typing_context: Any, words: Any, offset: Any, low: Any, high: Any) -> Any:
+    """Write 16 words, each a pair of bf16 numbers from the same lane of `low` and `high`."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        order = ir.Constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
+        pairs = builder.shuffle_vector(build_round(builder, values[2]), build_round(builder, values[3]), order)
+        builder.store(pairs, build_pointer(builder, values[0], values[1], pairs.type), align=4)
+        return context.get_dummy_value()
+
+    return types.none(words, types.intp, f32x16, f32x16), generate
+
+
+@intrinsic
+def transpose(typing_context: Any, source: Any, stride: Any, target: Any, target_stride: Any) -> Any:
+    """Transpose a block of 16 x 16 words; rows are `stride` words apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def place(pointer: int, row: int) -> Any:
+            return build_pointer(builder, values[pointer], builder.mul(values[pointer + 1], ir.Constant(I64, row)), VF32)
+
+        rows = [builder.load(place(0, row), align=4) for row in range(LANES)]
+        width = LANES // 2
+        while width:  # swap the off-diagonal halves of ever smaller blocks
+            low = [lane if not lane & width else lane - width + LANES for lane in range(LANES)]
+            high = [lane + width if not lane & width else lane + LANES for lane in range(LANES)]
+            for row in range(LANES):
+                if not row & width:
+                    a, b = rows[row], rows[row + width]
+                    rows[row] = builder.shuffle_vector(a, b, ir.Constant(VI32, low))
+                    rows[row + width] = builder.shuffle_vector(a, b, ir.Constant(VI32, high))
+            width //= 2
+        for row, value in enumerate(rows):
+            builder.store(value, place(2, row), align=4)
+        return context.get_dummy_value()
+
+    return types.none(source, types.intp, target, types.intp), generate
 
 
 def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) -> Any:
@@ -48,7 +112,7 @@ def _row_starts(builder: Any, base: Any) -> list[list[Any]]:
     return [[build_pointer(builder, base, ir.Constant(I64, at), VF32) for at in row] for row in starts]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def tile_product(
     typing_context: Any,
     kind: Any,

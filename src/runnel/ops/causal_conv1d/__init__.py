@@ -21,7 +21,9 @@ def causal_conv1d(
     activation: str | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """y[t, c] = act(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c]); before a sequence's start, x comes from its state.
+    """y[t, c] = act(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c]).
+
+    Before a sequence's start, x comes from its state.
 
     Args:
         x: (T, C) fp64, fp32 or bf16; rows may be columns of a wider matrix (any row stride, not copied by the kernels).
@@ -40,7 +42,9 @@ def causal_conv1d(
         BackendUnavailable: the backend cannot run here.
     """
     if x.ndim != 2 or weight.ndim != 2 or weight.shape[1] < 1:
-        raise InputError(f"{_NAME}: x must be (T, C) and weight (C, w) with w >= 1, got {tuple(x.shape)} and {tuple(weight.shape)}")
+        raise InputError(
+            f"{_NAME}: x must be (T, C) and weight (C, w) with w >= 1, got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
     tokens, channels = x.shape
     expect(_NAME, "weight", weight, (channels, weight.shape[1]))
     if bias is not None:

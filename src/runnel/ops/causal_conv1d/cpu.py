@@ -35,8 +35,8 @@ class _Convolution(torch.autograd.Function):
         taps = weight.detach().t()
         with parallel():
             convolve(
-                line, row, float_array(taps), float_array(bias, channels), cu.numpy(), float_array(state, 0, channels, width - 1), silu,
-                as_array(y), as_array(end),
+                line, row, float_array(taps), float_array(bias, channels), cu.numpy(), float_array(state, 0, channels,
+                width - 1), silu, as_array(y), as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(x, weight, bias, cu, state)
         ctx.silu = silu
@@ -44,7 +44,7 @@ class _Convolution(torch.autograd.Function):
         return y, end
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
         x, weight, bias, cu, state = ctx.saved_tensors
         channels, width = weight.shape
@@ -54,8 +54,9 @@ class _Convolution(torch.autograd.Function):
         no_state = (0, channels, width - 1)
         with parallel():
             convolve_back(
-                line, row, dy_line, dy_row, float_array(weight.t()), float_array(bias, channels), cu.numpy(), float_array(state, *no_state),
-                float_array(dend, *no_state), ctx.silu, as_array(dx), as_array(dtaps), as_array(dbias), as_array(dstate),
+                line, row, dy_line, dy_row, float_array(weight.t()), float_array(bias, channels), cu.numpy(),
+                float_array(state, *no_state), float_array(dend, *no_state), ctx.silu, as_array(dx), as_array(dtaps),
+                as_array(dbias), as_array(dstate),
             )  # fmt: skip
         return (
             dx, dtaps.t().to(weight.dtype), None if bias is None else dbias.to(bias.dtype), None,

@@ -1,6 +1,6 @@
 """Causal depthwise convolution and SiLU of sixteen channels, for kernels that continue with the result in cache.
 
-    w  conv width
+w  conv width
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from runnel.ops import simd
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def conv_silu(
     typing_context: Any,
     source: Any,

@@ -19,14 +19,14 @@ TOKENS = 64  # tokens per block
 CHANNELS = 64  # channels per share of work: some vectors wide, and small enough that window and sums stay in the first cache
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _read_state(state: Any, s: int, channel: int, count: int, before: int, window: Any) -> None:
     for k in range(before):
         for c in range(count):
             window[k, c] = state[s, channel + c, k] if state.shape[0] > 0 else np.float32(0.0)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _read_block(x: Any, x_row: int, channel: int, count: int, t: int, size: int, before: int, window: Any) -> None:
     for j in range(size):
         at = (t + j) * x_row + channel
@@ -35,7 +35,7 @@ def _read_block(x: Any, x_row: int, channel: int, count: int, t: int, size: int,
             target[c] = load(source[c])
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _weigh(window: Any, taps: Any, bias: Any, j: int, count: int, out: Any) -> None:
     """out[c] = bias + sum over k of taps[k] * window[j + k], before the activation; taps (w, channels of the share)."""
     if taps.shape[0] == 4:  # every published model; one pass instead of four
@@ -55,7 +55,7 @@ def _weigh(window: Any, taps: Any, bias: Any, j: int, count: int, out: Any) -> N
             out[c] += taps[k, c] * window[j + k, c]
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def convolve(x: Any, x_row: int, taps: Any, bias: Any, cu: Any, state: Any, activate: bool, y: Any, end: Any) -> None:
     """Outputs and end states.
 
@@ -91,10 +91,10 @@ def convolve(x: Any, x_row: int, taps: Any, bias: Any, cu: Any, state: Any, acti
                     end[s, channel + c, k] = window[k, c]
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _spread_back(
-    dy: Any, dy_row: int, taps: Any, bias: Any, t: int, size: int, channel: int, count: int, activate: bool, window: Any, value: Any,
-    back: Any, dtaps: Any, dbias: Any,
+    dy: Any, dy_row: int, taps: Any, bias: Any, t: int, size: int, channel: int, count: int, activate: bool, window: Any,
+    value: Any, back: Any, dtaps: Any, dbias: Any,
 ) -> None:  # fmt: skip
     """Gradients of one block: of its window rows into `back`, of taps and bias into fp32 sums (all three are added to)."""
     for j in range(size):
@@ -115,8 +115,10 @@ def _spread_back(
                 dtaps[k, c] += value[c] * window[j + k, c]
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _write_back(back: Any, rows: int, first: int, start: int, s: int, channel: int, count: int, before: int, dx: Any, dstate: Any) -> None:
+@njit(**SERIAL)
+def _write_back(
+    back: Any, rows: int, first: int, start: int, s: int, channel: int, count: int, before: int, dx: Any, dstate: Any
+) -> None:
     """Rows 0.. of `back` belong to places first.. of a sequence, whose first w-1 places are its start state."""
     for r in range(rows):
         place = first + r
@@ -129,10 +131,10 @@ def _write_back(back: Any, rows: int, first: int, start: int, s: int, channel: i
                 target[c] = rounded_for(target, back[r, c])
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def convolve_back(
-    x: Any, x_row: int, dy: Any, dy_row: int, taps: Any, bias: Any, cu: Any, state: Any, dend: Any, activate: bool, dx: Any, dtaps: Any,
-    dbias: Any, dstate: Any,
+    x: Any, x_row: int, dy: Any, dy_row: int, taps: Any, bias: Any, cu: Any, state: Any, dend: Any, activate: bool, dx: Any,
+    dtaps: Any, dbias: Any, dstate: Any,
 ) -> None:  # fmt: skip
     """Gradients. Arguments as in `convolve`; dend: (S, C, w-1), or (0, ...) for zeros.
 
@@ -156,7 +158,22 @@ def convolve_back(
                 _read_block(x, x_row, channel, count, t, size, before, window)
                 back[before:] = np.float32(0.0)
                 sums[:] = np.float32(0.0)
-                _spread_back(dy, dy_row, own_taps, own_bias, t, size, channel, count, activate, window, value, back, sums[:width], sums[width])
+                _spread_back(
+                    dy,
+                    dy_row,
+                    own_taps,
+                    own_bias,
+                    t,
+                    size,
+                    channel,
+                    count,
+                    activate,
+                    window,
+                    value,
+                    back,
+                    sums[:width],
+                    sums[width],
+                )
                 for c in range(count):
                     dbias[channel + c] += sums[width, c]
                     for k in range(width):

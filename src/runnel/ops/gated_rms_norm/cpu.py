@@ -27,7 +27,7 @@ def gated_rms_norm_cpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups:
 
 
 # Inner loops run over slices with plain indices: numba guards an index of unknown sign, and such an address is no vector load.
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
     """v = y silu(z) for one group of one token; returns 1 / rms."""
     size = v.shape[0]
@@ -39,13 +39,13 @@ def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
     return np.float32(1.0) / np.sqrt(total / np.float32(size) + eps)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _group(line: Any, row: int, t: int, g: int, size: int) -> Any:
     """Group g of token t in flat rows."""
     return line[t * row + g * size : t * row + (g + 1) * size]
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, out: Any) -> None:
     """y, z: flat rows (T, C).   out: (T, C)."""
     tokens, channels = out.shape
@@ -60,7 +60,7 @@ def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, gr
                     target[c] = rounded_for(target, v[c] * scale * weights[c])
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _group_back(y: Any, z: Any, weight: Any, eps: Any, dout: Any, v: Any, dy: Any, dz: Any, dweight: Any) -> None:
     """Gradients of one group of one token; v: scratch; dweight is added to."""
     size = v.shape[0]
@@ -78,9 +78,10 @@ def _group_back(y: Any, z: Any, weight: Any, eps: Any, dout: Any, v: Any, dy: An
         dz[c] = rounded_for(dz, dv * load(y[c]) * silu_grad(gate))
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def _normalise_back(
-    y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, dout: Any, dout_row: int, dy: Any, dz: Any, dweight: Any
+    y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, dout: Any, dout_row: int, dy: Any, dz: Any,
+    dweight: Any,
 ) -> None:  # fmt: skip
     """y, z, dout: flat rows (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
     tokens, channels = dy.shape
@@ -92,8 +93,8 @@ def _normalise_back(
             for g in range(groups):
                 at, to = g * size, (g + 1) * size
                 _group_back(
-                    _group(y, y_row, t, g, size), _group(z, z_row, t, g, size), weight[at:to], eps, _group(dout, dout_row, t, g, size), v,
-                    dy[t, at:to], dz[t, at:to], dweight[share, at:to],
+                    _group(y, y_row, t, g, size), _group(z, z_row, t, g, size), weight[at:to], eps, _group(dout, dout_row, t,
+                    g, size), v, dy[t, at:to], dz[t, at:to], dweight[share, at:to],
                 )  # fmt: skip
 
 
@@ -109,7 +110,7 @@ class _GatedNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         y, z, weight = ctx.saved_tensors
         tokens, channels = y.shape
@@ -118,7 +119,7 @@ class _GatedNorm(torch.autograd.Function):
         (y_line, y_row), (z_line, z_row), (out_line, out_row) = flat_rows(y), flat_rows(z), flat_rows(dout)
         with parallel():
             _normalise_back(
-                y_line, y_row, z_line, z_row, float_array(weight), np.float32(ctx.eps), ctx.groups, out_line, out_row, as_array(dy),
-                as_array(dz), as_array(dweight),
+                y_line, y_row, z_line, z_row, float_array(weight), np.float32(ctx.eps), ctx.groups, out_line, out_row,
+                as_array(dy), as_array(dz), as_array(dweight),
             )  # fmt: skip
         return dy, dz, dweight.sum(0, dtype=torch.float64).to(weight.dtype), None, None

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.numba_math import PARALLEL, SERIAL
-from runnel.ops.selective_scan.lanes import silu, softplus
+from runnel.ops.selective_scan.lanes import silu, softplus, transpose
 from runnel.ops.selective_scan.tiles import advance, advance4
 from runnel.ops.simd import LANES, address, load, store
 
@@ -43,15 +43,14 @@ def conv_silu(
     for item in prange(S * ((G + group - 1) // group)):
         s, first = item % S, item // S * group * LANES
         last = min(G * LANES, first + group * LANES)
-        window = np.zeros((taps.shape[0] - 1 + _ROWS, last - first), np.float32)
-        if reads[s] >= 0:
+        window = np.empty((taps.shape[0] - 1 + _ROWS, last - first), np.float32)
+        for c in range(last - first):
             for j in range(taps.shape[0] - 1):
-                for c in range(last - first):
-                    window[j, c] = pool[reads[s], layer, first + c, j]
+                window[j, c] = pool[reads[s], layer, first + c, j] if reads[s] >= 0 else np.float32(0.0)
         _conv_item(projection, column + first, taps, bias, cu[s], cu[s + 1], window, out, first)
         if writes[s] >= 0:
-            for j in range(taps.shape[0] - 1):
-                for c in range(last - first):
+            for c in range(last - first):
+                for j in range(taps.shape[0] - 1):
                     pool[writes[s], layer, first + c, j] = window[j, c]
 
 
@@ -111,18 +110,27 @@ def gated_scan(
 
 @njit(**SERIAL)
 def _read_tiles(row: Any, first: Any, states: Any) -> None:
-    """Channels of `row` (Di, N) -> states (tiles, N, 16)."""
+    """Channels of `row` (Di, N) from tile `first` on -> states (tiles, N, 16)."""
+    N = states.shape[1]
+    whole = N - N % LANES
     for g in range(states.shape[0]):
-        for n in range(states.shape[1]):
+        for n in range(0, whole, LANES):
+            transpose(address(row), (first + g) * LANES * N + n, N, address(states), (g * N + n) * LANES, LANES)
+        for n in range(whole, N):
             for c in range(LANES):
                 states[g, n, c] = row[(first + g) * LANES + c, n]
 
 
 @njit(**SERIAL)
 def _write_tiles(states: Any, first: Any, row: Any) -> None:
+    """Inverse of `_read_tiles`."""
+    N = states.shape[1]
+    whole = N - N % LANES
     for g in range(states.shape[0]):
-        for c in range(LANES):
-            for n in range(states.shape[1]):
+        for n in range(0, whole, LANES):
+            transpose(address(states), (g * N + n) * LANES, LANES, address(row), (first + g) * LANES * N + n, N)
+        for n in range(whole, N):
+            for c in range(LANES):
                 row[(first + g) * LANES + c, n] = states[g, n, c]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
+from numba import njit, types
 from numba.extending import intrinsic, overload
 
 from runnel.ops.simd import LANES, f32x16
@@ -76,6 +76,32 @@ _e4, _e5 = _constant(0.009671513044619755), _constant(0.0013264726056424689)
 # atanh(s)/s as a polynomial in s*s on 0 <= s <= 1/3 (relative error 4.5e-9).
 _a1, _a2 = _constant(0.33333208142798165), _constant(0.20010763621044633)
 _a3, _a4 = _constant(0.1400090261599547), _constant(0.14005993499180242)
+
+
+@intrinsic
+def transpose(typing_context: Any, source: Any, at: Any, stride: Any, target: Any, target_at: Any, target_stride: Any) -> Any:
+    """Copy 16 rows of 16 fp32 numbers as columns. Pointers, the first element of each block, and the distance between rows."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def row(block: Any, index: int) -> Any:
+            pointer, first, distance = block
+            place = builder.add(first, builder.mul(distance, ir.Constant(distance.type, index)))
+            return builder.bitcast(builder.gep(pointer, [place]), _F32S.as_pointer())
+
+        rows = [builder.load(row(arguments[:3], i), align=4) for i in range(LANES)]
+        half = LANES // 2
+        while half:  # swap the two blocks off the diagonal, then do the same inside every block
+            low = [j if not j & half else LANES + j - half for j in range(LANES)]
+            high = [j + half if not j & half else LANES + j for j in range(LANES)]
+            for i in (i for i in range(LANES) if not i & half):
+                pair = rows[i], rows[i + half]
+                rows[i], rows[i + half] = (builder.shuffle_vector(*pair, ir.Constant(_I32S, mask)) for mask in (low, high))
+            half //= 2
+        for i, value in enumerate(rows):
+            builder.store(value, row(arguments[3:], i), align=4)
+        return context.get_dummy_value()
+
+    return types.none(source, types.intp, types.intp, target, types.intp, types.intp), generate
 
 
 @njit(inline="always")

@@ -45,7 +45,9 @@ def ssd(
     Source: Dao and Gu 2024 (arXiv 2405.21060), sections 2 and 6.
     """
     if x.ndim != 3 or B.ndim != 3 or B.shape[1] < 1 or x.shape[1] % B.shape[1]:
-        raise InputError(f"{_NAME}: x must be (T, H, P) and B (T, G, N) with H a multiple of G, got {tuple(x.shape)} and {tuple(B.shape)}")
+        raise InputError(
+            f"{_NAME}: x must be (T, H, P) and B (T, G, N) with H a multiple of G, got {tuple(x.shape)} and {tuple(B.shape)}"
+        )
     tokens, heads, size = x.shape
     expect(_NAME, "dt", dt, (tokens, heads))
     expect(_NAME, "A", A, (heads,))

@@ -24,7 +24,7 @@ from runnel.ops.numba_matmul import LANES, LOWER, ROWS, UPPER, multiply
 from runnel.ops.ssd.forward import decayed, read_steps
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _read_gradient(dy: Any, dy_row: int, dy_at: int, t: int, size: int, rows: int, P: int, out: Any) -> None:
     for j in range(size):
         at = (t + j) * dy_row + dy_at
@@ -35,7 +35,7 @@ def _read_gradient(dy: Any, dy_row: int, dy_at: int, t: int, size: int, rows: in
         out[j] = np.float32(0.0)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _scale_rows(source: Any, rows: int, from_log: Any, sign: Any, offset: Any, out: Any) -> None:
     """out[i] = exp(offset + sign * from_log[i]) * source[i]."""
     for i in range(rows):
@@ -44,11 +44,12 @@ def _scale_rows(source: Any, rows: int, from_log: Any, sign: Any, offset: Any, o
             out[i, p] = factor * source[i, p]
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _first_chunk_pass(
-    queries: Any, keys: Any, size: int, rows: int, P: int, log: Any, u: Any, gradient: Any, wide: Any, S: Any, keep: Any, dC: Any, dots: Any
+    queries: Any, keys: Any, size: int, rows: int, P: int, log: Any, u: Any, gradient: Any, wide: Any, S: Any, keep: Any,
+    dC: Any, dots: Any,
 ) -> None:  # fmt: skip
-    """dC from the entering state S (P padded, N padded), dots_i = dy_i . y'_i from it, and S past the chunk. Scales u and gradient."""
+    """dC and dots_i = dy_i . y'_i from the entering state S (P padded, N padded), and S past the chunk. Scales u, gradient."""
     columns, width = u.shape[1], keys.shape[1]
     zero, one, total = np.float32(0.0), np.float32(1.0), log[size - 1]
     _scale_rows(gradient, rows, log, one, zero, gradient)
@@ -71,10 +72,10 @@ def _first_chunk_pass(
     multiply(S, u, 1, columns, keys, columns, size, fast_exp(total))
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _second_chunk_pass(
-    queries: Any, keys: Any, pairs: Any, size: int, rows: int, P: int, N: int, log: Any, u: Any, gradient: Any, turned: Any, mix: Any,
-    weights: Any, scaled: Any, du: Any, Z: Any, Z_turned: Any, keep: Any, dB: Any, dC: Any, dots: Any,
+    queries: Any, keys: Any, pairs: Any, size: int, rows: int, P: int, N: int, log: Any, u: Any, gradient: Any, turned: Any,
+    mix: Any, weights: Any, scaled: Any, du: Any, Z: Any, Z_turned: Any, keep: Any, dB: Any, dC: Any, dots: Any,
 ) -> None:  # fmt: skip
     """du, dB and the rest of dC and of `dots`, and the gradient Z (also turned, N by P) in front of the chunk."""
     columns, width, chunk = u.shape[1], keys.shape[1], mix.shape[1]
@@ -104,9 +105,10 @@ def _second_chunk_pass(
     multiply(Z_turned, queries, 1, width, scaled, width, size, fast_exp(total))
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _write(
-    x: Any, x_row: int, dt: Any, h: int, A: Any, D: Any, t: int, size: int, gradient: Any, du: Any, dots: Any, r: float, dx: Any, ddt: Any
+    x: Any, x_row: int, dt: Any, h: int, A: Any, D: Any, t: int, size: int, gradient: Any, du: Any, dots: Any, r: float,
+    dx: Any, ddt: Any,
 ) -> tuple[float, float, float]:  # fmt: skip
     """dx and ddt of one chunk; returns r at its first token, and what it adds to dA and dD."""
     P = dx.shape[2]
@@ -128,7 +130,7 @@ def _write(
     return r, dA, dD
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _start(source: Any, s: int, h: int, out: Any) -> None:
     """out (P padded, N padded) = source[s, h], or zeros if `source` has no rows."""
     out[:] = np.float32(0.0)
@@ -138,11 +140,11 @@ def _start(source: Any, s: int, h: int, out: Any) -> None:
                 out[p, n] = source[s, h, p, n]
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def scan(
-    x: Any, x_row: int, dy: Any, dy_row: int, dt: Any, A: Any, D: Any, queries: Any, keys: Any, pairs: Any, starts: Any, sizes: Any,
-    of_sequence: Any, share_heads: Any, share_first: Any, share_order: Any, splits: int, state: Any, dend: Any, dx: Any, ddt: Any,
-    dB: Any, dC: Any, dstate: Any, dA: Any, dD: Any,
+    x: Any, x_row: int, dy: Any, dy_row: int, dt: Any, A: Any, D: Any, queries: Any, keys: Any, pairs: Any, starts: Any,
+    sizes: Any, of_sequence: Any, share_heads: Any, share_first: Any, share_order: Any, splits: int, state: Any, dend: Any,
+    dx: Any, ddt: Any, dB: Any, dC: Any, dstate: Any, dA: Any, dD: Any,
 ) -> None:  # fmt: skip
     """Gradients of every sequence and head.
 
@@ -165,9 +167,17 @@ def scan(
         rows_of_p = np.zeros((4, chunk, columns), np.float32)
         u, gradient, scaled, du = rows_of_p[0], rows_of_p[1], rows_of_p[2], rows_of_p[3]
         turned, wide = np.zeros((columns, chunk), np.float32), np.zeros((chunk, width), np.float32)
-        mix, weights, log = np.zeros((chunk, chunk), np.float32), np.zeros((chunk, chunk), np.float32), np.zeros(chunk, np.float32)
+        mix, weights, log = (
+            np.zeros((chunk, chunk), np.float32),
+            np.zeros((chunk, chunk), np.float32),
+            np.zeros(chunk, np.float32),
+        )
         dots = np.zeros((most_chunks, chunk), np.float32)
-        S, Z, Z_turned = np.zeros((columns, width), np.float32), np.zeros((columns, width), np.float32), np.zeros((width, columns), np.float32)
+        S, Z, Z_turned = (
+            np.zeros((columns, width), np.float32),
+            np.zeros((columns, width), np.float32),
+            np.zeros((width, columns), np.float32),
+        )
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
             first, last = of_sequence[s], of_sequence[s + 1]
@@ -180,7 +190,21 @@ def scan(
                     rows = -(-size // ROWS) * ROWS
                     read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
                     _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
-                    _first_chunk_pass(queries[k, g], keys[k, g], size, rows, P, log, u, gradient, wide, S, keep, dC[split, k, g], dots[k - first])
+                    _first_chunk_pass(
+                        queries[k, g],
+                        keys[k, g],
+                        size,
+                        rows,
+                        P,
+                        log,
+                        u,
+                        gradient,
+                        wide,
+                        S,
+                        keep,
+                        dC[split, k, g],
+                        dots[k - first],
+                    )
                 _start(dend, s, h, Z)
                 r = 0.0
                 for p in range(P):
@@ -193,8 +217,8 @@ def scan(
                     read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
                     _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
                     _second_chunk_pass(
-                        queries[k, g], keys[k, g], pairs[k, g], size, rows, P, N, log, u, gradient, turned, mix, weights, scaled, du, Z,
-                        Z_turned, keep, dB[split, k, g], dC[split, k, g], dots[k - first],
+                        queries[k, g], keys[k, g], pairs[k, g], size, rows, P, N, log, u, gradient, turned, mix, weights,
+                        scaled, du, Z, Z_turned, keep, dB[split, k, g], dC[split, k, g], dots[k - first],
                     )  # fmt: skip
                     r, more_A, more_D = _write(x, x_row, dt, h, A[h], D[h], t, size, gradient, du, dots[k - first], r, dx, ddt)
                     dA[share, h] += more_A

@@ -46,15 +46,15 @@ class _SSD(torch.autograd.Function):
             keys, queries, pairs = _spread(B, C, grid)
             kernels_forward.scan(
                 line, row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, grid.start, grid.size,
-                grid.of_sequence, shares.heads, shares.first, shares.order, float_array(state, 0, heads, size, width), as_array(y),
-                as_array(end),
+                grid.of_sequence, shares.heads, shares.first, shares.order, float_array(state, 0, heads, size, width),
+                as_array(y), as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
         ctx.set_materialize_grads(False)
         return y, end
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
         x, dt, A, B, C, D, cu, state = ctx.saved_tensors
         heads, size, (groups, width) = x.shape[1], x.shape[2], B.shape[1:]
@@ -71,8 +71,8 @@ class _SSD(torch.autograd.Function):
         with parallel():
             keys, queries, pairs = _spread(B, C, grid)
             kernels_backward.scan(
-                line, row, dy_line, dy_row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, grid.start,
-                grid.size, grid.of_sequence, shares.heads, shares.first, shares.order, shares.splits,
+                line, row, dy_line, dy_row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs,
+                grid.start, grid.size, grid.of_sequence, shares.heads, shares.first, shares.order, shares.splits,
                 float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), as_array(dx), as_array(ddt),
                 parts[0], parts[1], as_array(dstate), sums[0], sums[1],
             )  # fmt: skip

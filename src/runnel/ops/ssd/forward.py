@@ -2,7 +2,8 @@
 
 T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
 With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the state that enters it:
-    y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j       S' = exp(c_Q) S + sum of exp(c_Q - c_j) u_j B_j^T
+    y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j
+    S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T                      (the state that leaves it)
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, load, rounded_for
 from runnel.ops.numba_matmul import LANES, LOWER, ROWS, multiply
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def read_steps(x: Any, x_row: int, x_at: int, dt: Any, h: int, A: Any, t: int, size: int, rows: int, P: int, u: Any, log: Any) -> None:
+@njit(**SERIAL)
+def read_steps(
+    x: Any, x_row: int, x_at: int, dt: Any, h: int, A: Any, t: int, size: int, rows: int, P: int, u: Any, log: Any
+) -> None:
     """u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
     total = np.float32(0.0)
     for j in range(size):
@@ -33,7 +36,7 @@ def read_steps(x: Any, x_row: int, x_at: int, dt: Any, h: int, A: Any, t: int, s
         u[j] = np.float32(0.0)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def decayed(pairs: Any, log: Any, rows: int, out: Any) -> None:
     """out[i, j] = exp(log_i - log_j) * pairs[i, j] where j <= i, else 0 (also where the exponential would overflow)."""
     for i in range(rows):
@@ -42,8 +45,10 @@ def decayed(pairs: Any, log: Any, rows: int, out: Any) -> None:
             out[i, j] = factor * pairs[i, j] if j <= i else np.float32(0.0)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _chunk(queries: Any, keys: Any, pairs: Any, size: int, rows: int, N: int, log: Any, u: Any, mix: Any, out: Any, state: Any) -> None:
+@njit(**SERIAL)
+def _chunk(
+    queries: Any, keys: Any, pairs: Any, size: int, rows: int, N: int, log: Any, u: Any, mix: Any, out: Any, state: Any
+) -> None:
     """y of one chunk into `out` (without D) and the state (N padded, P padded) past it. Overwrites u."""
     columns = u.shape[1]
     width = keys.shape[1]
@@ -62,7 +67,7 @@ def _chunk(queries: Any, keys: Any, pairs: Any, size: int, rows: int, N: int, lo
     multiply(state, keys, 1, width, u, width, size, fast_exp(total))
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def scan(
     x: Any, x_row: int, dt: Any, A: Any, D: Any, queries: Any, keys: Any, pairs: Any, starts: Any, sizes: Any, of_sequence: Any,
     share_heads: Any, share_first: Any, share_order: Any, state: Any, y: Any, end: Any,

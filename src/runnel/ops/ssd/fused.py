@@ -18,159 +18,55 @@ division by the gated norm's root mean square is left to `add_rms_norm`, which i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit, prange
-from numpy.typing import NDArray
 
-from runnel.ops.causal_conv1d.fused import conv_silu
 from runnel.ops.numba_math import PARALLEL, SERIAL, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
     TILE_ROWS,
     address,
-    as_kind,
     exp,
-    fma,
-    keep,
     load,
     load_some,
     mul,
     next_task,
     number,
-    numbers_per_word,
-    prefetch,
     shift,
-    silu,
     splat,
     store,
-    store_pairs,
     store_some,
     sub,
-    total,
-    transpose,
 )
-from runnel.ops.simd_tile import tile_product
-
-CHUNK = 64
-_ZERO = np.float32(0.0)
-
-
-class Shape(NamedTuple):
-    """Sizes of a block, and the clamp of its time steps."""
-
-    heads: int
-    head_size: int
-    groups: int
-    state_size: int
-    dt_min: float
-    dt_max: float
-
-    @property
-    def inner(self) -> int:
-        return self.heads * self.head_size
-
-
-class Weights(NamedTuple):
-    """fp32 weights of one block."""
-
-    conv: NDArray[np.float32]  # (w+1, H Pp + 2 G Np): taps, then the bias; every head and group padded with zeros
-    dt_bias: NDArray[np.float32]  # (H,)
-    A: NDArray[np.float32]  # (H,), negative
-    D: NDArray[np.float32]  # (H,)
-    norm: NDArray[np.float32]  # (Di,)
-
-
-class Plan(NamedTuple):
-    """How a step's sequences are cut into chunks."""
-
-    cu_seqlens: NDArray[np.int64]  # (S+1,)
-    read_rows: NDArray[np.int64]  # (S,), -1: start from zero
-    write_rows: NDArray[np.int64]  # (S,), -1: the end state is not wanted
-    first_chunk: NDArray[np.int64]  # (S+1,)
-    sequence: NDArray[np.int64]  # (C,) which sequence a chunk belongs to
-    start: NDArray[np.int64]  # (C,) its first token
-    row: NDArray[np.int64]  # (C+1,) its first row in the buffers, a multiple of 16
-
-
-class Buffers(NamedTuple):
-    """Memory that the two kernels share; rows are those of `Plan.row`."""
-
-    b_words: NDArray[np.float32]  # (rows / numbers per word * G * Np,)
-    c_words: NDArray[np.float32]  # (rows * G * Np / numbers per word,)
-    products: NDArray[np.float32]  # (rows * G * Q,): C B^T in panels of TILE_COLUMNS
-    dt: NDArray[np.float32]  # (H * rows,)
-    sums: NDArray[np.float32]  # (H * rows,): c
-    scratch: NDArray[np.float32]  # (workers, scratch_size)
-    tasks: NDArray[np.int64]  # (2,) the next free task of each kernel; zeroed by the caller
-
-
-# In the functions below arrays are pointers; `kind` is the pointer to the projections, whose type chooses bf16 or fp32.
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _padded(size: int, unit: int) -> int:
-    return (size + unit - 1) // unit * unit
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _history(source: Any, stride: int, width: int, padded: int, before: int, back: int, old: Any, known: bool, out: Any) -> None:
-    """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width, back), or zeros."""
-    for k in range(back):
-        if before + k >= back:
-            for c in range(0, padded, LANES):
-                store(out, k * padded + c, load_some(source, (k - back) * stride + c, width - c))
-        else:
-            for c in range(padded):
-                out[k * padded + c] = old[c * back + before + k] if known and c < width else _ZERO
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _convolve(source: Any, stride: int, width: int, padded: int, tokens: int, past: Any, w: Any, w_stride: int, taps: Any, out: Any) -> None:
-    """conv + SiLU of `width` channels into rows of `padded` numbers. `past`: (w-1, padded) from `_history`, and memory behind it."""
-    stage = shift(past, (len(taps) - 1) * padded)
-    for c in range(0, padded, LANES):
-        if width - c >= LANES:
-            conv_silu(shift(source, c), stride, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), padded, tokens, taps)
-        else:
-            for t in range(tokens):
-                store(stage, t * LANES, load_some(source, t * stride + c, width - c))
-            conv_silu(stage, LANES, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), padded, tokens, taps)
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _pack(kind: Any, source: Any, stride: int, rows: int, factors: Any, words: Any, width: int) -> None:
-    """Rows of `source` times their factors as words for a tile product: for bf16, two rows become one row of pairs."""
-    step = numbers_per_word(kind)
-    for r in range(0, rows, step):
-        first, second = r * stride, (r + 1) * stride
-        target = r // step * width
-        for c in range(0, width, LANES):
-            low = mul(load(source, first + c), splat(factors[r]))
-            if step == 1:
-                store(words, target + c, low)
-            elif r + 1 < rows:
-                store_pairs(words, target + c, low, mul(load(source, second + c), splat(factors[r + 1])))
-            else:
-                store_pairs(words, target + c, low, splat(_ZERO))
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _fill(out: Any, count: int, value: Any) -> None:
-    for i in range(count):
-        out[i] = value
-
+from runnel.ops.simd_tile import as_kind, numbers_per_word, tile_product, transpose
+from runnel.ops.ssd.fused_parts import (
+    ZERO,
+    convolve,
+    fill,
+    gate,
+    history,
+    keep_inputs,
+    load_state,
+    mix,
+    pack,
+    prefetch_rows,
+    store_state,
+)
+from runnel.ops.ssd.fused_plan import CHUNK, round_up
 
 # ---- what the heads of a group share -----------------------------------------------------------------------------------
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _time_steps(source: Any, stride: int, tokens: int, bias: Any, A: Any, heads: int, low: Any, high: Any, rows: int, dt: Any, sums: Any) -> None:
+@njit(**SERIAL)
+def _time_steps(
+    source: Any, stride: int, tokens: int, bias: Any, A: Any, heads: int, low: Any, high: Any, rows: int, dt: Any, sums: Any
+) -> None:
     """dt = clamp(softplus(source + bias)) and the running sum of dt A, for all heads of one chunk, `rows` apart."""
     for h in range(heads):
-        running = _ZERO
+        running = ZERO
         for t in range(tokens):
             step = min(max(softplus(number(source, t * stride + h) + bias[h]), low), high)
             running += step * A[h]
@@ -178,7 +74,7 @@ def _time_steps(source: Any, stride: int, tokens: int, bias: Any, A: Any, heads:
             sums[h * rows + t] = running
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _score(kind: Any, b: Any, c: Any, tokens: int, rows: int, padded: int, panel: Any, out: Any) -> None:
     """C B^T of one chunk, below the diagonal of tiles, in panels of TILE_COLUMNS columns. b, c: (rows, padded) of `kind`."""
     step = numbers_per_word(kind)
@@ -190,14 +86,18 @@ def _score(kind: Any, b: Any, c: Any, tokens: int, rows: int, padded: int, panel
             for k in range(0, depth, LANES):
                 transpose(shift(b_words, (j + jj) * depth + k), depth, shift(panel, k * TILE_COLUMNS + jj), TILE_COLUMNS)
         for i in range(j, tokens, TILE_ROWS):
-            tile_product(kind, shift(out, j * rows + i * TILE_COLUMNS), panel, -1, shift(c_words, i * depth), depth, 1, panel, depth)
+            tile_product(
+                kind, shift(out, j * rows + i * TILE_COLUMNS), panel, -1, shift(c_words, i * depth), depth, 1, panel, depth
+            )
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _prepare_group(source: Any, stride: int, layer: int, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any, chunk: int, g: int, scratch: Any) -> None:
+@njit(**SERIAL)
+def _prepare_group(
+    source: Any, stride: int, layer: int, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any, chunk: int, g: int, scratch: Any
+) -> None:
     """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the chunk's first token."""
     heads, groups, n, back = s.heads, s.groups, s.state_size, len(taps) - 1
-    padded, step = _padded(n, 2 * LANES), numbers_per_word(source)
+    padded, step = round_up(n, 2 * LANES), numbers_per_word(source)
     row, rows, sequence = p.row[chunk], p.row[chunk + 1] - p.row[chunk], p.sequence[chunk]
     before = p.start[chunk] - p.cu_seqlens[sequence]
     tokens = min(p.cu_seqlens[sequence + 1] - p.start[chunk], CHUNK)
@@ -206,26 +106,26 @@ def _prepare_group(source: Any, stride: int, layer: int, pool: Any, s: Any, taps
     natural = shift(scratch, CHUNK * padded)  # B; C goes straight to the buffers
     ones = shift(scratch, 2 * CHUNK * padded)
     rest = shift(ones, CHUNK)
-    _fill(ones, CHUNK, np.float32(1.0))
+    fill(ones, CHUNK, np.float32(1.0))
     c_words = shift(address(b.c_words), (row * groups + g * rows) * padded // step)
     for part in range(2):  # B, then C
         column = heads * s.head_size + (part * groups + g) * n
         state = shift(address(pool), ((max(read, 0) * pool.shape[1] + layer) * pool.shape[2] + column) * back)
         first = shift(source, heads * s.head_size + column)
-        _history(first, stride, n, padded, before, back, state, read >= 0, rest)
-        weights = shift(address(w.conv), heads * _padded(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded)
-        _convolve(first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth)
+        history(first, stride, n, padded, before, back, state, read >= 0, rest)
+        weights = shift(address(w.conv), heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded)
+        convolve(first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth)
         target = as_kind(source, natural if part == 0 else c_words)
         for i in range(0, tokens * padded, LANES):
             store(target, i, load(smooth, i))
         if part == 0:
             b_words = shift(address(b.b_words), (row * groups + g * rows) * padded // step)
-            _pack(source, smooth, padded, tokens, ones, b_words, padded)
+            pack(source, smooth, padded, tokens, ones, b_words, padded)
     products = shift(address(b.products), (row * groups + g * rows) * CHUNK)
     _score(source, as_kind(source, natural), as_kind(source, c_words), tokens, rows, padded, rest, products)
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def prepare_chunks(projected: Any, layer: int, conv_pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any) -> None:
     """Fill `b` with what `scan_heads` needs of B, C and dt. Call it inside `numba_math.parallel()`.
 
@@ -255,103 +155,37 @@ def prepare_chunks(projected: Any, layer: int, conv_pool: Any, s: Any, taps: Any
                 )  # fmt: skip
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _prefetch(base: Any, stride: int, tokens: int, width: int) -> None:
-    line = 16 * numbers_per_word(base)  # numbers in 64 bytes
-    for t in range(tokens):
-        for c in range(0, width + line - 1, line):
-            prefetch(base, t * stride + min(c, width - 1))
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
+@njit(**SERIAL)
 def _prefetch_chunk(projected: Any, gated: Any, s: Any, p: Any, sequence: int, h: int, before: int) -> None:
     """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor does not foresee."""
     begin, stride, inner, at = p.cu_seqlens[sequence] + before, projected.shape[1], gated.shape[1], h * s.head_size
     tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
-    _prefetch(shift(address(projected), begin * stride + at), stride, tokens, s.head_size)
-    _prefetch(shift(address(projected), begin * stride + inner + at), stride, tokens, s.head_size)
-    _prefetch(shift(address(gated), begin * inner + at), inner, tokens, s.head_size)
+    prefetch_rows(shift(address(projected), begin * stride + at), stride, tokens, s.head_size)
+    prefetch_rows(shift(address(projected), begin * stride + inner + at), stride, tokens, s.head_size)
+    prefetch_rows(shift(address(gated), begin * inner + at), inner, tokens, s.head_size)
 
 
 # ---- one head of one sequence ------------------------------------------------------------------------------------------
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _load_state(pool: Any, size: int, n: int, n_padded: int, panels: int, out: Any) -> None:
-    """(P, N) of the pool -> panels (Np, TILE_COLUMNS) with P across the columns; padding is zero."""
-    if size < panels * TILE_COLUMNS or n < n_padded:
-        _fill(out, panels * TILE_COLUMNS * n_padded, _ZERO)
-    for i in range(0, size, LANES):
-        panel = shift(out, i // TILE_COLUMNS * TILE_COLUMNS * n_padded + i % TILE_COLUMNS)
-        for k in range(0, n, LANES):
-            if size - i >= LANES and n - k >= LANES:
-                transpose(shift(pool, i * n + k), n, shift(panel, k * TILE_COLUMNS), TILE_COLUMNS)
-            else:
-                for ii in range(min(LANES, size - i)):
-                    for kk in range(k, min(k + LANES, n)):
-                        panel[kk * TILE_COLUMNS + ii] = pool[(i + ii) * n + kk]
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _store_state(state: Any, size: int, n: int, n_padded: int, out: Any) -> None:
-    """Inverse of `_load_state`."""
-    for i in range(0, size, LANES):
-        panel = shift(state, i // TILE_COLUMNS * TILE_COLUMNS * n_padded + i % TILE_COLUMNS)
-        for k in range(0, n, LANES):
-            if size - i >= LANES and n - k >= LANES:
-                transpose(shift(panel, k * TILE_COLUMNS), TILE_COLUMNS, shift(out, i * n + k), n)
-            else:
-                for ii in range(min(LANES, size - i)):
-                    for kk in range(k, min(k + LANES, n)):
-                        out[(i + ii) * n + kk] = panel[kk * TILE_COLUMNS + ii]
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _keep_inputs(source: Any, stride: int, width: int, length: int, back: int, old: Any, known: bool, out: Any) -> None:
-    """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may be the same memory."""
-    for c in range(width):
-        for k in range(back):
-            t = length - back + k
-            if t >= 0:
-                out[c * back + k] = number(source, t * stride + c)
-            else:
-                out[c * back + k] = old[c * back + k + length] if known else _ZERO
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _mix(out: Any, products: Any, sums: Any, dt: Any, tokens: int, rows: int) -> None:
-    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to the next multiple of 16; rows of CHUNK."""
-    for i in range(tokens):
-        own = splat(sums[i])
-        for j in range(0, i + 1, LANES):
-            v = mul(exp(sub(own, load(sums, j))), load(dt, j))
-            v = mul(v, load(products, j // TILE_COLUMNS * TILE_COLUMNS * rows + i * TILE_COLUMNS + j % TILE_COLUMNS))
-            store(out, i * CHUNK + j, keep(v, i - j + 1) if i - j < LANES else v)
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _gate(z: Any, stride: int, y: Any, x: Any, x_stride: int, D: Any, weight: Any, tokens: int, size: int, out: Any, out_stride: int, squares: Any, heads: int) -> None:
-    """out = (y + D x) silu(z) * weight, and the sums of squares before the weight."""
-    skip = splat(D)
-    for t in range(tokens):
-        sums = splat(_ZERO)
-        for c in range(0, size, LANES):
-            v = load(y, c // TILE_COLUMNS * TILE_COLUMNS * CHUNK + t * TILE_COLUMNS + c % TILE_COLUMNS)
-            v = fma(skip, load(x, t * x_stride + c), v)
-            if size - c >= LANES:
-                v = mul(v, silu(load(z, t * stride + c)))
-                store(out, t * out_stride + c, mul(v, load(weight, c)))
-            else:
-                v = mul(v, silu(load_some(z, t * stride + c, size - c)))
-                store_some(out, t * out_stride + c, mul(v, load_some(weight, c, size - c)), size - c)
-            sums = fma(v, v, sums)
-        squares[t * heads] = total(sums)
-
-
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _scan_chunk(kind: Any, chunk: int, h: int, tokens: int, known: bool, wanted: bool, s: Any, p: Any, b: Any, x: Any, state: Any, y: Any, memory: Any) -> None:
+@njit(**SERIAL)
+def _scan_chunk(
+    kind: Any,
+    chunk: int,
+    h: int,
+    tokens: int,
+    known: bool,
+    wanted: bool,
+    s: Any,
+    p: Any,
+    b: Any,
+    x: Any,
+    state: Any,
+    y: Any,
+    memory: Any,
+) -> None:
     """y of one chunk from x (tokens, Pp) and the state's panels; the state advances if `wanted`. `known`: it is not zero."""
-    step, n, width = numbers_per_word(kind), _padded(s.state_size, 2 * LANES), _padded(s.head_size, TILE_COLUMNS)
+    step, n, width = numbers_per_word(kind), round_up(s.state_size, 2 * LANES), round_up(s.head_size, TILE_COLUMNS)
     row, rows = p.row[chunk], p.row[chunk + 1] - p.row[chunk]
     place = row * s.groups + h // (s.heads // s.groups) * rows
     b_words, c_words = shift(address(b.b_words), place * n // step), shift(address(b.c_words), place * n // step)
@@ -361,15 +195,15 @@ def _scan_chunk(kind: Any, chunk: int, h: int, tokens: int, known: bool, wanted:
     ones = shift(carried, CHUNK)
     words = shift(ones, CHUNK + n)
     state_words = shift(words, CHUNK * TILE_COLUMNS)
-    _mix(as_kind(kind, mixed), shift(address(b.products), place * CHUNK), sums, dt, tokens, rows)
+    mix(as_kind(kind, mixed), shift(address(b.products), place * CHUNK), sums, dt, tokens, rows)
     for t in range(0, tokens, LANES):
         store(grown, t, exp(load(sums, t)))
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
     for column in range(0, width, TILE_COLUMNS):
         y_panel, state_panel = shift(y, column * CHUNK), shift(state, column * n)
-        _pack(kind, shift(x, column), width, tokens, ones, words, TILE_COLUMNS)
+        pack(kind, shift(x, column), width, tokens, ones, words, TILE_COLUMNS)
         if known and step == 2:
-            _pack(kind, state_panel, TILE_COLUMNS, n, ones, state_words, TILE_COLUMNS)
+            pack(kind, state_panel, TILE_COLUMNS, n, ones, state_words, TILE_COLUMNS)
         right = state_words if step == 2 else state_panel
         for i in range(0, tokens, TILE_ROWS):
             out = shift(y_panel, i * TILE_COLUMNS)
@@ -379,15 +213,17 @@ def _scan_chunk(kind: Any, chunk: int, h: int, tokens: int, known: bool, wanted:
             left = shift(mixed, i * CHUNK // step)
             tile_product(kind, out, shift(grown, i), 1 if known else -1, left, CHUNK // step, 1, words, depth)
         if wanted:
-            _pack(kind, shift(x, column), width, tokens, carried, words, TILE_COLUMNS)
+            pack(kind, shift(x, column), width, tokens, carried, words, TILE_COLUMNS)
             depth = (tokens + step - 1) // step
             for k in range(0, n, TILE_ROWS):
                 out, decay = shift(state_panel, k * TILE_COLUMNS), shift(grown, tokens - 1)
                 tile_product(kind, out, decay, 0 if known else -1, shift(b_words, k), 1, n, words, depth)
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _keep_conv(source: Any, stride: int, layer: int, pool: Any, s: Any, back: int, length: int, h: int, read: int, write: int) -> None:
+@njit(**SERIAL)
+def _keep_conv(
+    source: Any, stride: int, layer: int, pool: Any, s: Any, back: int, length: int, h: int, read: int, write: int
+) -> None:
     """Write the conv state of one head's channels, and of its group's if it is the group's first head."""
     per_group = s.heads // s.groups
     old = shift(address(pool), (max(read, 0) * pool.shape[1] + layer) * pool.shape[2] * back)
@@ -395,31 +231,46 @@ def _keep_conv(source: Any, stride: int, layer: int, pool: Any, s: Any, back: in
     inner, size, n = s.heads * s.head_size, s.head_size, s.state_size
     first = shift(source, inner)
     c = h * size
-    _keep_inputs(shift(first, c), stride, size, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
+    keep_inputs(shift(first, c), stride, size, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
     if h % per_group == 0:
         for part in range(2):
             c = inner + (part * s.groups + h // per_group) * n
-            _keep_inputs(shift(first, c), stride, n, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
+            keep_inputs(shift(first, c), stride, n, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
 
 
-@njit(**SERIAL)  # type: ignore[untyped-decorator]
-def _scan_head(projected: Any, gated: Any, squares: Any, layer: int, conv_pool: Any, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any, task: int, upcoming: int, memory: Any) -> None:
+@njit(**SERIAL)
+def _scan_head(
+    projected: Any,
+    gated: Any,
+    squares: Any,
+    layer: int,
+    conv_pool: Any,
+    pool: Any,
+    s: Any,
+    taps: Any,
+    w: Any,
+    p: Any,
+    b: Any,
+    task: int,
+    upcoming: int,
+    memory: Any,
+) -> None:
     sequence, h = task // s.heads, task % s.heads
     size, n, back, stride = s.head_size, s.state_size, len(taps) - 1, projected.shape[1]
-    width, n_padded, inner = _padded(size, TILE_COLUMNS), _padded(n, 2 * LANES), s.heads * size
+    width, n_padded, inner = round_up(size, TILE_COLUMNS), round_up(n, 2 * LANES), s.heads * size
     begin, length = p.cu_seqlens[sequence], p.cu_seqlens[sequence + 1] - p.cu_seqlens[sequence]
     read, write = p.read_rows[sequence], p.write_rows[sequence]
     head = size * n
     old = shift(address(pool), ((max(read, 0) * pool.shape[1] + layer) * s.heads + h) * head)
     inputs = shift(address(conv_pool), ((max(read, 0) * pool.shape[1] + layer) * conv_pool.shape[2] + h * size) * back)
     source = shift(address(projected), begin * stride)
-    _fill(shift(memory, CHUNK * CHUNK + 2 * CHUNK), CHUNK + n_padded, np.float32(1.0))
+    fill(shift(memory, CHUNK * CHUNK + 2 * CHUNK), CHUNK + n_padded, np.float32(1.0))
     x = shift(memory, CHUNK * CHUNK + 3 * CHUNK + n_padded + CHUNK * TILE_COLUMNS + n_padded * TILE_COLUMNS)
     y = shift(x, CHUNK * width)
     state = shift(y, CHUNK * width)
     rest = shift(state, width * n_padded)
     if read >= 0:
-        _load_state(old, size, n, n_padded, width // TILE_COLUMNS, state)
+        load_state(old, size, n, n_padded, width // TILE_COLUMNS, state)
     known = read >= 0
     for chunk in range(p.first_chunk[sequence], p.first_chunk[sequence + 1]):
         before = p.start[chunk] - begin
@@ -431,10 +282,10 @@ def _scan_head(projected: Any, gated: Any, squares: Any, layer: int, conv_pool: 
         elif upcoming < (p.cu_seqlens.shape[0] - 1) * s.heads:
             _prefetch_chunk(projected, gated, s, p, upcoming // s.heads, upcoming % s.heads, 0)
         out = shift(address(gated), p.start[chunk] * inner + h * size)
-        _history(own, stride, size, width, before, back, inputs, read >= 0, rest)
-        _convolve(own, stride, size, width, tokens, rest, shift(address(w.conv), h * width), w.conv.shape[1], taps, x)
+        history(own, stride, size, width, before, back, inputs, read >= 0, rest)
+        convolve(own, stride, size, width, tokens, rest, shift(address(w.conv), h * width), w.conv.shape[1], taps, x)
         _scan_chunk(source, chunk, h, tokens, known, write >= 0 or before + tokens < length, s, p, b, x, state, y, memory)
-        _gate(
+        gate(
             shift(here, h * size), stride, y, x, width, w.D[h], shift(address(w.norm), h * size), tokens, size,
             out, inner, shift(address(squares), p.start[chunk] * s.heads + h), s.heads,
         )  # fmt: skip
@@ -442,18 +293,20 @@ def _scan_head(projected: Any, gated: Any, squares: Any, layer: int, conv_pool: 
     if write >= 0:
         new = shift(address(pool), ((write * pool.shape[1] + layer) * s.heads + h) * head)
         if not known:
-            _fill(new, head, _ZERO)
+            fill(new, head, ZERO)
         elif length or read != write:
-            _store_state(state, size, n, n_padded, new)
+            store_state(state, size, n, n_padded, new)
         _keep_conv(source, stride, layer, conv_pool, s, back, length, h, read, write)
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
-def scan_heads(projected: Any, gated: Any, squares: Any, layer: int, conv_pool: Any, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any) -> None:
+@njit(**PARALLEL)
+def scan_heads(
+    projected: Any, gated: Any, squares: Any, layer: int, conv_pool: Any, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any
+) -> None:
     """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside `numba_math.parallel()`.
 
     Args:
-        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input but for the division by its rms.
+        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input but for its rms.
         squares: (T, H) fp32, filled with the sums of squares of y silu(z) over each head.
         conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are updated.
     """
@@ -467,60 +320,17 @@ def scan_heads(projected: Any, gated: Any, squares: Any, layer: int, conv_pool: 
             task = upcoming
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def normalize_groups(gated: Any, squares: Any, groups: int, eps: float) -> None:
     """Divide each group of channels of `gated` (T, Di) by its root mean square, in place. One group needs no such pass."""
     tokens, inner, heads = gated.shape[0], gated.shape[1], squares.shape[1]
     for t in prange(tokens):
         row = shift(address(gated), t * inner)
         for g in range(groups):
-            sums = _ZERO
+            sums = ZERO
             for h in range(g * heads // groups, (g + 1) * heads // groups):
                 sums += squares[t, h]
             factor = splat(np.float32(1.0) / np.sqrt(sums / np.float32(inner // groups) + np.float32(eps)))
             end = (g + 1) * inner // groups
             for c in range(g * inner // groups, end, LANES):
                 store_some(row, c, mul(load_some(row, c, end - c), factor), end - c)
-
-
-def pad_conv(weight: NDArray[np.float32], bias: NDArray[np.float32], s: Shape) -> NDArray[np.float32]:
-    """`Weights.conv` of weight (Cd, w) and bias (Cd,)."""
-    width, n, inner = _up(s.head_size, TILE_COLUMNS), _up(s.state_size, 2 * LANES), s.heads * s.head_size
-    rows = np.concatenate([weight.T, bias[None]])
-    out = np.zeros((rows.shape[0], s.heads * width + 2 * s.groups * n), np.float32)
-    out[:, : s.heads * width].reshape(-1, s.heads, width)[..., : s.head_size] = rows[:, :inner].reshape(-1, s.heads, s.head_size)
-    shared = rows[:, inner:].reshape(-1, 2 * s.groups, s.state_size)
-    out[:, s.heads * width :].reshape(-1, 2 * s.groups, n)[..., : s.state_size] = shared
-    return out
-
-
-def allocate(s: Shape, conv_width: int, rows: int, per_word: int, workers: int) -> Buffers:
-    """Buffers for plans of up to `rows` rows."""
-    words = rows * s.groups * _up(s.state_size, 2 * LANES) // per_word
-    sizes = (words, words, rows * s.groups * CHUNK, s.heads * rows, s.heads * rows)
-    arrays = [np.zeros(size, np.float32) for size in sizes]  # zeros, so that padding never starts as NaN
-    return Buffers(*arrays, np.zeros((workers, scratch_size(s, conv_width)), np.float32), np.zeros(2, np.int64))
-
-
-def scratch_size(s: Shape, conv_width: int) -> int:
-    """fp32 numbers of scratch that one worker needs."""
-    width, n, back = _up(s.head_size, TILE_COLUMNS), _up(s.state_size, 2 * LANES), conv_width - 1
-    prepare = 2 * CHUNK * n + CHUNK + max(back * n + CHUNK * LANES, n * TILE_COLUMNS)
-    scan = CHUNK * CHUNK + 3 * CHUNK + n + (CHUNK + n) * TILE_COLUMNS + 2 * CHUNK * width + width * n + back * width + CHUNK * LANES
-    return _up(max(prepare, scan), 16) + 16
-
-
-def _up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
-
-
-def plan_chunks(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> Plan:
-    """Cut sequences into chunks."""
-    lengths = np.diff(cu_seqlens)
-    counts = -(-lengths // CHUNK)
-    first = np.concatenate([[0], np.cumsum(counts)])
-    sequence = np.repeat(np.arange(lengths.size), counts)
-    offset = (np.arange(first[-1]) - first[sequence]) * CHUNK
-    rows = -(-np.minimum(lengths[sequence] - offset, CHUNK) // LANES) * LANES
-    row = np.concatenate([[0], np.cumsum(rows)])
-    return Plan(cu_seqlens, read_rows, write_rows, first, sequence, cu_seqlens[sequence] + offset, row)

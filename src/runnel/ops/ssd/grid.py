@@ -64,8 +64,10 @@ class Shares:
         return Shares(splits, np.array(ranges), np.concatenate([[0], np.cumsum(counts)]), np.array(order, np.int64))
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
-def spread(B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width: int, keys: Any, queries: Any, pairs: Any) -> None:
+@njit(**PARALLEL)
+def spread(
+    B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width: int, keys: Any, queries: Any, pairs: Any
+) -> None:
     """Put B and C on the chunk grid in fp32, and all products of a chunk's queries and keys.
 
     Args:
@@ -91,7 +93,7 @@ def spread(B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width:
             multiply(pairs[k, g], queries[k, g], padded_width, 1, turned, rows, width, np.float32(0.0))
 
 
-@njit(**PARALLEL)  # type: ignore[untyped-decorator]
+@njit(**PARALLEL)
 def gather(parts: Any, start: Any, size: Any, heads_per_split: int, heads_per_group: int, out: Any) -> None:
     """Add up what the ranges of heads gave to each group and take it off the grid. Overwrites parts.
 
