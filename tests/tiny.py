@@ -7,7 +7,6 @@ import string
 from pathlib import Path
 
 import torch
-from runnel.text.templates import Template
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 from torch import nn
@@ -15,6 +14,7 @@ from torch import nn
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.models.base import Model
 from runnel.models.heads import EndScore, EndVector, MatchScore, MeanVector, TokenFeatures
+from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 TEMPLATES = {

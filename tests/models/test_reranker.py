@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runnel.text.templates import Template
 from tiny import tiny_model
 
 from runnel import Document, Reranker
 from runnel.errors import CheckpointError, InputError, StateError
+from runnel.text.templates import Template
 
 DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]
 QUERY = "does the river run to the sea"

@@ -131,7 +131,9 @@ def _build(config: Config, stored: Mapping[str, Stored], dtype: torch.dtype, dev
 class _NoRandomNumbers(TorchFunctionMode):
     """Skips random initialisation: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
 
-    _RANDOM = frozenset({Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.uniform_, torch.nn.init.normal_})
+    _RANDOM = frozenset(
+        {Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.uniform_, torch.nn.init.normal_}
+    )
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

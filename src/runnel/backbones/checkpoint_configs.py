@@ -38,7 +38,7 @@ def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> Co
     Raises:
         CheckpointError: unknown architecture, unknown or missing keys, or values that make no model.
     """
-    classes = {"mamba1": Mamba1Config, "mamba2": Mamba2Config}
+    classes: dict[str, type[Mamba1Config] | type[Mamba2Config]] = {"mamba1": Mamba1Config, "mamba2": Mamba2Config}
     if architecture not in classes:
         raise CheckpointError(f"{where}: unknown architecture {architecture!r}; this version of runnel has {', '.join(classes)}")
     try:

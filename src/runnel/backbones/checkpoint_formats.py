@@ -85,7 +85,8 @@ def recognise(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     architecture = _architecture(backbone, where)
     try:
         if "dim" in config:  # before model_type: these files say "mamba" whatever they hold
-            layout, declared, parsed = "Mistral's own", "mamba2", from_native(config, backbone, where)
+            parsed: Config = from_native(config, backbone, where)
+            layout, declared = "Mistral's own", "mamba2"
         elif config.get("model_type") in ("mamba", "mamba2") and "hidden_size" in config:
             layout = "transformers"
             declared = {"mamba": "mamba1", "mamba2": "mamba2"}[config["model_type"]]
