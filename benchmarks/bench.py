@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import torch
-from systems import SYSTEMS, configs, random_backbone
+from systems import SYSTEMS, random_backbone, transformers_model
 
 DOCS = Path(__file__).parents[1] / "docs"
 LENGTHS = (512, 2048, 8192, 32768)
@@ -57,24 +57,9 @@ class Worker:
 
 def agreement(shape: str) -> tuple[float, float]:
     """(largest fp32 difference, smallest bf16 cosine) of the fused path against transformers, same weights, 300 tokens."""
-    import transformers as hf
-
-    fast32, fast16 = random_backbone(shape, "float32"), random_backbone(shape)
-    c = configs(shape)
-    common = {
-        "vocab_size": c.vocab_size,
-        "hidden_size": c.hidden_size,
-        "num_hidden_layers": c.num_layers,
-        "state_size": c.state_size,
-    }
-    if shape == "mamba1-130m":
-        model = hf.MambaModel(hf.MambaConfig(**common)).eval()
-    else:
-        model = hf.Mamba2Model(
-            hf.Mamba2Config(**common, num_heads=c.num_heads, n_groups=c.groups, pad_token_id=0, bos_token_id=0, eos_token_id=0)
-        ).eval()
+    fast32, fast16, model = random_backbone(shape, "float32"), random_backbone(shape), transformers_model(shape)
     model.load_state_dict(fast32.state_dict())
-    ids = torch.randint(0, c.vocab_size, (300,), generator=torch.Generator().manual_seed(2))
+    ids = torch.randint(0, 30000, (300,), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
         expected = model(ids[None], use_cache=False).last_hidden_state[0]
         difference = float((fast32(ids)[0] - expected).abs().max())

@@ -69,8 +69,8 @@ def linear_layers(shape: str) -> Run:
     return run
 
 
-def transformers(shape: str) -> Run:
-    """The transformers library's class of the same shape, fp32 (its CPU path is slower in bf16)."""
+def transformers_model(shape: str) -> torch.nn.Module:
+    """The transformers library's class of the same shape, fp32, random weights; parameter names are the same as ours."""
     import transformers as hf
 
     c = configs(shape)
@@ -80,21 +80,15 @@ def transformers(shape: str) -> Run:
         "num_hidden_layers": c.num_layers,
         "state_size": c.state_size,
     }
-    if isinstance(c, Mamba2Config):
-        model = hf.Mamba2Model(
-            hf.Mamba2Config(
-                **common,
-                num_heads=c.num_heads,
-                head_dim=c.head_size,
-                n_groups=c.groups,
-                pad_token_id=0,
-                bos_token_id=0,
-                eos_token_id=0,
-            )
-        )
-    else:
-        model = hf.MambaModel(hf.MambaConfig(**common))
-    model.eval()
+    if isinstance(c, Mamba1Config):
+        return hf.MambaModel(hf.MambaConfig(**common)).eval()
+    heads = {"num_heads": c.num_heads, "head_dim": c.head_size, "n_groups": c.groups}
+    return hf.Mamba2Model(hf.Mamba2Config(**common, **heads, pad_token_id=0, bos_token_id=0, eos_token_id=0)).eval()
+
+
+def transformers(shape: str) -> Run:
+    """Theirs, in fp32: its CPU path is slower in bf16."""
+    model = transformers_model(shape)
 
     def run(ids: torch.Tensor, batch: int) -> None:
         with torch.inference_mode():

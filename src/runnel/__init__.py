@@ -5,6 +5,8 @@ The public names are `__all__`. They are imported on first use, so that `import 
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,6 +52,12 @@ __all__ = [
     "Template",
     "load_backbone",
 ]
+
+
+# Threads that reach the end of a parallel region spin for milliseconds by default, waiting for the others. Beside any other
+# busy process that made a short text 17 times slower. The library reads this once, when torch is first imported.
+if "torch" not in sys.modules:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def __getattr__(name: str) -> object:

@@ -41,7 +41,7 @@ class VectorTask:
         taught, figures = distillation_loss(model.vectors(ids, cu_seqlens), target)
         drawn = [self.pairs[i] for i in rng.integers(len(self.pairs), size=_PAIRS)]
         contrastive, count = contrastive_loss(model, drawn, rng)
-        return 2 * taught + 0.2 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
+        return 4 * taught + 0.2 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
 
 
 def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed: int, threads: int) -> Pocket:

@@ -54,6 +54,5 @@ def init_embedding(embedding: nn.Embedding) -> None:
 
 def init_out_proj(layer: nn.Linear, num_layers: int) -> None:
     """Kaiming-uniform divided by sqrt(L), so that the residual stream does not grow with depth."""
-    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))
-    with torch.no_grad():
-        layer.weight /= math.sqrt(num_layers)
+    bound = (layer.in_features * num_layers) ** -0.5
+    nn.init.uniform_(layer.weight, -bound, bound)
