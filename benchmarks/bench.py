@@ -71,6 +71,17 @@ def agreement(shape: str) -> tuple[float, float]:
     return difference, cosine
 
 
+def too_slow(samples: dict[tuple[str, int], list[dict[str, float]]], name: str, length: int, *, first: bool) -> bool:
+    """Whether a cell is left out: it would take longer than `SLOW_S`, or took a quarter of that in the first round."""
+    if not first:
+        return (name, length) not in samples or samples[name, length][0]["seconds"] > SLOW_S / 4
+    known = max((m for n, m in samples if n == name and m < length), default=None)
+    if known is None:
+        return False
+    growth = 2 if name.startswith("BERT") else 1  # of the time with the length
+    return samples[name, known][0]["seconds"] * (length / known) ** growth > SLOW_S
+
+
 def measure(names: list[str], lengths: tuple[int, ...], rounds: int) -> dict[str, dict[int, Cell]]:
     """Interleaved rounds over all systems and lengths."""
     workers = {name: Worker(name) for name in names}
@@ -79,13 +90,8 @@ def measure(names: list[str], lengths: tuple[int, ...], rounds: int) -> dict[str
         for turn in range(rounds):
             for length in lengths:
                 for name, worker in workers.items():
-                    before = [v for (n, m), v in samples.items() if n == name and m < length]
-                    rate = before[-1][-1]["seconds"] * length if before else 0.0
-                    known = max((m for (n, m) in samples if n == name and m < length), default=length)
-                    if rate / known > SLOW_S and (name, length) not in samples:
+                    if too_slow(samples, name, length, first=turn == 0):
                         continue
-                    if turn and samples[name, length][0]["seconds"] > SLOW_S / 4:
-                        continue  # slow cells are run once
                     sample = worker.run(length)
                     samples.setdefault((name, length), []).append(sample)
                     sys.stderr.write(f"round {turn + 1}: {name}, {length} tokens: {length / sample['seconds']:.0f} tokens/s\n")
