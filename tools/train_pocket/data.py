@@ -20,17 +20,18 @@ import zstandard
 
 # Evidence sets: permissive or share-alike (Apache-2.0, MIT, CC BY, CC BY-SA, public domain).
 EVIDENCE = (
-    "covidqa", "evidence_inference", "cuad", "qmsum", "doc2dial", "fairytaleqa", "2wiki_long", "2wiki_distractor", "hotpotqa_long",
-    "hotpotqa_distractor", "musique_long", "musique_distractor", "squad_xquad_en", "qed_paragraphs", "clapnq_passages",
+    "covidqa", "evidence_inference", "cuad", "qmsum", "doc2dial", "fairytaleqa", "2wiki_long", "2wiki_distractor",
+    "hotpotqa_long", "hotpotqa_distractor", "musique_long", "musique_distractor", "squad_xquad_en", "qed_paragraphs",
+    "clapnq_passages",
 )  # fmt: skip
 PAPERS = ("pmc_title2body", "pubmedqa")  # retrieval sets with a title or question per paper
 RAW = ("gov_reports", "state_of_the_union", "inaugural", "world_factbook", "novels100", "eltec")
 
 # Distillation texts drawn per source, in parts of the whole. Technical prose weighs most; novels least.
 SHARES = {
-    "pmc_title2body": 24, "evidence_inference": 16, "pubmedqa": 2, "covidqa": 3, "wikipedia": 26, "cuad": 9, "qmsum": 6, "doc2dial": 2,
-    "fairytaleqa": 4, "gov_reports": 6, "state_of_the_union": 4, "inaugural": 2, "world_factbook": 7, "novels100": 6, "eltec": 6,
-    "questions": 17, "pairs": 7,
+    "pmc_title2body": 24, "evidence_inference": 16, "pubmedqa": 2, "covidqa": 3, "wikipedia": 26, "cuad": 9, "qmsum": 6,
+    "doc2dial": 2, "fairytaleqa": 4, "gov_reports": 6, "state_of_the_union": 4, "inaugural": 2, "world_factbook": 7,
+    "novels100": 6, "eltec": 6, "questions": 17, "pairs": 7,
 }  # fmt: skip
 WIKIPEDIA = ("2wiki_long", "hotpotqa_long", "musique_long", "squad_xquad_en", "qed_paragraphs", "clapnq_passages")
 _BREAK = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n\s*\n")
@@ -117,7 +118,9 @@ def _windows(texts: list[str], wanted: int, rng: random.Random, width: int = 600
 
 def questions(data: Path) -> list[str]:
     """Every question and title of the training sets, once."""
-    found = {r["question"].split("Details:")[-1][:400] for name in EVIDENCE for r in evidence(data, name) if not held_back(r["doc_id"])}
+    found = {
+        r["question"].split("Details:")[-1][:400] for name in EVIDENCE for r in evidence(data, name) if not held_back(r["doc_id"])
+    }
     found |= {title for name in PAPERS for title, _ in paper_pairs(data, name)}
     return sorted(found)
 
@@ -142,7 +145,9 @@ def _sources(data: Path, rng: random.Random) -> dict[str, Callable[[int], list[s
         return rng.sample(found, min(wanted, len(found)))
 
     sources: dict[str, Callable[[int], list[str]]] = {name: papers(name) for name in PAPERS}
-    sources |= {name: evidence_set(name) for name in ("evidence_inference", "covidqa", "cuad", "qmsum", "doc2dial", "fairytaleqa")}
+    sources |= {
+        name: evidence_set(name) for name in ("evidence_inference", "covidqa", "cuad", "qmsum", "doc2dial", "fairytaleqa")
+    }
     sources |= {name: raw(name) for name in RAW}
     return sources | {"wikipedia": evidence_set(*WIKIPEDIA), "questions": asked, "pairs": sentences}
 

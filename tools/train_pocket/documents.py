@@ -50,6 +50,8 @@ class Question:
 
 @dataclass(frozen=True)
 class EvidenceSet:
+    """Documents, their texts, and the questions about them."""
+
     name: str
     documents: list[Reading]
     texts: list[str]
@@ -68,14 +70,16 @@ def _overlapping(spans: NDArray[np.int64], start: int, end: int) -> tuple[int, i
 
 
 def _spans(record: dict[str, Any], narrow: bool) -> list[list[int]]:
-    """Evidence spans; `narrow`: the answer's sentence where the set gives one (fairytaleqa), and nothing where it could but does not."""
+    """Evidence spans; `narrow`: the answer's sentence in a set that marks it (fairytaleqa), and nothing where it is missing."""
     if narrow and "evidence_sentence" in record:
         given = record["evidence_sentence"] or []
         return [given] if given and isinstance(given[0], int) else list(given)
     return list(record["evidence"])
 
 
-def load_evidence(data: Path, name: str, tokenizer: Tokenizer, *, measure: bool, seed: int = 0, cache: Path | None = None) -> EvidenceSet:
+def load_evidence(
+    data: Path, name: str, tokenizer: Tokenizer, *, measure: bool, seed: int = 0, cache: Path | None = None
+) -> EvidenceSet:
     """The training part of a set, or with `measure` its held-back documents; `cache` keeps the result."""
     target = cache / f"{name}-{'held' if measure else 'train'}.pkl" if cache else None
     if target and target.exists():
@@ -107,7 +111,9 @@ def load_evidence(data: Path, name: str, tokenizer: Tokenizer, *, measure: bool,
                 found.questions.append(Question(record["id"], record["question"], ids, len(found.documents), overlaps))
         found.documents.append(reading)
         found.texts.append(text)
-    log.info("%s: %d documents, %d questions%s", name, len(found.documents), len(found.questions), " held back" if measure else "")
+    log.info(
+        "%s: %d documents, %d questions%s", name, len(found.documents), len(found.questions), " held back" if measure else ""
+    )
     if target:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:

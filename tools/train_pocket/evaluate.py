@@ -70,11 +70,14 @@ def vector_ndcg(encode: Encode, one: RetrievalSet) -> float:
 
 
 def bm25_ndcg(one: RetrievalSet) -> float:
+    """Mean nDCG@10 of BM25 over the whole set."""
     index = Bm25(one.documents)
     return float(np.mean([ndcg(index.top(q, 10), g) for q, g in zip(one.queries, one.grades, strict=True)]))
 
 
-def reranked_ndcg(score: Callable[[str, list[str]], NDArray[np.float32]], one: RetrievalSet, depth: int = 50, queries: int = 100) -> float:
+def reranked_ndcg(
+    score: Callable[[str, list[str]], NDArray[np.float32]], one: RetrievalSet, depth: int = 50, queries: int = 100
+) -> float:
     """nDCG@10 after reranking the BM25 top `depth` of the first `queries` queries."""
     index = Bm25(one.documents)
     values = []

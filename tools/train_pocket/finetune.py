@@ -1,4 +1,4 @@
-"""Stage 2: the three heads on one trunk. Every step has sentences in it, beside vectors and reranking in turns."""
+"""Stage 2: the three heads on one trunk. Every step has sentences in it, beside two of vectors for one of reranking."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from tools.train_pocket.tasks import RerankTask, SentenceTask, TeacherLists, con
 
 log = logging.getLogger(__name__)
 RATES = {"matrices": 1.2e-3, "embeddings": 1.5e-4, "heads": 3e-3, "other": 8e-4}
-STEPS = 500
+STEPS = 1150
 _PAIRS = 8  # (query, passage, hard negative) triples in a batch of vectors
 
 
 class VectorTask:
     """Distillation on groups of neighbouring texts, with InfoNCE on pairs."""
 
-    def __init__(self, lists: TeacherLists, texts: TeacherTexts, pairs: list[Pair], seed: int, seeds: int = 6, neighbours: int = 7) -> None:
+    def __init__(
+        self, lists: TeacherLists, texts: TeacherTexts, pairs: list[Pair], seed: int, seeds: int = 6, neighbours: int = 7
+    ) -> None:
         self.lists, self.texts, self.pairs, self.seed, self.seeds, self.neighbours = lists, texts, pairs, seed, seeds, neighbours
 
     def loss(self, model: Pocket, step: int) -> tuple[Tensor, int, dict[str, float]]:
@@ -41,7 +43,7 @@ class VectorTask:
         taught, figures = distillation_loss(model.vectors(ids, cu_seqlens), target)
         drawn = [self.pairs[i] for i in rng.integers(len(self.pairs), size=_PAIRS)]
         contrastive, count = contrastive_loss(model, drawn, rng)
-        return 4 * taught + 0.2 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
+        return 6 * taught + 0.2 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
 
 
 def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed: int, threads: int) -> Pocket:
@@ -56,7 +58,8 @@ def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed
     model = Pocket()
     model.load_state_dict(torch.load(start)["model"])
     sentences = SentenceTask(sets, model.tokens.idf.numpy().copy(), seed)
-    others = (VectorTask(lists, texts, pairs, seed), RerankTask(pairs, lists, seed))
+    vectors, rerank = VectorTask(lists, texts, pairs, seed), RerankTask(pairs, lists, seed)
+    others = (vectors, rerank, vectors)
     run = Run(model, RATES, steps, out / "stage2", warm=0.05)
-    run.train(lambda step: [partial(sentences.loss, model, step), partial(others[step % 2].loss, model, step)], threads)
+    run.train(lambda step: [partial(sentences.loss, model, step), partial(others[step % 3].loss, model, step)], threads)
     return model

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 _WORD = re.compile(r"[a-z0-9]+")
 _STOP = frozenset(
-    "a an and are as at be been but by can could did do does for from had has have he her his how i if in into is it its me my no not of on "
-    "or our she should so such than that the their them then there these they this those to was we were what when where which who whom "
-    "whose why will with would you your".split()
+    "a an and are as at be been but by can could did do does for from had has have he her his how i if in into is "
+    "it its me my no not of on or our she should so such than that the their them then there these they this those "
+    "to was we were what when where which who whom whose why will with would you your".split()
 )
 
 

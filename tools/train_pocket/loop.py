@@ -49,7 +49,9 @@ def schedule(done: float, warm: float, floor: float) -> float:
 class Run:
     """A training run of `steps` steps. `batch(step)` must depend on the step alone, so that a resumed run is the same run."""
 
-    def __init__(self, model: Pocket, rates: dict[str, float], steps: int, folder: Path, *, warm: float = 0.03, floor: float = 0.02) -> None:
+    def __init__(
+        self, model: Pocket, rates: dict[str, float], steps: int, folder: Path, *, warm: float = 0.03, floor: float = 0.02
+    ) -> None:
         self.model, self.steps, self.folder, self.warm, self.floor = model, steps, folder, warm, floor
         self.optimisers = optimiser(model, rates)
         self.step = 0
@@ -134,4 +136,3 @@ class _Averages:
 
     def __str__(self) -> str:
         return ", ".join(f"{k} {v:.3f}" for k, v in self.values.items())
-

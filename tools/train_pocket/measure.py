@@ -23,7 +23,9 @@ _RERANKED_QUERIES = 25
 _RERANK_TOKENS = 300
 
 
-def measure(data: Path, out: Path, teacher_folder: Path, folder: Path, parts: tuple[str, ...] = ("vectors", "sentences", "rerank")) -> None:
+def measure(
+    data: Path, out: Path, teacher_folder: Path, folder: Path, parts: tuple[str, ...] = ("vectors", "sentences", "rerank")
+) -> None:
     """Measure the model in `folder` and write `out`/figures.json; parts that are there already are kept."""
     target = out / "figures.json"
     figures: dict[str, Any] = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
@@ -85,4 +87,8 @@ def _rerank(data: Path, out: Path, teacher_folder: Path, folder: Path) -> dict[s
     return found
 
 
-_PARTS: dict[str, Callable[[Path, Path, Path, Path], dict[str, Any]]] = {"vectors": _vectors, "sentences": _sentences, "rerank": _rerank}
+_PARTS: dict[str, Callable[[Path, Path, Path, Path], dict[str, Any]]] = {
+    "vectors": _vectors,
+    "sentences": _sentences,
+    "rerank": _rerank,
+}

@@ -19,8 +19,8 @@ from tools.train_pocket.student import Ids
 log = logging.getLogger(__name__)
 # Sets whose questions have their answer in one document only, so that another document's passage is a true negative.
 PAIRED = (
-    "covidqa", "evidence_inference", "doc2dial", "fairytaleqa", "squad_xquad_en", "qed_paragraphs", "clapnq_passages", "2wiki_distractor",
-    "hotpotqa_distractor", "musique_distractor",
+    "covidqa", "evidence_inference", "doc2dial", "fairytaleqa", "squad_xquad_en", "qed_paragraphs", "clapnq_passages",
+    "2wiki_distractor", "hotpotqa_distractor", "musique_distractor",
 )  # fmt: skip
 PASSAGE_TOKENS = 120
 NEGATIVES = 7
@@ -79,7 +79,9 @@ def _paper_pairs(data: Path, name: str, tokenizer: Tokenizer, rng: random.Random
     found = paper_pairs(data, name)
     texts = [text[:1600] for _, text in found]
     index = Bm25(texts)
-    rows = [np.asarray(e.ids[: int(1.5 * PASSAGE_TOKENS)], np.int32) for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    rows = [
+        np.asarray(e.ids[: int(1.5 * PASSAGE_TOKENS)], np.int32) for e in tokenizer.encode_batch(texts, add_special_tokens=False)
+    ]
     pairs = []
     for number, (title, _) in enumerate(found):
         mined = [int(n) for n in index.top(title, _MINED_FROM) if n != number]

@@ -21,8 +21,8 @@ from tools.train_pocket.lexical import Bm25
 
 log = logging.getLogger(__name__)
 LONG = (
-    "covidqa", "evidence_inference", "cuad", "qmsum", "doc2dial", "fairytaleqa", "2wiki_long", "2wiki_distractor", "hotpotqa_long",
-    "hotpotqa_distractor", "musique_long", "musique_distractor", "squad_xquad_en",
+    "covidqa", "evidence_inference", "cuad", "qmsum", "doc2dial", "fairytaleqa", "2wiki_long", "2wiki_distractor",
+    "hotpotqa_long", "hotpotqa_distractor", "musique_long", "musique_distractor", "squad_xquad_en",
 )  # fmt: skip
 DEPTH = 10
 Score = Callable[[str, str], NDArray[np.float32]]  # (question, document) -> score of each sentence
@@ -41,6 +41,7 @@ def chosen_questions(found: EvidenceSet, most: int) -> list[Question]:
 
 
 def recall(question: Question, scores: NDArray[np.float32], depth: int = DEPTH) -> float:
+    """Share of the question's evidence spans that one of the `depth` best sentences overlaps."""
     best = np.argsort(-scores, kind="stable")[:depth]
     return float(np.mean([((best >= a) & (best < b)).any() for a, b in question.evidence]))
 
@@ -51,6 +52,7 @@ def measure(found: EvidenceSet, questions: list[Question], score: Score) -> floa
 
 
 def sentence_texts(found: EvidenceSet, document: int) -> list[str]:
+    """The sentences of a document."""
     text = found.texts[document]
     return [text[a:b] for a, b in found.documents[document].spans]
 
@@ -79,12 +81,15 @@ def teacher_recall(found: EvidenceSet, questions: list[Question], encode: Callab
 
 
 def held_back_sets(data: Path, teacher: Path, cache: Path, most: int) -> list[tuple[EvidenceSet, list[Question]]]:
+    """Every set with its held-back documents, and at most `most` questions of each."""
     tokenizer = Tokenizer.load(teacher)
     sets = [load_evidence(data, name, tokenizer, measure=True, cache=cache) for name in LONG]
     return [(found, chosen_questions(found, most)) for found in sets if found.questions]
 
 
-def baseline_recall(data: Path, out: Path, teacher: Path, most: int, encode: Callable[[list[str]], NDArray[np.float16]]) -> dict[str, dict[str, float]]:
+def baseline_recall(
+    data: Path, out: Path, teacher: Path, most: int, encode: Callable[[list[str]], NDArray[np.float16]]
+) -> dict[str, dict[str, float]]:
     """{"bm25": {set: recall}, "teacher": {...}}, measured once and kept in `out`."""
     target = out / f"baseline_recall_{most}.json"
     if not target.exists():

@@ -1,6 +1,6 @@
 """`pocket` as trained here: the Mamba-2 backbone, the token features and the three heads, and sums over packed tokens.
 
-    T  tokens in the packed batch   S  sequences   n  segments (texts, queries or sentences)   D  width   V  vocabulary
+T  tokens in the packed batch   S  sequences   n  segments (texts, queries or sentences)   D  width   V  vocabulary
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Ids = NDArray[np.int32]
 
 
 def config() -> Mamba2Config:
+    """The backbone's shape."""
     return Mamba2Config(vocab_size=VOCABULARY, hidden_size=WIDTH, num_layers=LAYERS, state_size=STATE)
 
 
@@ -54,9 +55,9 @@ class Pocket(nn.Module):
     def means(self, hidden: Tensor, ids: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
         """Weighted means (n, D) of hidden vectors over the token ranges [starts, ends), which must not overlap."""
         weight = self.tokens.log_weight[ids].exp()
-        owner = torch.full((ids.numel() + 1,), 0, dtype=torch.int64)
         lengths = ends - starts
-        positions = torch.repeat_interleave(starts - F.pad(lengths.cumsum(0), (1, 0))[:-1], lengths) + torch.arange(int(lengths.sum()))
+        shift = starts - F.pad(lengths.cumsum(0), (1, 0))[:-1]
+        positions = torch.repeat_interleave(shift, lengths) + torch.arange(int(lengths.sum()))
         owner = torch.repeat_interleave(torch.arange(len(starts)), lengths)
         chosen = weight[positions]
         sums = torch.zeros(len(starts), hidden.shape[1]).index_add(0, owner, hidden[positions] * chosen[:, None])
@@ -70,7 +71,9 @@ def initialise(model: Pocket, teacher: Path, texts: Iterable[Ids]) -> None:
     weights = load_file(teacher / "model.safetensors")
     part = {k.split("embeddings.", 1)[1]: v.float() for k, v in weights.items() if "embeddings." in k}
     typical = part["position_embeddings.weight"][:64].mean(0) + part["token_type_embeddings.weight"][0]
-    table = F.layer_norm(part["word_embeddings.weight"] + typical, (WIDTH,), part["LayerNorm.weight"], part["LayerNorm.bias"], 1e-12)
+    table = F.layer_norm(
+        part["word_embeddings.weight"] + typical, (WIDTH,), part["LayerNorm.weight"], part["LayerNorm.bias"], 1e-12
+    )
     counts, containing, total = np.zeros(VOCABULARY), np.zeros(VOCABULARY), 0
     for ids in texts:
         counts += np.bincount(ids, minlength=VOCABULARY)

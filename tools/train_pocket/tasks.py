@@ -1,6 +1,6 @@
 """Batches and losses of the three jobs. Every batch depends on its step alone.
 
-    T  tokens   n  sentences or pairs of the batch   K  kinds of mark
+T  tokens   n  sentences or pairs of the batch   K  kinds of mark
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def pair_scores(model: Pocket, queries: Sequence[Ids], documents: Sequence[Ids])
     hidden = model.hidden(ids, cu_seqlens, torch.from_numpy(np.concatenate(marks)))
     starts = cu_seqlens[:-1] + 1
     middle = starts + torch.tensor([len(d) + 1 for d in documents])
-    means = model.means(hidden, ids, torch.stack([starts, middle], 1).flatten(), torch.stack([middle, cu_seqlens[1:]], 1).flatten())
+    means = model.means(
+        hidden, ids, torch.stack([starts, middle], 1).flatten(), torch.stack([middle, cu_seqlens[1:]], 1).flatten()
+    )
     document_mean, query_mean = means[0::2], means[1::2]
     scores: Tensor = model.reranker(query_mean, hidden[cu_seqlens[1:] - 1], document_mean, torch.tensor(share)[:, None])
     return scores
@@ -168,7 +170,13 @@ class TeacherLists:
         found = []
         for query, near in zip(chosen, self.nearest(chosen, 201).numpy(), strict=True):
             near = near[near != query]
-            picked = np.concatenate([rng.choice(near[:20], 3, replace=False), rng.choice(near[20:200], 3, replace=False), rng.integers(len(self.rows), size=2)])
+            picked = np.concatenate(
+                [
+                    rng.choice(near[:20], 3, replace=False),
+                    rng.choice(near[20:200], 3, replace=False),
+                    rng.integers(len(self.rows), size=2),
+                ]
+            )
             similarity = self.vectors[torch.from_numpy(picked)].float() @ self.vectors[query].float()
             found.append((self.rows[query][1:-1], [self.rows[i][1:-1] for i in picked], similarity))
         return found
@@ -195,9 +203,14 @@ class RerankTask:
             documents += candidates
             targets.append(F.softmax(similarity / _TEMPERATURE, -1))
         scores = pair_scores(model, queries, documents).split([len(t) for t in targets])
-        losses = torch.stack([-(F.log_softmax(s, 0) * t).sum() + (t * t.clamp(min=1e-9).log()).sum() for s, t in zip(scores, targets, strict=True)])
+        losses = torch.stack(
+            [-(F.log_softmax(s, 0) * t).sum() + (t * t.clamp(min=1e-9).log()).sum() for s, t in zip(scores, targets, strict=True)]
+        )
         tokens = sum(map(len, queries)) + sum(map(len, documents))
-        figures = {"rerank": float(losses[: self.labelled].detach().mean()), "rerank_taught": float(losses[self.labelled :].detach().mean())}
+        figures = {
+            "rerank": float(losses[: self.labelled].detach().mean()),
+            "rerank_taught": float(losses[self.labelled :].detach().mean()),
+        }
         return losses.mean(), tokens, figures
 
 

