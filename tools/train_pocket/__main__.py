@@ -15,7 +15,7 @@ import torch
 def main() -> None:
     """Run one step of the training."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_pocket", description=__doc__)
-    parser.add_argument("step", choices=("teach", "distill", "finetune", "export", "measure"))
+    parser.add_argument("step", choices=("teach", "distill", "finetune", "settle", "export", "measure"))
     parser.add_argument("--data", type=Path, required=True, help="folder with evidence/, retrieval/, raw/ and pairs/")
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
     parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
@@ -43,11 +43,15 @@ def main() -> None:
 
         start = options.out / "stage1" / "checkpoint.pt"
         finetune(options.data, options.out, folder, start, options.steps or STEPS, options.seed, options.threads)
+    elif options.step == "settle":
+        from tools.train_pocket.finetune import SETTLE_STEPS, settle
+
+        settle(options.data, options.out, folder, options.steps or SETTLE_STEPS, options.seed, options.threads)
     elif options.step == "export":
         from tools.train_pocket.export import export
 
         card = (Path(__file__).parent / "card.md").read_text(encoding="utf-8")
-        export(options.out / "stage2" / "checkpoint.pt", folder, options.model, card)
+        export(options.out / "stage3" / "checkpoint.pt", folder, options.model, card)
     else:
         from tools.train_pocket.measure import measure
 

@@ -20,7 +20,7 @@ from tools.train_pocket.teacher import MAX_TOKENS
 
 log = logging.getLogger(__name__)
 _BATCH_TOKENS = 3072
-_LONGEST = 96  # tokens of a text in stage 1: more vectors to learn from per token read
+LONGEST = 96  # tokens of a text in stage 1: more vectors to learn from per token read
 PARTS = 2  # batches in a step
 STEPS = 900  # one and a half times through the texts
 _TEMPERATURE = 0.05
@@ -30,14 +30,14 @@ RATES = {"matrices": 2.5e-3, "embeddings": 3e-4, "heads": 5e-3, "other": 1.5e-3}
 class TeacherTexts:
     """Distillation texts as token rows, with the teacher's vectors; batches of about `_BATCH_TOKENS` tokens."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, seed: int, longest: int = LONGEST) -> None:
         shards = sorted(p for p in folder.glob("vectors-*.npy") if ".partial" not in p.name)
         self.vectors: NDArray[np.float16] = np.concatenate([np.load(p) for p in shards])
         texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))[: len(self.vectors)]
         self.rows: list[Ids] = [
             framed(np.asarray(e.ids[: MAX_TOKENS - 2], np.int32)) for e in tokenizer.encode_batch(texts, add_special_tokens=False)
         ]
-        order = np.random.default_rng(seed).permutation([i for i, row in enumerate(self.rows) if len(row) <= _LONGEST])
+        order = np.random.default_rng(seed).permutation([i for i, row in enumerate(self.rows) if len(row) <= longest])
         sizes = np.cumsum([len(self.rows[i]) for i in order])
         cuts = np.searchsorted(sizes, np.arange(_BATCH_TOKENS, sizes[-1], _BATCH_TOKENS))
         self.batches = np.split(order, cuts)[:-1]

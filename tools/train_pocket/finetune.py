@@ -15,14 +15,17 @@ from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.distill import TeacherTexts, distillation_loss, load_tokenizer
 from tools.train_pocket.documents import load_evidence
-from tools.train_pocket.loop import Run
+from tools.train_pocket.loop import Outcome, Part, Run
 from tools.train_pocket.passages import Pair, load_pairs
 from tools.train_pocket.student import Pocket, pack
 from tools.train_pocket.tasks import RerankTask, SentenceTask, TeacherLists, contrastive_loss
+from tools.train_pocket.teacher import MAX_TOKENS
 
 log = logging.getLogger(__name__)
 RATES = {"matrices": 1.2e-3, "embeddings": 1.5e-4, "heads": 3e-3, "other": 8e-4}
 STEPS = 1150
+SETTLE_RATES = {"matrices": 7e-4, "embeddings": 1e-4, "heads": 1e-3, "other": 4e-4}
+SETTLE_STEPS = 130
 _PAIRS = 8  # (query, passage, hard negative) triples in a batch of vectors
 
 
@@ -62,4 +65,32 @@ def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed
     others = (vectors, rerank, vectors)
     run = Run(model, RATES, steps, out / "stage2", warm=0.05)
     run.train(lambda step: [partial(sentences.loss, model, step), partial(others[step % 3].loss, model, step)], threads)
+    return model
+
+
+def settle(data: Path, out: Path, teacher: Path, steps: int, seed: int, threads: int) -> Pocket:
+    """The last steps, from the end of `finetune`: all jobs in every step, most weight on the teacher, low rates down to zero."""
+    torch.manual_seed(seed)
+    tokenizer = Tokenizer.load(teacher)
+    sets = {name: load_evidence(data, name, tokenizer, measure=False, cache=out / "read") for name in EVIDENCE}
+    plain = load_tokenizer(teacher)
+    pairs = load_pairs(data, sets, plain, seed, out / "pairs.pkl")
+    texts = TeacherTexts(out / "distill", plain, seed, longest=MAX_TOKENS)
+    lists = TeacherLists(texts.rows, texts.vectors)
+    model = Pocket()
+    model.load_state_dict(torch.load(out / "stage2" / "checkpoint.pt")["model"])
+    sentences = SentenceTask(sets, model.tokens.idf.numpy().copy(), seed)
+    vectors, rerank = VectorTask(lists, texts, pairs, seed), RerankTask(pairs, lists, seed)
+
+    def taught(step: int) -> Outcome:
+        ids, cu_seqlens, target = texts.batch(step)
+        value, figures = distillation_loss(model.vectors(ids, cu_seqlens), target)
+        return 6 * value, ids.numel(), {"cosine_all": figures["cosine"]}
+
+    def parts(step: int) -> list[Part]:
+        number = STEPS + step  # batches that stage 2 has not seen
+        first = partial(taught, step)
+        return [partial(sentences.loss, model, number), first, partial(vectors.loss, model, number), partial(rerank.loss, model, number)]
+
+    Run(model, SETTLE_RATES, steps, out / "stage3", warm=0.1).train(parts, threads)
     return model
