@@ -146,7 +146,8 @@ def test_a_million_words_in_bounded_memory(model, tmp_path):
     def peak(words):
         (tmp_path / "a.txt").write_text("The cat sat on the mat to see a river. " * (words // 10))
         process = start("find", "cat", "a.txt", "--model", model, "--json", cwd=tmp_path)
-        out, err = process.stdout.read(), process.stderr.read()
+        with process.stdout, process.stderr:
+            out, err = process.stdout.read(), process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0 and json.loads(out)["files"][0]["sentences"] == words // 10, err
