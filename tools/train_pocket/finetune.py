@@ -90,7 +90,12 @@ def settle(data: Path, out: Path, teacher: Path, steps: int, seed: int, threads:
     def parts(step: int) -> list[Part]:
         number = STEPS + step  # batches that stage 2 has not seen
         first = partial(taught, step)
-        return [partial(sentences.loss, model, number), first, partial(vectors.loss, model, number), partial(rerank.loss, model, number)]
+        return [
+            partial(sentences.loss, model, number),
+            first,
+            partial(vectors.loss, model, number),
+            partial(rerank.loss, model, number),
+        ]
 
     Run(model, SETTLE_RATES, steps, out / "stage3", warm=0.1).train(parts, threads)
     return model

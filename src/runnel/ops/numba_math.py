@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numba
@@ -174,11 +174,19 @@ def parallel() -> Iterator[None]:
     """Enter before calling any kernel compiled with `parallel=True`.
 
     One region runs at a time, because numba's portable thread pool must not be entered twice and because two regions at once
-    would only share the same cores; other Python threads wait here. The region uses as many threads as torch does.
+    would only share the same cores; other Python threads wait here. The region uses as many threads as torch does. Where that
+    is one, each Python thread is its own worker, and they run side by side if numba's pool allows it.
     """
-    with _region:
-        threads = torch.get_num_threads()
+    threads = torch.get_num_threads()
+    with nullcontext() if threads == 1 and _pool_may_be_shared() else _region:
         numba.set_num_threads(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
         if torch.get_num_threads() != threads:  # starting numba's pool, once per process, resets the shared library's count
             torch.set_num_threads(threads)
         yield
+
+
+def _pool_may_be_shared() -> bool:
+    try:
+        return numba.threading_layer() in ("omp", "tbb")
+    except ValueError:  # no kernel has run yet
+        return False
