@@ -41,8 +41,7 @@ def main() -> None:
     elif options.step == "finetune":
         from tools.train_pocket.finetune import STEPS, finetune
 
-        start = options.out / "stage1" / "checkpoint.pt"
-        finetune(options.data, options.out, folder, start, options.steps or STEPS, options.seed, options.threads)
+        finetune(options.data, options.out, folder, options.steps or STEPS, options.seed, options.threads)
     elif options.step == "settle":
         from tools.train_pocket.finetune import SETTLE_STEPS, settle
 

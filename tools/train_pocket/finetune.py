@@ -1,8 +1,12 @@
-"""Stage 2: the three heads on one trunk. Every step has sentences in it, beside two of vectors for one of reranking."""
+"""Stages 2 and 3: the three heads on one trunk.
+
+In stage 2 every step has sentences in it, beside two of vectors for one of reranking; in stage 3 it has all of them.
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -49,27 +53,19 @@ class VectorTask:
         return 6 * taught + 0.2 * contrastive, ids.numel() + count, {**figures, "contrastive": float(contrastive.detach())}
 
 
-def finetune(data: Path, out: Path, teacher: Path, start: Path, steps: int, seed: int, threads: int) -> Pocket:
-    """Train `steps` steps from the checkpoint `start` of stage 1; resumes a run that was interrupted."""
-    torch.manual_seed(seed)
-    tokenizer = Tokenizer.load(teacher)
-    sets = {name: load_evidence(data, name, tokenizer, measure=False, cache=out / "read") for name in EVIDENCE}
-    plain = load_tokenizer(teacher)
-    pairs = load_pairs(data, sets, plain, seed, out / "pairs.pkl")
-    texts = TeacherTexts(out / "distill", plain, seed)
-    lists = TeacherLists(texts.rows, texts.vectors)
-    model = Pocket()
-    model.load_state_dict(torch.load(start)["model"])
-    sentences = SentenceTask(sets, model.tokens.idf.numpy().copy(), seed)
-    vectors, rerank = VectorTask(lists, texts, pairs, seed), RerankTask(pairs, lists, seed)
-    others = (vectors, rerank, vectors)
-    run = Run(model, RATES, steps, out / "stage2", warm=0.05)
-    run.train(lambda step: [partial(sentences.loss, model, step), partial(others[step % 3].loss, model, step)], threads)
-    return model
+@dataclass(frozen=True)
+class Jobs:
+    """The model and its batches: the loss of each job for a batch number."""
+
+    model: Pocket
+    texts: TeacherTexts
+    sentences: SentenceTask
+    vectors: VectorTask
+    rerank: RerankTask
 
 
-def settle(data: Path, out: Path, teacher: Path, steps: int, seed: int, threads: int) -> Pocket:
-    """The last steps, from the end of `finetune`: all jobs in every step, most weight on the teacher, low rates down to zero."""
+def prepare(data: Path, out: Path, teacher: Path, start: Path, seed: int) -> Jobs:
+    """Read the sets and the checkpoint `start`."""
     torch.manual_seed(seed)
     tokenizer = Tokenizer.load(teacher)
     sets = {name: load_evidence(data, name, tokenizer, measure=False, cache=out / "read") for name in EVIDENCE}
@@ -78,24 +74,36 @@ def settle(data: Path, out: Path, teacher: Path, steps: int, seed: int, threads:
     texts = TeacherTexts(out / "distill", plain, seed, longest=MAX_TOKENS)
     lists = TeacherLists(texts.rows, texts.vectors)
     model = Pocket()
-    model.load_state_dict(torch.load(out / "stage2" / "checkpoint.pt")["model"])
+    model.load_state_dict(torch.load(start)["model"])
     sentences = SentenceTask(sets, model.tokens.idf.numpy().copy(), seed)
-    vectors, rerank = VectorTask(lists, texts, pairs, seed), RerankTask(pairs, lists, seed)
+    return Jobs(model, texts, sentences, VectorTask(lists, texts, pairs, seed), RerankTask(pairs, lists, seed))
+
+
+def finetune(data: Path, out: Path, teacher: Path, steps: int, seed: int, threads: int) -> Pocket:
+    """Stage 2: `steps` steps from the end of stage 1; resumes a run that was interrupted."""
+    jobs = prepare(data, out, teacher, out / "stage1" / "checkpoint.pt", seed)
+    others = (jobs.vectors, jobs.rerank, jobs.vectors)
+    run = Run(jobs.model, RATES, steps, out / "stage2", warm=0.05)
+    run.train(
+        lambda step: [partial(jobs.sentences.loss, jobs.model, step), partial(others[step % 3].loss, jobs.model, step)], threads
+    )
+    return jobs.model
+
+
+def settle(data: Path, out: Path, teacher: Path, steps: int, seed: int, threads: int) -> Pocket:
+    """Stage 3, from the end of stage 2: all jobs in every step, most weight on the teacher, low rates down to zero."""
+    jobs = prepare(data, out, teacher, out / "stage2" / "checkpoint.pt", seed)
+    model = jobs.model
 
     def taught(step: int) -> Outcome:
-        ids, cu_seqlens, target = texts.batch(step)
+        ids, cu_seqlens, target = jobs.texts.batch(step)
         value, figures = distillation_loss(model.vectors(ids, cu_seqlens), target)
         return 6 * value, ids.numel(), {"cosine_all": figures["cosine"]}
 
     def parts(step: int) -> list[Part]:
         number = STEPS + step  # batches that stage 2 has not seen
-        first = partial(taught, step)
-        return [
-            partial(sentences.loss, model, number),
-            first,
-            partial(vectors.loss, model, number),
-            partial(rerank.loss, model, number),
-        ]
+        others = [partial(job.loss, model, number) for job in (jobs.vectors, jobs.rerank)]
+        return [partial(jobs.sentences.loss, model, number), partial(taught, step), *others]
 
     Run(model, SETTLE_RATES, steps, out / "stage3", warm=0.1).train(parts, threads)
     return model

@@ -50,10 +50,8 @@ def tables(figures: dict[str, Any]) -> str:
     ]
     lines += [f"| mean | **{mean['pocket']:.3f}** | {mean['teacher']:.3f} | {mean['bm25']:.3f} |", ""]
     lines += [f"That is {vectors['ratio']:.3f} of the teacher.", ""]
-    lines += [
-        f"Sentences, recall@10 on whole documents held back from training (at most {QUESTIONS} questions each, so one question is 0.05 or"
-    ]
-    lines += ["more). BM25 counts words within the document; the teacher scores each sentence alone.", ""]
+    lines += [f"Sentences, recall@10 on whole documents held back from training (at most {QUESTIONS} questions of each set: one"]
+    lines += ["question is 0.05 or more). BM25 counts words within the document; the teacher scores each sentence alone.", ""]
     lines += ["| set | pocket | BM25 in document | teacher |", "|---|---|---|---|"]
     for name in sentences["pocket"]:
         lines += [
