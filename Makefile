@@ -32,7 +32,7 @@ bench: $(READY)
 # Trains the built-in model anew, for hours: make pocket DATA=folder. tools/train_pocket says what the folder holds.
 pocket: $(READY)
 	test -n "$(DATA)" || { echo "say where the data is: make pocket DATA=folder"; exit 2; }
-	for step in teach distill finetune; do $(BIN)/python -m tools.train_pocket $$step --data "$(DATA)" || exit 1; done
+	for step in teach distill finetune settle export measure; do $(BIN)/python -m tools.train_pocket $$step --data "$(DATA)" || exit 1; done
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"runnel needs Python >= 3.11, this is {sys.version}"'
