@@ -18,7 +18,6 @@ from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 TEMPLATES = {
-    "query": "{begin}{query}{end}",
     "document": "{begin}{document}{end}",
     "rerank": "{begin}{document}{end}{query}{end}",
     "sentences": "{begin}{query}{end}{document}",

@@ -82,9 +82,11 @@ def test_rank(reranker: Reranker) -> None:
     assert [h.id for h in reranker.rank(QUERY, ["cat", "cat"])] == ["0", "1"], "ties keep their order"
 
 
-def test_only_the_document_is_cut(reranker: Reranker) -> None:
+def test_only_the_document_is_cut_and_that_is_told(reranker: Reranker, caplog: pytest.LogCaptureFixture) -> None:
     full = reranker.score(QUERY, DOCUMENTS[:1])
-    cut = reranker.score(QUERY, DOCUMENTS[:1], max_tokens=40)
+    assert reranker.truncated == 0 and not caplog.records
+    cut = reranker.score(QUERY, DOCUMENTS[:3], max_tokens=40)
+    assert reranker.truncated == 1 and "1 documents were cut to keep to 40 tokens" in caplog.text
     assert abs(float(full[0] - cut[0])) > 1e-5
     with pytest.raises(InputError):
         reranker.score(QUERY, DOCUMENTS[:1], max_tokens=3)

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from text.tokenizers_for_tests import build
 
 from runnel.errors import InputError
-from runnel.text import sentences as module
 from runnel.text.encoded import Encoded
-from runnel.text.sentences import sentence_of_tokens, split_clauses, split_pieces, split_sentences
+from runnel.text.sentences import sentence_of_tokens, split_clauses, split_sentences
 
 LINES = "\n|\n\n|  \n \n|# head\n|===\n|---\n|- item\n|  * x\n|1. y\n|\t|\r\n|\f|\u2029|   code()\n|\x00|\u00a0".split("|")
 WORDS = 'A word|two. |Dr. Who|!|? | |“quote|"|”|今天很好。|e\u0301|👩\u200d👩|,|; |xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'.split("|")
@@ -129,28 +128,6 @@ def test_options_are_checked():
         split_sentences("a", language="english please")
     with pytest.raises(InputError, match="min_tokens is 0"):
         split_clauses("a", Encoded.empty(), min_tokens=0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(text=TEXTS, size=st.integers(1, 50))
-def test_pieces_tile_and_equal_the_whole(text, size):
-    pieces = [text[start : start + size] for start in range(0, len(text), size)]
-    found = list(split_pieces(pieces))
-    spans = np.concatenate(found) if found else np.zeros((0, 2), np.int64)
-    np.testing.assert_array_equal(spans, split_sentences(text))
-
-
-def test_long_pieces_are_given_out_early(monkeypatch):
-    monkeypatch.setattr(module, "_HELD_CHARS", 200)
-    text = (
-        "A heading\n=========\n\nSome words here. More words there.\n\n    # code\n    x = 1\n\n- item one\n- item two\n\n" * 60
-    )[:-3]
-    found = list(split_pieces(text[start : start + 90] for start in range(0, len(text), 90)))
-    assert len(found) > 10
-    np.testing.assert_array_equal(np.concatenate(found), split_sentences(text))
-    for text in ("No blank line here. " * 900, "x" * 9000, " " * 9000):
-        found = list(split_pieces(text[start : start + 90] for start in range(0, len(text), 90)))
-        assert_tiles(np.concatenate(found), text)
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,7 +16,6 @@ from tools.train_pocket.student import CLS, SEP, Pocket
 
 log = logging.getLogger(__name__)
 TEMPLATES = {
-    "query": "{token:[CLS]}{query}{token:[SEP]}",
     "document": "{token:[CLS]}{document}{token:[SEP]}",
     "rerank": "{token:[CLS]}{document}{token:[SEP]}{query}{token:[SEP]}",
     "sentences": "{token:[CLS]}{query}{token:[SEP]}{document}",

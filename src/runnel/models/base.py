@@ -24,13 +24,13 @@ from runnel.backbones.checkpoint import Checkpoint, load_checkpoint, resolve_fol
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.models.heads import HEADS, EndScore, EndVector, TokenFeatures
-from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY, QUERY_LINE_THEN_DOCUMENT, Template
+from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
 _BUILT_IN = {"pocket": Path(__file__).parent / "pocket"}
 # Templates of a bare checkpoint: the papers'.
-_PLAIN_TEMPLATES = {"query": QUERY, "document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
+_PLAIN_TEMPLATES = {"document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class Model:
 
     Args:
         heads: name -> head: "features" (`TokenFeatures`), "embed", "sentences", "rerank"; any may be missing.
-        templates: "query", "document" (embedder), "rerank", "sentences".
+        templates: "document" (every text of an embedder; queries differ by their prompt), "rerank", "sentences".
         prompts: text put before a query or a document, by name ("query", "document", or a task's).
         source: where it was loaded from, for messages.
     """
@@ -136,7 +136,7 @@ def load_model(name: str | Path, dtype: str | torch.dtype = "auto", device: str 
     if (folder / "modules.json").exists():
         prompts = _read_sentence_transformers(folder)
         before, after = _framing(folder)
-        templates |= {field: Template.parse(before + "{" + field + "}" + after) for field in ("query", "document")}
+        templates["document"] = Template.parse(before + "{document}" + after)
     return Model(checkpoint.backbone, Tokenizer.load(folder), heads, templates, prompts, source=str(name))
 
 

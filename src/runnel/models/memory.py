@@ -71,6 +71,10 @@ class Memory:
                 state = State(_unpack(tensors, i), tensors["tokens"][i : i + 1])
                 yield Remembered(name, text, state, tensors["mean"][i].float(), tensors["unique.ids"][start : stops[i]].numpy())
 
+    def entries(self) -> list[tuple[str, str]]:
+        """(id, text) of every document, in order; no state is read."""
+        return [pair for names, texts in zip(self._names, self._texts, strict=True) for pair in zip(names, texts, strict=True)]
+
     def select(self, ids: Sequence[str]) -> Memory:
         """The documents with these ids, in this order, to rank them alone. Their states are shared, not copied.
 

@@ -8,6 +8,7 @@ computed once and forked over the documents.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from runnel.models.memory import Memory, Remembered, block_digest, check_precisi
 from runnel.models.readers import WeightedMean
 from runnel.records import Document, Hit
 
+log = logging.getLogger("runnel")
 _BLOCK = 128  # documents remembered between two writes to disk
 
 
@@ -37,7 +39,8 @@ class Reranker:
         self.model = model
         self._head = model.head("rerank")
         self._template = model.templates["rerank"]
-        self._document_first = self._template.fields[0] == "document"
+        self.document_first = self._template.fields[0] == "document"  # then documents can be remembered
+        self.truncated = 0  # documents cut by `max_tokens` in the last call
         self._matches = isinstance(self._head, MatchScore)
 
     @classmethod
@@ -53,11 +56,6 @@ class Reranker:
         """Write a model folder (see `Model.save`)."""
         self.model.save(folder, weights=weights)
 
-    @property
-    def document_first(self) -> bool:
-        """Whether documents can be remembered: the template puts them before the query."""
-        return self._document_first
-
     def score(
         self,
         query: str,
@@ -70,11 +68,10 @@ class Reranker:
 
         Args:
             max_tokens: cut documents so that query and document together keep to this many tokens (never the query);
-                default: nothing is cut. Cut documents are counted in a warning.
+                default: nothing is cut. The number of cut documents is in `truncated`, with a warning.
 
         Raises:
-            InputError: the query is empty.
-            StateError: the memory belongs to another model.
+            InputError: the query is empty, or the memory belongs to another model.
         """
         if not query.strip():
             raise InputError("the query is empty; give the words to look for")
@@ -85,7 +82,10 @@ class Reranker:
             if isinstance(documents, Memory)
             else self._from_texts(query, documents, max_tokens)
         )
+        self.truncated = 0
         scores = [self._score(result.get()) for result in self.model.engine.map(requests, progress)]
+        if self.truncated:
+            log.warning("%d documents were cut to keep to %s tokens", self.truncated, max_tokens)
         return np.array(scores, dtype=np.float32)
 
     def rank(
@@ -105,11 +105,7 @@ class Reranker:
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}")
         if isinstance(documents, Memory):
-            pairs = [
-                (name, text)
-                for names, texts in zip(documents._names, documents._texts, strict=True)
-                for name, text in zip(names, texts, strict=True)
-            ]
+            pairs = documents.entries()
             scores = self.score(query, documents, progress=progress)
         else:
             pairs = _named(documents)
@@ -136,7 +132,7 @@ class Reranker:
             InputError: the model's template puts the query first, so nothing can be remembered; or an unknown dtype.
             StateError: the folder holds a memory of another model or precision.
         """
-        if not self._document_first:
+        if not self.document_first:
             raise InputError(
                 "this model's template puts the query first, so a document's state depends on it; nothing can be remembered"
             )
@@ -195,7 +191,7 @@ class Reranker:
         query_ids = self._template.encode(tokenizer, "query", query).ids
         start: State | None = None
         template = self._template
-        if not self._document_first:
+        if not self.document_first:
             prefix = template.before("document").render(tokenizer, query=query_ids).ids
             start = next(self.model.engine.map([Request(prefix, keep_state=True)])).state
             template = template.starting_at("document")
@@ -204,6 +200,7 @@ class Reranker:
             ids = template.encode(tokenizer, "document", text).ids
             fields = {"document": ids} if start is not None else {"query": query_ids, "document": ids}
             rendered = template.render(tokenizer, **fields, max_tokens=max_tokens)
+            self.truncated += rendered.cut > 0
             if start is not None:
                 yield Request(rendered.ids, state=start, reader=_Pair(AtPositions([len(rendered.ids) - 1])))
                 continue

@@ -95,6 +95,7 @@ class SentenceRetriever:
             language: of the document, for sentence boundaries (ISO 639-1).
             window, stride: read windows of that many tokens that start `stride` tokens apart, each from the query alone, and
                 average the scores of sentences seen more than once, as paper E does (120000 and 60000); for comparison only.
+                A sentence that fits into no window gets the lowest score.
             progress: called after each step with (tokens done, tokens in all).
 
         Raises:

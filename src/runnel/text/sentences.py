@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from runnel.text.encoded import Encoded
 
 MAX_CHARS = 1000
 _WINDOW = 2048
-_HELD_CHARS = 1 << 16
 
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]")
@@ -28,7 +27,6 @@ _ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?\d{1,3}[.)]|\(?(?
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
-_BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*(?=\S)")
 
 # Where an over-long sentence may be cut, best first, and the least part of the cap that must stand before the cut.
 _CUTS = (
@@ -63,31 +61,6 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
     for start, end in _blocks(text):
         starts.extend(_starts_in_block(text, start, end, language, max_chars))
     return _tile(starts, len(text))
-
-
-def split_pieces(pieces: Iterable[str], language: str = "en", max_chars: int = MAX_CHARS) -> Iterator[np.ndarray]:
-    """Split a text that comes in pieces, in bounded memory.
-
-    Yields:
-        Arrays like those of `split_sentences`; together they tile the joined text. They are the same spans, except around the
-        places where more than 64k characters come without a blank line.
-    """
-    held, position, enough = "", 0, _HELD_CHARS
-    for piece in pieces:
-        held += piece
-        if len(held) < enough:
-            continue
-        cut = max((match.end() for match in _BLANK_LINE.finditer(held)), default=0)
-        spans = split_sentences(held[:cut] if cut else held, language, max_chars)
-        if not cut:  # keep the last sentences, which may change with what follows
-            spans = spans[: int(np.searchsorted(spans[:, 1], len(held) - 2 * max(_WINDOW, max_chars)))]
-            cut = int(spans[-1, 1]) if len(spans) else 0
-        if cut:
-            yield spans + position
-            held, position = held[cut:], position + cut
-        enough = max(_HELD_CHARS, 2 * len(held))
-    if held:
-        yield split_sentences(held, language, max_chars) + position
 
 
 def split_clauses(text: str, encoded: Encoded, min_tokens: int = 20, language: str = "en") -> np.ndarray:
