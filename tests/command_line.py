@@ -78,6 +78,9 @@ class FakeEmbedder:
         self.model, self.stop_after, self.error = fake_model(), stop_after, error
         self.seen, self.options = [], []
 
+    def text_limit(self, max_tokens):
+        return max_tokens
+
     def encode_stream(self, texts, *, prompt=None, max_tokens=None, progress=None):
         self.options.append((prompt, max_tokens))
         for text in texts:
@@ -91,15 +94,20 @@ class FakeEmbedder:
 class FakeReranker:
     """Scores a document by the number of query words in it; can be told to stop."""
 
-    def __init__(self, document_first=True, stop_after=None):
-        self.model, self.document_first, self.stop_after = fake_model(), document_first, stop_after
+    truncated = 0
+
+    def __init__(self, remembers=True, stop_after=None):
+        self.model, self.remembers, self.stop_after = fake_model(), remembers, stop_after
         self.remembered, self.ranked = [], []
+
+    def pair_limit(self, max_tokens):
+        return max_tokens
 
     def remember(self, documents, path=None, dtype="int8", *, progress=None):
         self.remembered.append((list(documents), path, dtype))
         return FakeMemory(documents)
 
-    def rank(self, query, documents, top_k=None, *, progress=None):
+    def rank(self, query, documents, top_k=None, *, progress=None, max_tokens=None):
         if len(self.ranked) == self.stop_after:
             raise KeyboardInterrupt
         self.ranked.append(query)
@@ -120,5 +128,5 @@ def fake(monkeypatch):
     models = SimpleNamespace(find=FakeRetriever(), embed=FakeEmbedder(), rerank=FakeReranker())
     names = {"sentence_retriever.SentenceRetriever": "find", "embedder.Embedder": "embed", "reranker.Reranker": "rerank"}
     for place, kind in names.items():
-        monkeypatch.setattr(f"runnel.models.{place}.load", lambda name, kind=kind: getattr(models, kind))
+        monkeypatch.setattr(f"runnel.models.{place}.load", lambda name, kind=kind, **options: getattr(models, kind))
     return models

@@ -9,10 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_transformers import LONGEST, write_transformer
 from toy import Toy
 
+from runnel.backbones.checkpoint_transformer import load
+from runnel.backbones.state import State
+from runnel.backbones.transformer import Transformer
 from runnel.engine import AtPositions, Engine, Request
-from runnel.errors import Cancelled, InputError, NumericalError
+from runnel.errors import Cancelled, InputError, NumericalError, StateError
 
 
 def ids_of(length: int, seed: int = 0) -> np.ndarray:
@@ -195,3 +199,74 @@ def test_progress_adds_up() -> None:
 
 def test_at_positions_with_none_wanted() -> None:
     assert AtPositions([]).result().shape[0] == 0
+
+
+# ---- a backbone without a state --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["bert", "llama", "t5"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    folder = tmp_path_factory.mktemp(request.param)
+    write_transformer(folder, request.param)
+    return load(folder, "float32", "cpu").backbone
+
+
+class Steps:
+    """A transformer's steps, written down as the lengths of the texts in each."""
+
+    def __init__(self, backbone: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lengths: list[list[int]] = []
+        step = backbone.step
+
+        def noted(ids: torch.Tensor, cu_seqlens: torch.Tensor, *rest: object) -> torch.Tensor:
+            self.lengths.append(cu_seqlens.diff().tolist())
+            return step(ids, cu_seqlens, *rest)
+
+        monkeypatch.setattr(backbone, "step", noted)
+
+
+@settings(max_examples=15, deadline=None)
+@given(lengths=st.lists(st.integers(1, LONGEST), min_size=1, max_size=12), step=st.integers(1, 100))
+def test_whole_requests_in_any_packing_and_step_size(whole: Transformer, lengths: list[int], step: int) -> None:
+    texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
+    with pytest.MonkeyPatch.context() as patch:
+        steps = Steps(whole, patch)
+        results = Engine(whole, step_tokens=step).run([Request(ids, positions=range(len(ids))) for ids in texts])
+    for ids, hidden in zip(texts, results, strict=True):
+        torch.testing.assert_close(hidden, whole(torch.as_tensor(ids))[0].detach(), rtol=1e-5, atol=1e-5)
+    assert sorted(n for packed in steps.lengths for n in packed) == sorted(lengths), "each text whole, once"
+    assert all(sum(packed) <= step or len(packed) == 1 for packed in steps.lengths)
+
+
+def test_short_requests_share_a_step_and_a_long_one_takes_its_own(whole: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(whole, monkeypatch)
+    Engine(whole, step_tokens=16).run([Request(ids_of(n, n)) for n in (4, 30, 5, 6, 3)])
+    assert [sorted(packed) for packed in steps.lengths] == [[3, 4, 5], [30], [6]]
+
+
+def test_what_a_model_without_a_state_cannot_do_harms_no_other(whole: Transformer) -> None:
+    good = ids_of(20)
+    requests = [
+        Request(good),
+        Request(good, keep_state=True),
+        Request(ids_of(LONGEST + 1)),
+        Request(good, state=State({}, torch.zeros(1, dtype=torch.int64))),
+        Request(good),
+    ]
+    results = list(Engine(whole, step_tokens=16).map(requests))
+    for result in (results[1], results[3]):
+        assert isinstance(result.error, StateError) and f"{whole.title} reads a text only whole" in str(result.error)
+    if whole.max_tokens is None:
+        assert results[2].error is None
+    else:
+        assert isinstance(results[2].error, InputError) and "41 tokens" in str(results[2].error)
+    for result in (results[0], results[4]):
+        torch.testing.assert_close(result.get()[0], whole(torch.as_tensor(good))[0][-1].detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_results_without_a_state_come_in_order_or_as_they_finish(whole: Transformer) -> None:
+    lengths = [30, 3, 4, 35, 6, 7]
+    engine = Engine(whole, step_tokens=16)
+    assert [r.index for r in engine.map([Request(ids_of(n, n)) for n in lengths])] == list(range(6))
+    assert sorted(r.index for r in engine.as_completed([Request(ids_of(n, n)) for n in lengths])) == list(range(6))
+    assert Engine(whole, memory_bytes=100 * whole.step_bytes_per_token).step_tokens == 100

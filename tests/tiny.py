@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 from torch import nn
 
+from runnel.backbones.base import Backbone
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.models.base import Model
 from runnel.models.heads import EndScore, EndVector, MatchScore, MeanVector, TokenFeatures
@@ -38,13 +39,14 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
 
 
-def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0) -> Model:
-    """Two Mamba-2 layers, 32 wide; `papers_heads` gives the papers' linear heads instead of the built-in model's."""
+def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backbone: Backbone | None = None) -> Model:
+    """Two Mamba-2 layers, or `backbone` (32 wide, 128 tokens); `papers_heads`: the papers' heads, not the built-in model's."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder)
     tokenizer = Tokenizer.load(folder, begin=2, end=3)
     torch.manual_seed(seed)
-    backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
+    if backbone is None:
+        backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
     backbone.requires_grad_(False)
     backbone.eval()
     if papers_heads:

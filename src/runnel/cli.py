@@ -123,12 +123,25 @@ def embed(
         str | None, typer.Option(metavar="I/N", help="Take part I of N of the rows (I from 1): row r goes to part r mod N.")
     ] = None,
     max_tokens: _MaxTokens = None,
+    pooling: Annotated[
+        Literal["cls", "eos", "mean"] | None,
+        typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
+    ] = None,
     as_json: _Json = False,
 ) -> int:
     """Write one vector for each text of INPUT. Stopped work goes on where it was when the same command is run again."""
     from runnel.commands.embed import run
 
-    return run(texts, to, model=model, as_query=as_query, shard=shard, max_tokens=max_tokens, as_json=as_json)
+    return run(
+        texts,
+        to,
+        model=model,
+        as_query=as_query,
+        shard=shard,
+        max_tokens=max_tokens,
+        pooling=pooling,
+        as_json=as_json,
+    )
 
 
 @_command
@@ -155,6 +168,16 @@ def rerank(
         str | None, typer.Option(help="Folder for the states of read documents, kept and used again; default: in RAM.")
     ] = None,
     dtype: Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of those states.")] = "int8",
+    template: Annotated[
+        Literal["rankmamba", "ssm-rerankers", "pair"] | None,
+        typer.Option(help="How a pair is written: as in a paper, or as the tokenizer does; default: the model's own."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Cut documents so that they and the query keep to this many tokens; the number cut is reported."
+        ),
+    ] = None,
     as_json: _Json = False,
 ) -> int:
     """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries, --corpus, --run and --to.
@@ -166,7 +189,7 @@ def rerank(
 
     many = {"--queries": queries, "--corpus": corpus, "--run": candidates, "--to": to}
     if query is not None and documents is not None and not any(many.values()):
-        return command.one(query, documents, model=model, top_k=top_k, as_json=as_json)
+        return command.one(query, documents, model=model, top_k=top_k, template=template, max_tokens=max_tokens, as_json=as_json)
     missing = [name for name, value in many.items() if value is None]
     if query is not None or missing:
         raise typer.BadParameter(
@@ -183,13 +206,15 @@ def rerank(
         depth=depth,
         memory=memory,
         dtype=dtype,
+        template=template,
+        max_tokens=max_tokens,
         as_json=as_json,
     )
 
 
 @_command
 def info(
-    model: Annotated[str, typer.Argument(help="Built-in name (pocket), model folder, checkpoint folder or hub id.")] = "pocket",
+    model: Annotated[str, typer.Argument(help="Built-in name (pocket), folder, weights file or hub id.")] = "pocket",
     as_json: _Json = False,
 ) -> int:
     """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""

@@ -5,6 +5,9 @@ them through all layers. A request that is not finished keeps its state in a row
 new ones join at the next step. So memory depends on `step_tokens`, not on the lengths, and a short query never waits for
 a long document. Hidden vectors are handed to the request's reader as they appear and are not kept.
 
+A backbone without a state (`Backbone.recurrent` is False) reads each request whole, in one step: several short ones together,
+one that is longer than `step_tokens` alone, so there memory depends on the longest text too.
+
     T  tokens of one request   n  tokens of one segment   D  width of hidden vectors   K  kinds of mark
 """
 
@@ -23,6 +26,7 @@ from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
+from runnel.backbones.transformer_config import has_no_state, too_long
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 
 # Requests in flight beyond those in the present step: enough to fill a step with short texts of a few tokens.
@@ -175,7 +179,7 @@ class Engine:
         try:
             while active or not exhausted:
                 # The oldest may be long and takes half a step; the rest should be able to fill the other half.
-                room = self.step_tokens - sum(item.left for item in itertools.islice(active, 1, None))
+                room = self.step_tokens - sum(self._share(item) for item in itertools.islice(active, 1, None))
                 while not exhausted and room > 0 and len(active) < _WINDOW and (not active or len(pending or ()) < 8 * _WINDOW):
                     drawn = next(source, None)
                     if drawn is None:
@@ -185,7 +189,7 @@ class Engine:
                     if isinstance(started, Result):
                         yield started
                         continue
-                    room -= started.left if active else 0
+                    room -= self._share(started) if active else 0
                     active.append(started)
                 if active:
                     finished, tokens = self._step(active)
@@ -214,6 +218,8 @@ class Engine:
                 )
             if request.marks is not None and request.marks.shape[0] != ids.numel():
                 raise InputError(f"marks must have one row per token ({ids.numel()}), got {request.marks.shape[0]}")
+            if not self.backbone.recurrent:
+                self._check_whole(request, ids.numel())
             if request.state is not None and len(request.state) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
             reader = request.reader or AtPositions(request.positions if request.positions is not None else [ids.numel() - 1])
@@ -221,9 +227,21 @@ class Engine:
             return Result(index, error=error)
         return _Active(index, request, ids, reader)
 
+    def _share(self, item: _Active) -> int:
+        """Tokens that a request can add to a step with others; none where it must be read whole and has a step to itself."""
+        return item.left if self.backbone.recurrent or item.left <= self.step_tokens else 0
+
+    def _check_whole(self, request: Request, tokens: int) -> None:
+        if request.state is not None or request.keep_state:
+            raise has_no_state(self.backbone.title)
+        if self.backbone.max_tokens is not None and tokens > self.backbone.max_tokens:
+            raise too_long(self.backbone.title, tokens, self.backbone.max_tokens)
+
     def _plan(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
         """(request, tokens) of the next step: half for the oldest, then the shortest first, the rest to the oldest."""
         oldest = active[0]
+        if not self.backbone.recurrent:
+            return self._plan_whole(active)
         room = self.step_tokens
         takes = {id(oldest): min(oldest.left, max(1, room // 2))}
         room -= takes[id(oldest)]
@@ -234,6 +252,17 @@ class Engine:
             room -= takes[id(item)]
         takes[id(oldest)] += min(room, oldest.left - takes[id(oldest)])
         return [(item, takes[id(item)]) for item in active if id(item) in takes]
+
+    def _plan_whole(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
+        """The same without segments: the oldest whatever its length, then the shortest first while they fit."""
+        oldest, *others = active
+        chosen, room = {id(oldest)}, self.step_tokens - oldest.left
+        for item in sorted(others, key=lambda a: a.left):
+            room -= item.left
+            if room < 0:
+                break
+            chosen.add(id(item))
+        return [(item, item.left) for item in active if id(item) in chosen]
 
     def _step(self, active: deque[_Active]) -> tuple[list[Result], int]:
         """One step over some of `active`; finished and failed requests are removed from it."""

@@ -349,7 +349,7 @@ def test_cached_snapshot_is_used_offline(tmp_path: Path, hub: Callable[[Path], H
 def test_folder_given_as_text_or_path() -> None:
     for source in (GOLDEN / "mamba2-tiny-hf", str(GOLDEN / "mamba2-tiny-hf")):
         assert isinstance(load_backbone(source), Mamba2)
-    assert checkpoint_files.find_folder(str(GOLDEN / "mamba2-tiny-hf")) == GOLDEN / "mamba2-tiny-hf"
+    assert checkpoint_files.find_checkpoint(str(GOLDEN / "mamba2-tiny-hf")) == GOLDEN / "mamba2-tiny-hf"
 
 
 def test_lm_head_of_golden_is_the_embedding() -> None:

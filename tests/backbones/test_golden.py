@@ -50,6 +50,7 @@ def case(request: pytest.FixtureRequest, path: str) -> Case:
 def test_every_folder_is_here() -> None:
     assert {"mamba1-tiny-hf", "mamba1-tiny-original", "mamba2-tiny-hf", "mamba2-tiny-original"} <= set(FOLDERS)
     assert {"codestral-tiny-hf", "codestral-tiny-native"} <= set(FOLDERS)
+    assert {"rwkv7-tiny-official", "rwkv7-tiny-fla", "xlstm-tiny-hf"} <= set(FOLDERS)
 
 
 @torch.no_grad()
@@ -67,7 +68,7 @@ def test_whole_while_training(case: Case) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 17, 64])
 @pytest.mark.parametrize(
-    "name", [name for name in FOLDERS if name.endswith("-hf")]
+    "name", [name for name in FOLDERS if name.endswith(("-hf", "-official"))]
 )  # other formats give the same backbone: below
 @torch.no_grad()
 def test_segments(name: str, path: str, length: int) -> None:
@@ -137,7 +138,8 @@ def test_bf16_stays_close(name: str, path: str) -> None:
     assert state.dtype == torch.float32
     cosine = torch.cosine_similarity(hidden, case.hidden, dim=-1)
     assert cosine.mean() > 0.9995
-    assert cosine.min() > 0.999
+    # xLSTM divides by n.q: where that nearly cancels, the rounding of the linear layers is magnified.
+    assert cosine.min() > (0.995 if name.startswith("xlstm") else 0.999)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,7 @@ def test_bf16_stays_close(name: str, path: str) -> None:
         ("mamba1-tiny-hf", "mamba1-tiny-original"),
         ("mamba2-tiny-hf", "mamba2-tiny-original"),
         ("codestral-tiny-hf", "codestral-tiny-native"),
+        ("rwkv7-tiny-fla", "rwkv7-tiny-official"),
     ],
 )
 def test_formats_of_one_model_give_one_backbone(pair: tuple[str, str]) -> None:

@@ -48,7 +48,7 @@ def test_rerank_a_run_remembers_each_candidate_once(run, fake, task, tmp_path):
 
 
 def test_rerank_without_remembering_where_the_query_comes_first(run, fake, task, tmp_path):
-    fake.rerank = FakeReranker(document_first=False)
+    fake.rerank = FakeReranker(remembers=False)
     run(*task)
     assert (tmp_path / "out.trec").read_text() == RERANKED and fake.rerank.remembered == []
 

@@ -86,18 +86,6 @@ def test_rerank(run, model, corpus, tmp_path):
     assert [h["id"] for h in json.loads(done.out)["hits"]] == [h.id for h in reranker.rank("cat clause", DOCUMENTS)]
 
 
-def test_info(run, model):
-    facts = json.loads(run("info", model, "--json").out)
-    assert facts["architecture"] == "mamba2" and facts["layers"] == 2 and facts["width"] == 32
-    assert facts["parameters"] == sum(p.numel() for p in SentenceRetriever.load(model).model.backbone.parameters())
-    assert facts["state_bytes_per_sequence"] == 4 * sum(np.prod(shape) for shape in facts["state"].values())
-    assert set(facts["heads"]) == {"features", "embed", "sentences", "rerank"}
-    assert facts["prompts"] == {"query": "a river runs: "}
-    assert facts["states_that_fit"] == facts["memory_free_bytes"] // facts["state_bytes_per_sequence"]
-    shown = run("info", model)
-    assert shown.code == 0 and "state per sequence  10.2 KiB\n" in shown.out and "mamba2" in shown.out
-
-
 @pytest.mark.parametrize("command", [["find", "cat", "x.txt"], ["embed", "x.txt", "--to", "y.npy"], ["info"]], ids=lambda c: c[0])
 def test_unknown_model_is_told_in_one_line(run, tmp_path, command):
     (tmp_path / "x.txt").write_text("a cat")

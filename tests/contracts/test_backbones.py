@@ -18,7 +18,9 @@ from torch.nn import functional as F
 from runnel.backbones.base import Backbone
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
 from runnel.backbones.state import State
+from runnel.backbones.xlstm import Xlstm, XlstmConfig
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,17 @@ class Architecture:
     def build(self, config: str = "tiny", dtype: torch.dtype = torch.float32) -> Backbone:
         """Without kernels until `prepare`; every call gives the same weights."""
         return tiny_backbone(self.backbone, self.configs[config], dtype)
+
+
+def open_xlstm(config: XlstmConfig) -> Xlstm:
+    """Input gates at exp(-5) to exp(-1): those of a fresh model are shut, and an empty memory would hide mistakes.
+
+    The configs have a large norm_eps, because a head norm blows rounding errors up where a query is orthogonal to what it reads.
+    """
+    model = Xlstm(config)
+    for layer in model.blocks:
+        torch.linspace(-5, -1, config.num_heads, out=layer.mlstm_layer.igate_preact.bias.data)
+    return model
 
 
 ARCHITECTURES = {
@@ -49,6 +62,22 @@ ARCHITECTURES = {
             "one-group": Mamba2Config(VOCABULARY, 32, 2, state_size=16, head_size=16),
             "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, proj_bias=True, conv_bias=False),
             "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
+        },
+    ),
+    "rwkv7": Architecture(
+        Rwkv7,
+        {
+            "tiny": Rwkv7Config(VOCABULARY, 24, 3, head_size=8, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
+            "uneven-ranks": Rwkv7Config(VOCABULARY, 48, 2, 16, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=17),
+            "smallest": Rwkv7Config(VOCABULARY, 16, 1, head_size=1, ffn_size=1, decay_rank=1, a_rank=1, gate_rank=1),
+        },
+    ),
+    "xlstm": Architecture(
+        open_xlstm,
+        {
+            "tiny": XlstmConfig(VOCABULARY, 16, 3, num_heads=4, qk_size=32, v_size=64, ffn_size=32, norm_eps=0.01),
+            "wide-values": XlstmConfig(VOCABULARY, 32, 2, 2, qk_size=68, v_size=140, ffn_size=48, gate_cap=4.0, norm_eps=0.01),
+            "smallest": XlstmConfig(VOCABULARY, 16, 1, num_heads=1, qk_size=1, v_size=2, ffn_size=1, norm_eps=0.01),
         },
     ),
 }

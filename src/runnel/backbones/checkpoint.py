@@ -1,6 +1,6 @@
 """Load a backbone from any published checkpoint.
 
-    folder or hub id --find_folder--> folder --read_config, open_weights--> dict, {name: Stored}
+    folder or hub id --find_checkpoint--> folder --read_config, open_weights--> dict, {name: Stored}
         --recognise--> architecture, config, tensors sorted --build--> Backbone, checked and in the wanted dtype
 
 Tensors are read one at a time and assigned, not copied into an initialised model: a checkpoint in the wanted dtype stays
@@ -19,24 +19,19 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint_configs import Config, parse_config
-from runnel.backbones.checkpoint_files import Stored, find_folder, from_tensors, open_weights, read_config, some
-from runnel.backbones.checkpoint_formats import recognise
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.mamba2 import Mamba2
+from runnel.backbones.base import Backbone, BackboneConfig
+from runnel.backbones.checkpoint_files import Stored, find_checkpoint, from_tensors, open_weights, read_config, some
+from runnel.backbones.checkpoint_formats import BACKBONES, parse_config, recognise
+from runnel.backbones.transformer_config import recognises
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, NumericalError
 from runnel.hardware import has_native_bf16
 
 __all__ = ["Checkpoint", "build_backbone", "load_backbone", "load_checkpoint", "resolve_folder"]
 
-resolve_folder = find_folder  # the name that models use
+resolve_folder = find_checkpoint  # the name that models use
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 _STORED_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-# What runs as a matrix product or a table look-up takes the wanted dtype. All else (norms, conv, A_log, D, biases) is small,
-# enters exponentials or every token's recurrence, and stays fp32.
-_MATRICES = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
 
 
 @dataclass(frozen=True)
@@ -82,13 +77,18 @@ def load_checkpoint(
     folder_or_hub_id: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
 ) -> Checkpoint:
     """Like `load_backbone`, and gives the heads stored beside the backbone as well."""
-    target = _device(device)
-    wanted = _dtype(dtype, target)  # before any reading: these are cheap to get wrong
-    folder = find_folder(folder_or_hub_id)
-    found = recognise(read_config(folder), open_weights(folder), str(folder))
-    heads = {name: _read(name, stored, str(folder)).to(target, torch.float32) for name, stored in found.heads.items()}
-    backbone = _build(found.config, found.backbone, wanted, target, str(folder))
-    return Checkpoint(backbone, heads, found.layout, folder)
+    target = wanted_device(device)
+    wanted = wanted_dtype(dtype, target)  # before any reading: these are cheap to get wrong
+    folder = find_checkpoint(folder_or_hub_id)
+    config = read_config(folder)
+    if recognises(config):
+        from runnel.backbones.checkpoint_transformer import load  # it is built on this module
+
+        return load(folder, wanted, target)
+    found = recognise(config, open_weights(folder), str(folder))
+    heads = {name: read_tensor(name, stored, str(folder)).to(target, torch.float32) for name, stored in found.heads.items()}
+    backbone = _build(found.architecture, found.config, found.backbone, wanted, target, str(folder))
+    return Checkpoint(backbone, heads, found.layout, folder if folder.is_dir() else folder.parent)
 
 
 def build_backbone(
@@ -107,22 +107,34 @@ def build_backbone(
         dtype: see `load_backbone`.
         device: see `load_backbone`.
     """
-    target = _device(device)
+    target = wanted_device(device)
     where = "the given model"
     parsed = parse_config(architecture, config, where)
-    return _build(parsed, from_tensors(tensors, "memory"), _dtype(dtype, target), target, where)
+    return _build(architecture, parsed, from_tensors(tensors, "memory"), wanted_dtype(dtype, target), target, where)
 
 
-def _build(config: Config, stored: Mapping[str, Stored], dtype: torch.dtype, device: torch.device, where: str) -> Backbone:
-    with torch.device("meta"), _NoRandomNumbers():  # names and shapes alone
-        backbone: Backbone = Mamba1(config) if isinstance(config, Mamba1Config) else Mamba2(config)
+def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
+    """A backbone with names and shapes alone: no memory, no numbers."""
+    with torch.device("meta"), _NoRandomNumbers():
+        return BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
+
+
+def _build(
+    architecture: str,
+    config: BackboneConfig,
+    stored: Mapping[str, Stored],
+    dtype: torch.dtype,
+    device: torch.device,
+    where: str,
+) -> Backbone:
+    backbone = meta_backbone(architecture, config)
     expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
-    _check_tensors(stored, expected, where)
+    check_tensors(stored, expected, where)
     small = torch.float64 if dtype == torch.float64 else torch.float32
     tensors = {}
     for name in expected:
-        target = dtype if name.endswith(_MATRICES) else small
-        tensors[name] = _read(name, stored[name], where).to(device, target).contiguous()
+        target = dtype if name.endswith(backbone.matrices) else small
+        tensors[name] = read_tensor(name, stored[name], where).to(device, target).contiguous()
     backbone.load_state_dict(tensors, strict=True, assign=True)
     backbone.eval()
     return backbone
@@ -143,7 +155,7 @@ class _NoRandomNumbers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
+def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
     """Every tensor exactly once: all problems in one error, so that one look tells what the file is."""
     problems = []
     if missing := [name for name in expected if name not in stored]:
@@ -161,7 +173,7 @@ def _tensors(names: list[str]) -> str:
     return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
 
 
-def _read(name: str, stored: Stored, where: str) -> Tensor:
+def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
     """The tensor, after a look at every number in it."""
     place = f"tensor {name!r} in {stored.file}"
     try:
@@ -181,7 +193,7 @@ def _read(name: str, stored: Stored, where: str) -> Tensor:
     return tensor
 
 
-def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     if dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or has_native_bf16() else torch.float32
     found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -190,7 +202,7 @@ def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     return found
 
 
-def _device(device: str | torch.device) -> torch.device:
+def wanted_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

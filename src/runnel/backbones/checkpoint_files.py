@@ -1,155 +1,231 @@
-"""Find a checkpoint's folder and read its files: config as a dict, tensors by name, one at a time.
+"""Find a checkpoint and read its files: config as a dict, tensors by name, one at a time.
 
-Nothing here knows an architecture. Safetensors are memory-mapped; pickles are only ever opened with `weights_only=True`,
-which builds tensors and plain containers and runs no code from the file.
+A checkpoint is a folder, one weights file, or a hub id. Nothing here knows an architecture.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+import yaml
 
+from runnel.backbones.checkpoint_tensors import Stored, from_tensors, open_file, reason_of, some
 from runnel.errors import CheckpointError
 
-# In order of preference: a folder often carries the same weights several times.
-_WEIGHT_FILES = (
-    "model.safetensors.index.json",
-    "model.safetensors",
-    "consolidated.safetensors",
-    "pytorch_model.bin.index.json",
-    "pytorch_model.bin",
-)
-_SMALL_FILES = ["*.json", "tokenizer*", "*.model", "*.model.v3", "vocab.txt", "merges.txt", "README.md"]
-_LFS_POINTER = b"version https://git-lfs"
+__all__ = ["Stored", "find_checkpoint", "from_tensors", "open_weights", "read_config", "some"]
+
+# In order of preference: a folder often carries the same weights several times. After the first three come numbered
+# safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name.
+_SAFETENSORS = ("model.safetensors.index.json", "model.safetensors", "consolidated.safetensors")
+_PICKLES = ("pytorch_model.bin.index.json", "pytorch_model.bin")
+_SUFFIXES = (".safetensors", ".pth", ".bin")  # of weights files
+_CONFIGS = ("config.json", "params.json", "config.yaml")  # params.json: the older name in Mistral's folders
+_SMALL_FILES = ["*.json", "config.yaml", "tokenizer*", "*.model", "*.model.v3", "vocab.txt", "merges.txt", "rwkv_vocab*.txt"]
+_SMALL_FILES += ["README.md"]
+_PART = re.compile(r"(?:model|pytorch_model)-(\d+)-of-(\d+)\.(?:safetensors|bin)|model_(\d+)\.safetensors")
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A tensor in a file, not read yet."""
-
-    shape: tuple[int, ...]
-    file: str
-    read: Callable[[], Tensor]
+# ---- where it is -----------------------------------------------------------------------------------------------------
 
 
-# ---- the folder ------------------------------------------------------------------------------------------------------
+def find_checkpoint(source: str | Path) -> Path:
+    """The local folder or weights file of a model: `source` itself, or a hub id's, downloaded if it is not cached.
 
-
-def find_folder(source: str | Path) -> Path:
-    """The local folder of a model: `source` itself, or the snapshot of a hub id, downloaded if it is not cached.
+    Args:
+        source: a folder; a weights file (.safetensors, .pth, .bin), for which config and tokenizer are looked for beside it;
+            a hub id, owner/name; or one file of a hub model, owner/name/file.pth.
 
     Raises:
-        CheckpointError: there is no such folder, and the hub or its cache has no such model.
+        CheckpointError: there is no such folder or file, and the hub or its cache has no such model.
     """
     path = Path(source).expanduser()
     if path.is_dir():
         return path
     if path.is_file():
-        raise CheckpointError(f"{path} is a file; give the folder it is in, so that its config.json and tokenizer are found too")
-    if not isinstance(source, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", source):
+        if path.suffix not in _SUFFIXES:
+            raise CheckpointError(
+                f"{path} is a file; give the folder it is in, so that its config.json and tokenizer are found too, "
+                f"or a weights file ({', '.join(_SUFFIXES)})"
+            )
+        if _PART.fullmatch(path.name):
+            raise CheckpointError(f"{path} is one part of a checkpoint; give the folder that has all parts")
+        return path
+    suffixes = "|".join(_SUFFIXES).replace(".", r"\.")
+    hub = re.fullmatch(rf"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:/([\w.-]+(?:{suffixes})))?", str(source))
+    if not isinstance(source, str) or not hub or (hub[2] is None and path.suffix in _SUFFIXES):
+        kind = "file" if path.suffix in _SUFFIXES else "folder"
         raise CheckpointError(
-            f"unknown model {str(source)!r}: there is no folder {path.absolute()}, and a hub id has the form owner/name; "
-            "check the spelling"
+            f"unknown model {str(source)!r}: there is no {kind} {path.absolute()}, and a hub id has the form owner/name, "
+            "or owner/name/file.pth for one of its files; check the spelling"
         )
-    return _download(source)
+    return _download(hub[1], hub[2])
 
 
-def _download(hub_id: str) -> Path:
-    """The snapshot of `hub_id` with its small files and one set of weights; the cached one where the hub is out of reach."""
+def _download(hub_id: str, file: str | None) -> Path:
+    """The snapshot of `hub_id` with its small files and one set of weights, or one file of it; offline, what is cached."""
     # imported here because a local folder needs none of it
     from huggingface_hub import constants, list_repo_files, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
         folder = Path(snapshot_download(hub_id, allow_patterns=_SMALL_FILES))
-        weights = _weight_file({path.name for path in folder.iterdir()}) or _weight_file(set(list_repo_files(hub_id)))
-        if weights is not None:
-            shards = sorted(set(_read_index(folder / weights).values())) if weights.endswith(".json") else [weights]
-            snapshot_download(hub_id, allow_patterns=shards)
-        return folder
+        names = {path.name for path in folder.iterdir()}
+        if file is not None or names.isdisjoint((*_SAFETENSORS, *_PICKLES)):
+            names = set(list_repo_files(hub_id))
+        files = [file] if file else _pick_weights(names, hub_id)
+        if file not in (None, *names):
+            weights = sorted(name for name in names if name.endswith(_SUFFIXES))
+            raise CheckpointError(f"the hub model {hub_id} has no file {file}; it has {some(weights, 20) or 'no weights'}")
+        if files and files[0].endswith(".json"):
+            files = sorted(set(_read_index(folder / files[0]).values()))
+        if files:
+            snapshot_download(hub_id, allow_patterns=files)
+        return folder / file if file else folder
+    except CheckpointError:
+        raise
     except (HfHubHTTPError, OSError, ValueError) as error:
-        cached = try_to_load_from_cache(hub_id, "config.json")
-        if isinstance(cached, str):  # fetched before, by whatever tool; `open_weights` says so if files are lacking
-            return Path(cached).parent
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        for name in [file] if file else [*_CONFIGS, "README.md"]:
+            cached = try_to_load_from_cache(hub_id, name)
+            if isinstance(cached, str):  # fetched before, by whatever tool; `open_weights` says so if files are lacking
+                return Path(cached) if file else Path(cached).parent
+        whole = f"{hub_id}/{file}" if file else hub_id
         raise CheckpointError(
-            f"unknown model {hub_id!r}: there is no folder {Path(hub_id).absolute()}, it is not in the hub cache "
-            f"{constants.HF_HUB_CACHE}, and it could not be fetched from the hub ({reason}); check the spelling, "
-            "download it once while online, or give a local folder"
+            f"unknown model {whole!r}: there is no folder {Path(whole).absolute()}, it is not in the hub cache "
+            f"{constants.HF_HUB_CACHE}, and it could not be fetched from the hub ({reason_of(error)}); check the spelling, "
+            f"download it once while online (hf download {hub_id}{' ' + file if file else ''}), or give a local folder"
         ) from error
 
 
-def _weight_file(names: set[str]) -> str | None:
-    return next((name for name in _WEIGHT_FILES if name in names), None)
+def _pick_weights(names: Iterable[str], where: str) -> list[str]:
+    """Which files hold the weights: an index alone, one file, all parts of several, or none.
+
+    Raises:
+        CheckpointError: parts are missing, or there are several checkpoints.
+    """
+    names = set(names)
+    for known, suffix in ((_SAFETENSORS, ".safetensors"), (_PICKLES, ".bin")):
+        if found := next((name for name in known if name in names), None):
+            return [found]
+        if parts := sorted(name for name in names if _PART.fullmatch(name) and name.endswith(suffix)):
+            return _all_parts(parts, where)
+    loose = sorted(name for name in names if name.endswith(".pth"))
+    if len(loose) > 1:
+        raise CheckpointError(
+            f"{where} has {len(loose)} checkpoints: {some(loose, 20)}; name the one to read, e.g. {where}/{loose[-1]}"
+        )
+    return loose
 
 
-def read_config(folder: Path) -> dict[str, Any] | None:
-    """The model's config.json (or params.json, its older name in Mistral's folders); None when there is neither."""
-    for name in ("config.json", "params.json"):
-        path = folder / name
-        if path.is_file():
-            return _read_json(path)
-    if (folder / "adapter_config.json").is_file():
+def _all_parts(parts: list[str], where: str) -> list[str]:
+    """`parts` in order, if none is missing. model_{n} start at 0 and do not say how many they are."""
+    found: dict[int, str] = {}
+    totals: set[int] = set()
+    for name in parts:
+        match = _PART.fullmatch(name)
+        assert match is not None
+        number, total, plain = match.groups()
+        totals.add(int(total or 0))
+        found[int(number or plain)] = name
+    if len(totals) > 1 or len(found) < len(parts):
+        raise CheckpointError(f"{where} has the parts of several checkpoints: {some(parts)}; keep those of one")
+    total = totals.pop()
+    wanted = range(1, total + 1) if total else range(max(found) + 1)
+    name = parts[0]
+    digits = re.search(r"\d+", name)
+    assert digits is not None
+    missing = [
+        f"{name[: digits.start()]}{number:0{len(digits[0])}}{name[digits.end() :]}" for number in wanted if number not in found
+    ]
+    if missing:
+        raise CheckpointError(
+            f"{where} lacks {len(missing)} of the {len(wanted)} parts of its weights: {some(missing)}; get them"
+        )
+    if extra := [found[number] for number in found if number not in wanted]:
+        raise CheckpointError(f"{where} has {some(extra)}, which is no part of {total}; keep the parts of one checkpoint")
+    return [found[number] for number in wanted]
+
+
+# ---- the config ------------------------------------------------------------------------------------------------------
+
+
+def read_config(checkpoint: Path) -> dict[str, Any] | None:
+    """The config.json (or params.json, or config.yaml) in a folder or beside a weights file; None when there is none.
+
+    Raises:
+        CheckpointError: it is damaged, or the folder holds an adapter alone.
+    """
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    for name in _CONFIGS:
+        if (folder / name).is_file():
+            return _read_mapping(folder / name)
+    if checkpoint.is_dir() and (folder / "adapter_config.json").is_file():
         raise CheckpointError(
             f"{folder} holds an adapter (adapter_config.json), not a whole model; merge it into its base model first"
         )
     return None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_mapping(path: Path) -> dict[str, Any]:
+    """The content of a JSON or YAML file that holds one object."""
+    kind = "YAML" if path.suffix == ".yaml" else "JSON"
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); copy or download it again") from error
+        text = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(text) if kind == "YAML" else json.loads(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise CheckpointError(f"{path} is not valid {kind} ({reason_of(error)}); copy or download it again") from error
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, expected an object")
+        raise CheckpointError(f"{path} holds a {kind} {type(value).__name__}, expected an object")
     return value
 
 
 # ---- the tensors -----------------------------------------------------------------------------------------------------
 
 
-def open_weights(folder: Path) -> dict[str, Stored]:
-    """Every tensor of the folder's checkpoint, by its name in the file.
+def open_weights(checkpoint: Path) -> dict[str, Stored]:
+    """Every tensor of a folder's checkpoint or of a weights file, by its name in the file. Reads names and shapes.
 
     Raises:
-        CheckpointError: no weights, a missing shard, a damaged file, or a file that holds other things than tensors.
+        CheckpointError: no weights, several checkpoints, a missing part, a damaged file, or a file that holds other things
+            than tensors.
     """
+    if not checkpoint.is_dir():
+        return open_file(checkpoint)
+    files = _weight_files(checkpoint)
+    if files[0].suffix == ".json":
+        return _open_indexed(files[0])
+    stored: dict[str, Stored] = {}
+    for path in files:
+        tensors = open_file(path)
+        if twice := sorted(tensors.keys() & stored.keys()):
+            raise CheckpointError(
+                f"{checkpoint}: {some(twice)} is in {path.name} and in {stored[twice[0]].file}; keep one of them"
+            )
+        stored |= tensors
+    return stored
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files in `folder` that `open_weights` opens: one, all parts, or the index of parts."""
     names = {path.name for path in folder.iterdir()}
-    if (name := _weight_file(names)) is not None:
-        return _open_shards(folder / name) if name.endswith(".json") else _open_file(folder / name)
-    loose = sorted(folder.glob("*.pth"))
-    if len(loose) == 1:
-        return _open_file(loose[0])
-    found = some(sorted(names)) or "nothing"
+    if files := _pick_weights(names, str(folder)):
+        return [folder / name for name in files]
+    loose = sorted(name for name in names if name.endswith(_SUFFIXES))
+    hint = f"if {folder / loose[0]} is meant, name it" if loose else "is it the right folder?"
     raise CheckpointError(
-        f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}, found {found}; is it the right folder?"
+        f"{folder} has no weights: expected one of {', '.join((*_SAFETENSORS, *_PICKLES))} or a .pth, "
+        f"found {some(sorted(names)) or 'nothing'}; {hint}"
     )
-
-
-def from_tensors(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Stored]:
-    """The same view of tensors that are in memory already."""
-    return {name: Stored(tuple(tensor.shape), origin, lambda tensor=tensor: tensor) for name, tensor in tensors.items()}  # type: ignore[misc]
-
-
-def _open_file(path: Path) -> dict[str, Stored]:
-    return _open_safetensors(path) if path.suffix == ".safetensors" else _open_pickle(path)
 
 
 def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard file name, checked to stay inside the folder."""
-    shards = _read_json(path).get("weight_map")
+    shards = _read_mapping(path).get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise CheckpointError(f"{path} has no 'weight_map' from tensor names to file names; copy or download it again")
     for shard in set(shards.values()):
@@ -158,7 +234,7 @@ def _read_index(path: Path) -> dict[str, str]:
     return shards
 
 
-def _open_shards(index: Path) -> dict[str, Stored]:
+def _open_indexed(index: Path) -> dict[str, Stored]:
     shards = _read_index(index)
     files = sorted(set(shards.values()))
     missing = [file for file in files if not (index.parent / file).is_file()]
@@ -168,7 +244,7 @@ def _open_shards(index: Path) -> dict[str, Stored]:
         )
     stored: dict[str, Stored] = {}
     for file in files:
-        tensors = _open_file(index.parent / file)
+        tensors = open_file(index.parent / file)
         listed = {name for name, shard in shards.items() if shard == file}
         if lost := sorted(listed - tensors.keys()):
             raise CheckpointError(f"{index} says that {file} holds {some(lost)}, but it does not; they do not belong together")
@@ -176,63 +252,3 @@ def _open_shards(index: Path) -> dict[str, Stored]:
             raise CheckpointError(f"{index} does not list {some(extra)}, which {file} holds; they do not belong together")
         stored.update(tensors)
     return stored
-
-
-def _open_safetensors(path: Path) -> dict[str, Stored]:
-    def reader(name: str) -> Callable[[], Tensor]:
-        def read() -> Tensor:  # opened anew for each tensor: pages of converted tensors are given back at once
-            with safe_open(path, framework="pt") as file:
-                return file.get_tensor(name)
-
-        return read
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
-        raise _damaged(path, error) from error
-    return {name: Stored(shape, path.name, reader(name)) for name, shape in shapes.items()}
-
-
-def _open_pickle(path: Path) -> dict[str, Stored]:
-    try:
-        try:
-            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        except RuntimeError as error:
-            if "mmap can only be used" not in str(error):  # only files from before torch 1.6 cannot be mapped
-                raise
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        if _starts_with(path, _LFS_POINTER):
-            raise _damaged(path, error) from error
-        raise CheckpointError(
-            f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never runs code from a checkpoint: "
-            "save the plain state dict, best as model.safetensors"
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise _damaged(path, error) from error
-    if not isinstance(content, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()):
-        keys = some([str(key) for key in content]) if isinstance(content, dict) else type(content).__name__
-        raise CheckpointError(f"{path} is not a flat dict of tensors (it holds {keys}); save only the model's state dict")
-    return {name: Stored(tuple(t.shape), path.name, lambda t=t: t) for name, t in content.items()}  # type: ignore[misc]
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    if _starts_with(path, _LFS_POINTER):
-        return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
-    size = path.stat().st_size if path.exists() else 0
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return CheckpointError(f"{path} is damaged or was cut short ({size:,} bytes; {reason}); copy or download it again")
-
-
-def _starts_with(path: Path, prefix: bytes) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(prefix)) == prefix
-    except OSError:
-        return False
-
-
-def some(names: list[str], most: int = 6) -> str:
-    """The first few names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

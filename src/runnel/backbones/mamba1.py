@@ -118,6 +118,9 @@ class Mamba1(Backbone):
     """A Mamba-1 backbone with fp32 weights, freshly initialised as published."""
 
     architecture = "mamba1"
+    config_class = Mamba1Config
+    title = "Mamba-1"
+    matrices = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
     config: Mamba1Config
 
     def __init__(self, config: Mamba1Config) -> None:
@@ -142,8 +145,16 @@ class Mamba1(Backbone):
     def step_bytes_per_token(self) -> int:
         c = self.config
         rows = 6 * c.hidden_size + 6 * c.inner_size + c.rank + 4 * c.state_size  # residual, norms, projections, conv, dt, y
-        scan = 0 if self.fast is not None else 8 * c.inner_size * (c.state_size + 1)  # plain torch: decays and states of a chunk
+        plain = self.fast is None and self.device.type != "meta"  # on meta it is described, to be run elsewhere
+        scan = 8 * c.inner_size * (c.state_size + 1) if plain else 0  # decays and states of a chunk
         return 4 * (rows + scan)
+
+    @property
+    def flops_per_token(self) -> int:
+        """For each state: dt A, its exponential, dt B x, the update, and the product with C, about 9 in all."""
+        c = self.config
+        linear = 2 * c.inner_size * (3 * c.hidden_size + 2 * c.rank + 2 * c.state_size)
+        return c.num_layers * (linear + 2 * c.conv_width * c.inner_size + 9 * c.inner_size * c.state_size)
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.embeddings(ids).to(stream_dtype(self.embeddings.weight))

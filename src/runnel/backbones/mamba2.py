@@ -143,6 +143,9 @@ class Mamba2(Backbone):
     """A Mamba-2 backbone with fp32 weights, freshly initialised as published."""
 
     architecture = "mamba2"
+    config_class = Mamba2Config
+    title = "Mamba-2"
+    matrices = ("in_proj.weight", "out_proj.weight", "embeddings.weight")
     config: Mamba2Config
 
     def __init__(self, config: Mamba2Config) -> None:
@@ -171,6 +174,13 @@ class Mamba2(Backbone):
         """Residual, projection, convolved x, B, C and the mixer's output, at most fp32 each."""
         c = self.config
         return 4 * (4 * c.hidden_size + c.projection_size + c.conv_channels + 2 * c.inner_size)
+
+    @property
+    def flops_per_token(self) -> int:
+        """For each state: the decay, the input and the product with C, 5 in all."""
+        c = self.config
+        linear = 2 * c.hidden_size * (c.projection_size + c.inner_size)
+        return c.num_layers * (linear + 2 * c.conv_width * c.conv_channels + 5 * c.inner_size * c.state_size)
 
     def embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))

@@ -17,9 +17,20 @@ from runnel.records import Document
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
+    from runnel.models.heads import Pooling
 
 
-def run(texts: str, to: str, *, model: str, as_query: bool, shard: str | None, max_tokens: int | None, as_json: bool) -> int:
+def run(
+    texts: str,
+    to: str,
+    *,
+    model: str,
+    as_query: bool,
+    shard: str | None,
+    max_tokens: int | None,
+    pooling: Pooling | None,
+    as_json: bool,
+) -> int:
     """Embed the rows of `texts` into the file `to`, going on where an earlier run of the same command was stopped."""
     out = Path(to)
     part = _parse_shard(shard)
@@ -32,12 +43,13 @@ def run(texts: str, to: str, *, model: str, as_query: bool, shard: str | None, m
     note_compiling()
     from runnel.models.embedder import Embedder
 
-    embedder = Embedder.load(model)
+    embedder = Embedder.load(model, pooling=pooling)
     settings = {
         "model": model,
         "fingerprint": embedder.model.backbone.fingerprint(),
         "prompt": "query" if as_query else "document",
         "max_tokens": max_tokens,
+        "pooling": pooling,
         "shard": f"{part[0]}/{part[1]}",
     }
     facts = finished(out, settings)
@@ -48,7 +60,7 @@ def run(texts: str, to: str, *, model: str, as_query: bool, shard: str | None, m
             work = _Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
             work.run(_take(read_rows(texts), part))
             facts = log.finish()
-        _report(work, facts, max_tokens)
+        _report(work, facts)
     if as_json:
         print_json({"out": to, **facts})
     else:
@@ -62,7 +74,7 @@ class _Work:
     def __init__(self, embedder: Embedder, log: VectorLog, *, prompt: str, max_tokens: int | None) -> None:
         self._embedder, self._log = embedder, log
         self._prompt = embedder.model.prompts.get(prompt, "")
-        self._max_tokens = max_tokens
+        self._max_tokens, self.limit = max_tokens, embedder.text_limit(max_tokens)
         self._waiting: deque[Row] = deque()  # rows whose vectors are being made
         self.resumed = log.count
         self.empty: list[str] = []
@@ -94,9 +106,9 @@ class _Work:
                 )
 
     def _is_cut(self, text: str) -> bool:
-        if self._max_tokens is None:
+        if self.limit is None:
             return False
-        return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self._max_tokens
+        return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self.limit
 
 
 def _take(documents: Iterator[Document], part: tuple[int, int]) -> Iterator[Document]:
@@ -114,10 +126,10 @@ def _parse_shard(shard: str | None) -> tuple[int, int]:
     return int(i), int(n)
 
 
-def _report(work: _Work, facts: dict[str, object], max_tokens: int | None) -> None:
+def _report(work: _Work, facts: dict[str, object]) -> None:
     if work.resumed:
         say(f"note: went on after {work.resumed:,} vectors of an earlier run")
     if work.empty:
         say(f"warning: {len(work.empty):,} rows without text were left out, the first is {work.empty[0]!r}")
     if facts["truncated"]:
-        say(f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {max_tokens} tokens")
+        say(f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {work.limit} tokens")

@@ -3,112 +3,129 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+import textwrap
+from collections.abc import Iterator
+from typing import Any
 
 from runnel.commands.display import print_json
-from runnel.errors import CheckpointError, RunnelError
 
-if TYPE_CHECKING:
-    from runnel.backbones.base import Backbone
-    from runnel.models.base import Model
-
-_NAMES = {"weight_bytes": "weights", "state_bytes_per_sequence": "state per sequence", "memory_free_bytes": "free memory"}
+_INDENT, _WIDTH = 20, 120
+_OWN_LINES = ("vocab_size", "hidden_size", "num_layers")  # fields of the config that have lines of their own
 
 
 def run(name: str, *, as_json: bool) -> int:
     """Print the facts of a model."""
-    facts = describe(name)
+    from runnel.models.describe import describe_model
+
+    facts = describe_model(name)
     if as_json:
         print_json(facts)
         return 0
-    shown = {_NAMES.get(key, key.replace("_", " ")): (key, value) for key, value in facts.items()}
-    width = 2 + max(map(len, shown))
-    for name_shown, (key, value) in shown.items():
-        sys.stdout.write(f"{name_shown:<{width}}{_shown(key, value, width)}\n")
+    for label, lines in (*_model(facts), *_parts(facts), *_machine(facts)):
+        for line in lines or ["none"]:
+            sys.stdout.write(_line(label, line) + "\n")
+            label = ""
     return 0
 
 
-def describe(name: str) -> dict[str, object]:
-    """The facts `runnel info` prints."""
-    from runnel.backbones.checkpoint import load_backbone
-    from runnel.models.base import load_model
-
-    model: Model | None = None
-    try:
-        model = load_model(name)
-        backbone = model.backbone
-    except RunnelError as error:
-        if not Path(name).is_dir():
-            raise
-        try:
-            backbone = load_backbone(name)  # a bare backbone is worth describing; the reason why it is no model is the error
-        except CheckpointError:
-            raise error from None
-    facts = {"model": name, "architecture": backbone.architecture, **_sizes(backbone)}
-    if model is not None:
-        facts |= _model_facts(model)
-    return facts | _machine(backbone)
+def _line(label: str, text: str) -> str:
+    """`text` beside its label, over several lines if it is long."""
+    indent = " " * _INDENT
+    wrapped = textwrap.wrap(text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+    return f"{label:<{_INDENT}}" + f"\n{indent}".join(wrapped)
 
 
-def _sizes(backbone: Backbone) -> dict[str, object]:
-    parameters = list(backbone.parameters())
-    kinds = sorted({str(p.dtype).removeprefix("torch.") for p in parameters})
-    return {
-        "layers": backbone.num_layers,
-        "width": backbone.hidden_size,
-        "vocabulary": backbone.vocab_size,
-        "parameters": sum(p.numel() for p in parameters),
-        "weight_bytes": sum(p.numel() * p.element_size() for p in parameters),
-        "dtype": " and ".join(kinds),
-        "device": str(backbone.device),
-        "state_bytes_per_sequence": backbone.state_bytes,
-        "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
-    }
+def _model(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    yield "model", [facts["model"]]
+    yield "architecture", [f"{facts['architecture']}: {facts['layout']}"]
+    for key in ("layers", "width", "vocabulary"):
+        yield key, [f"{facts[key]:,}"]
+    yield "config", [", ".join(f"{key} {_value(value)}" for key, value in _config(facts["config"]))]
+    yield "parameters", [f"{facts['parameters']:,}, of them {facts['embedding_parameters']:,} in the embedding"]
+    stored = " and ".join(sorted(facts["stored_bytes"]))
+    files = list(facts["files"])
+    named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} to {files[-1]}"
+    yield "weights", [f"{_size(facts['file_bytes'])} on disk, {stored}: {named}"]
+    yield "", [f"{_size(facts['weight_bytes'])} when loaded as {facts['dtype']} on {facts['device']}"]
+    if facts["recurrent"]:
+        layers = ", ".join(f"{key} {'x'.join(map(str, shape[1:])) or 1}" for key, shape in facts["state"].items())
+        yield "state per sequence", [f"{_size(facts['state_bytes_per_sequence'])}, in each layer {layers}"]
+    else:
+        longest = "any length" if facts["max_tokens"] is None else f"at most {facts['max_tokens']:,} tokens"
+        yield "state per sequence", [f"none: reads a text only as a whole, {longest}"]
+    yield "work per token", [f"{_count(facts['flops_per_token'])}FLOP"]
 
 
-def _model_facts(model: Model) -> dict[str, object]:
-    return {
-        "heads": {
-            key: f"{type(head).__name__}, {sum(p.numel() for p in head.parameters()):,} parameters"
-            for key, head in model.heads.items()
-        },
-        "templates": {key: str(template) for key, template in model.templates.items()},
-        "prompts": model.prompts,
-        "step_tokens": model.engine.step_tokens,
-    }
+def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """The plain values of a config that have no line of their own."""
+    for key, value in config.items():
+        if isinstance(value, dict):  # a transformer's, as its library has it
+            yield from _config(value)
+        elif key not in _OWN_LINES and isinstance(value, str | int | float):
+            yield key, value
 
 
-def _machine(backbone: Backbone) -> dict[str, object]:
-    import torch
-
-    from runnel.hardware import available_memory, cores, has_native_bf16
-
-    free = available_memory()
-    return {
-        "cores": cores(),
-        "threads": torch.get_num_threads(),
-        "native_bf16": has_native_bf16(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "memory_free_bytes": free,
-        "states_that_fit": free // backbone.state_bytes,
-    }
-
-
-def _shown(key: str, value: object, indent: int) -> str:
-    if isinstance(value, dict):
-        return ("\n" + " " * indent).join(f"{name}: {item}" for name, item in value.items()) or "none"
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
-    if isinstance(value, int):
-        return _size(value) if "_bytes" in key else f"{value:,}"
-    return str(value)
+def _parts(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    if facts["problem"] is not None:
+        yield "problem", [facts["problem"]]
+        return
+    tokenizer = facts["tokenizer"]
+    yield "tokenizer", [f"{tokenizer['file'] or tokenizer['kind']}, {tokenizer['tokens']:,} tokens"]
+    yield "markers", [", ".join(f"{which} {_marker(marker)}" for which, marker in facts["markers"].items())]
+    yield (
+        "heads",
+        [
+            f"{key}: {head['kind']}" + (f", {head['parameters']:,} parameters" if head["parameters"] else "")
+            for key, head in facts["heads"].items()
+        ],
+    )
+    for kind in ("templates", "prompts"):
+        yield kind, [f"{key}: {text!r}" if kind == "prompts" else f"{key}: {text}" for key, text in facts[kind].items()]
 
 
-def _size(size: float) -> str:
+def _machine(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    bf16 = "bf16 in hardware" if facts["native_bf16"] else "bf16 emulated"
+    yield "machine", [f"{_number(facts['cores'], 'core')}, {_number(facts['threads'], 'thread')}, {bf16}"]
+    gpu = facts["gpu"]
+    yield "gpu", [f"{gpu['name']}, {_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else "none"]
+    yield "free memory", [f"{_size(facts['memory_free_bytes'])}: {_fits(facts['fits'])}"]
+    if facts["states_that_fit"] is not None:
+        yield "states beside it", [f"{facts['states_that_fit']:,}"]
+    yield "longest step", [f"{_number(facts['longest_step_tokens'], 'token')}; {facts['step_tokens']:,} unless asked for"]
+
+
+def _fits(fits: dict[str, bool]) -> str:
+    inside = [dtype for dtype, fit in fits.items() if fit]
+    return f"it fits as {' and as '.join(inside)}" if inside else f"it does not fit, not even as {next(iter(fits))}"
+
+
+def _marker(marker: dict[str, Any] | None) -> str:
+    return "none" if marker is None else f"{marker['id']} ({marker['token']})" if marker["token"] else str(marker["id"])
+
+
+def _number(count: int, unit: str) -> str:
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+
+
+def _value(value: object) -> str:
+    return (
+        {True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else str(value)
+    )
+
+
+def _count(count: float) -> str:
+    """With an SI prefix and three digits."""
+    for prefix in ("", "k", "M", "G"):
+        if count < 1000:
+            return f"{count:.3g} {prefix}"
+        count /= 1000
+    return f"{count:,.3g} T"
+
+
+def _size(count: float) -> str:
     """Bytes in the unit that gives a number below 1024."""
     for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} GiB"
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"

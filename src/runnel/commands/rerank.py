@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 _SHOWN = 160  # characters of a document on the terminal
 
 
-def one(query: str, documents: str, *, model: str, top_k: int | None, as_json: bool) -> int:
+def one(
+    query: str, documents: str, *, model: str, top_k: int | None, template: str | None, max_tokens: int | None, as_json: bool
+) -> int:
     """Print the documents of a file, best first."""
     rows = list(read_rows(documents))
     hits: list[Hit] = []
     if rows:
-        reranker = _load(model)
+        reranker = _load(model, template)
         with Meter("reading") as meter:
-            hits = reranker.rank(query, rows, top_k, progress=meter.add)
+            hits = reranker.rank(query, rows, top_k, progress=meter.add, max_tokens=max_tokens)
+        _report_cut(reranker.truncated, reranker.pair_limit(max_tokens))
     else:
         say(f"note: {documents} has no documents")
     if as_json:
@@ -55,6 +58,8 @@ def many(
     depth: int | None,
     memory: str | None,
     dtype: str,
+    template: str | None,
+    max_tokens: int | None,
     as_json: bool,
 ) -> int:
     """Rerank the candidates of every query of a TREC run into a new run, a query at a time."""
@@ -66,7 +71,9 @@ def many(
         raise InputError(
             f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
         )
-    reranker = _load(model)
+    reranker = _load(model, template)
+    if memory is not None and max_tokens is not None:
+        raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
     settings = {
         "model": model,
         "fingerprint": reranker.model.backbone.fingerprint(),
@@ -76,6 +83,8 @@ def many(
         "top_k": top_k,
         "depth": depth,
         "dtype": dtype,
+        "template": template,
+        "max_tokens": max_tokens,
     }
     facts = finished(out, settings)
     if facts is not None:
@@ -90,12 +99,13 @@ def many(
         # A memory on disk is recognised by its documents, all of them; in RAM only what is still needed is read.
         texts = _texts(corpus, candidates if memory else left)
         with Meter("reading") as meter:
-            ranker = _Ranker(reranker, texts, memory, dtype, meter)
+            ranker = _Ranker(reranker, texts, memory, dtype, max_tokens, meter)
             with part.open("a", encoding="utf-8") as file:
                 for query, ids in left.items():
                     hits = ranker.rank(asked[query], ids, top_k)
                     file.write("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits))
                     file.flush()
+        _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
         part.replace(out)
         facts = {**settings, "count": len(candidates)}
         end(out, facts)
@@ -107,18 +117,29 @@ def many(
 
 
 class _Ranker:
-    """Ranks candidates from remembered documents; where the model reads the query first, from their texts."""
+    """Ranks candidates from remembered documents; from their texts where they are cut or the model cannot remember them."""
 
-    def __init__(self, reranker: Reranker, texts: Mapping[str, str], folder: str | None, dtype: str, meter: Meter) -> None:
-        self._reranker, self._texts, self._meter = reranker, texts, meter
+    def __init__(
+        self,
+        reranker: Reranker,
+        texts: Mapping[str, str],
+        folder: str | None,
+        dtype: str,
+        max_tokens: int | None,
+        meter: Meter,
+    ) -> None:
+        self._reranker, self._texts, self._meter, self._max_tokens = reranker, texts, meter, max_tokens
         self._memory: Memory | None = None
-        if reranker.document_first:
+        self.truncated = 0
+        if max_tokens is None and (reranker.remembers or folder is not None):  # asked for in vain, it is an error that says why
             self._memory = reranker.remember(texts, folder, dtype, progress=meter.add)
             meter.label = "ranking"
 
     def rank(self, query: str, ids: Sequence[str], top_k: int | None) -> list[Hit]:
         documents = {name: self._texts[name] for name in ids} if self._memory is None else self._memory.select(ids)
-        return self._reranker.rank(query, documents, top_k, progress=self._meter.add)
+        hits = self._reranker.rank(query, documents, top_k, progress=self._meter.add, max_tokens=self._max_tokens)
+        self.truncated += self._reranker.truncated
+        return hits
 
 
 def read_run(name: str, depth: int | None = None) -> dict[str, list[str]]:
@@ -173,8 +194,13 @@ def _finished_queries(part: Path) -> set[str]:
     return set(done)
 
 
-def _load(model: str) -> Reranker:
+def _report_cut(count: int, max_tokens: int | None) -> None:
+    if count:
+        say(f"warning: {count:,} documents were cut so that they and the query keep to {max_tokens} tokens")
+
+
+def _load(model: str, template: str | None) -> Reranker:
     note_compiling()
     from runnel.models.reranker import Reranker
 
-    return Reranker.load(model)
+    return Reranker.load(model, template=template)

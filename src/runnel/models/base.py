@@ -2,7 +2,7 @@
 
 config.json        architecture, heads, templates, prompts, markers, weight format; the key "runnel" marks the layout
 model.safetensors  `backbone.*` and `heads.*`; with int8 weights each matrix has a `.scale` of one number per row
-tokenizer.json     Hugging Face tokenizers file
+tokenizer.json     Hugging Face tokenizers file; RWKV World: rwkv_vocab_v20230424.txt
 README.md          model card
 """
 
@@ -14,23 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint import Checkpoint, load_checkpoint, resolve_folder
+from runnel.backbones.checkpoint_files import read_config
+from runnel.backbones.transformer import Transformer
+from runnel.backbones.transformer_config import recognises
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
-from runnel.models.heads import HEADS, EndScore, EndVector, TokenFeatures
-from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
+from runnel.models.bare import read_bare
+from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
+from runnel.models.heads import HEADS, POOLINGS, EndVector, Pooling, TokenFeatures, vector_head
+from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
-_BUILT_IN = {"pocket": Path(__file__).parent / "pocket"}
-# Templates of a bare checkpoint: the papers'.
-_PLAIN_TEMPLATES = {"document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
+BUILT_IN = {"pocket": Path(__file__).parent / "pocket"}
 
 
 @dataclass(eq=False)
@@ -114,33 +116,61 @@ class Model:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def load_model(name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
+def load_model(
+    name: str | Path,
+    dtype: str | torch.dtype = "auto",
+    device: str = "auto",
+    *,
+    pooling: Pooling | None = None,
+    template: str | None = None,
+    job: Job = "embed",
+) -> Model:
     """Load a model folder, a bare checkpoint, a sentence-transformers folder, a hub id or "pocket".
 
-    A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also gets its
-    sentence head. A sentence-transformers folder must start with a recurrent transformers checkpoint and pool the last
-    token; its prompts and end marker are read from its files.
+    `models/bare.py` says what stands in for the parts that a folder of another make lacks, `models/baseline.py` the same for
+    transformers.
+
+    Args:
+        pooling: the vector of a text is that of its first token ("cls", transformers only), of its last ("eos") or the mean
+            of all ("mean"), without a trained projection; default: what the model was made for.
+        template: how a pair is written: "rankmamba", "ssm-rerankers" or "pair" (`models/baseline.py`); default: the model's.
+        job: what the model is for, where a transformer reads differently for it (T5).
 
     Raises:
         CheckpointError: nothing there, or it cannot be used; the message says why.
+        InputError: an unknown pooling or template, or one that this model cannot have.
     """
-    folder = _BUILT_IN.get(str(name)) or resolve_folder(name)
-    checkpoint = load_checkpoint(folder, dtype=dtype, device=device)
-    config = _read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    if pooling is not None and pooling not in POOLINGS:
+        raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    found = BUILT_IN.get(str(name)) or resolve_folder(name)
+    folder = found if found.is_dir() else found.parent  # a weights file: what belongs to it is beside it
+    config = read_config(found) or {}
+    if recognises(config):
+        checkpoint, parts = load_baseline(folder, config, dtype, device, pooling=pooling, template=template, job=job)
+        return Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
+    checkpoint = load_checkpoint(found, dtype=dtype, device=device)
     if "runnel" in config:
-        return _from_folder(folder, config["runnel"], checkpoint, str(name))
-    heads = nn.ModuleDict({"embed": EndVector()})
-    if checkpoint.heads:
-        heads["sentences"] = _scanner_head(checkpoint.heads, checkpoint.backbone.hidden_size)
-    templates, prompts = dict(_PLAIN_TEMPLATES), {}
-    if (folder / "modules.json").exists():
-        prompts = _read_sentence_transformers(folder)
-        before, after = _framing(folder)
-        templates["document"] = Template.parse(before + "{document}" + after)
-    return Model(checkpoint.backbone, Tokenizer.load(folder), heads, templates, prompts, source=str(name))
+        model = read_folder(folder, config["runnel"], checkpoint, str(name))
+    else:
+        parts = read_bare(folder, checkpoint)
+        model = Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
+    return _changed(model, folder, pooling, template)
 
 
-def _from_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
+def _changed(model: Model, folder: Path, pooling: Pooling | None, template: str | None) -> Model:
+    """The model with another pooling or pair template than its own, if they are asked for."""
+    if pooling is not None:
+        check_pooling(model.backbone, pooling)
+        model.heads["embed"] = vector_head(pooling)
+    if template is not None:
+        family = model.backbone.family if isinstance(model.backbone, Transformer) else None
+        before = "" if model.tokenizer.begin_id is None else "{begin}"
+        model.templates["rerank"] = Template.parse(pair_notation(template, family, folder, model.tokenizer, before))
+    return model
+
+
+def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
+    """A model from the parts of a folder that runnel wrote. Raises CheckpointError where they do not fit each other."""
     if config.get("version") != _VERSION:
         raise CheckpointError(
             f"{source} has model format {config.get('version')!r}, this runnel reads {_VERSION}; upgrade runnel"
@@ -166,7 +196,7 @@ def _build_head(config: Mapping[str, Any], backbone: Backbone) -> nn.Module:
         return TokenFeatures(backbone.vocab_size, backbone.hidden_size)
     if kind not in HEADS:
         raise CheckpointError(f"unknown head kind {kind!r} in config.json; this runnel knows {', '.join(sorted(HEADS))}")
-    return EndVector() if kind == "end_vector" else HEADS[kind](backbone.hidden_size, **options)
+    return HEADS[kind]() if issubclass(HEADS[kind], EndVector) else HEADS[kind](backbone.hidden_size, **options)
 
 
 def _head_config(head: nn.Module) -> dict[str, object]:
@@ -174,57 +204,6 @@ def _head_config(head: nn.Module) -> dict[str, object]:
         return {"kind": "token_features"}
     kind = next(name for name, cls in HEADS.items() if type(head) is cls)
     return {"kind": kind, **getattr(head, "options", {})}
-
-
-def _scanner_head(tensors: Mapping[str, Tensor], hidden_size: int) -> EndScore:
-    weight, bias = tensors["weight"], tensors.get("bias")
-    head = EndScore(hidden_size, outputs=weight.shape[0], bias=bias is not None)
-    head.linear.load_state_dict({"weight": weight.float()} | ({"bias": bias.float()} if bias is not None else {}))
-    return head
-
-
-def _read_sentence_transformers(folder: Path) -> dict[str, str]:
-    """Prompts of a sentence-transformers folder, after checking that its modules are ones this package equals."""
-    for module in _read_json(folder / "modules.json", expect=list)[1:]:
-        kind = module["type"].rsplit(".", 1)[-1]
-        if kind == "Pooling":
-            pooling = _read_json(folder / module["path"] / "config.json")
-            mode = pooling.get("pooling_mode") or next(
-                (k for k, v in pooling.items() if k.startswith("pooling_mode_") and v is True), None
-            )
-            if mode not in ("lasttoken", "pooling_mode_lasttoken"):
-                raise CheckpointError(
-                    f"{folder} pools by {mode!r}; a recurrent embedder here pools the last token (pooling_mode lasttoken)"
-                )
-        elif kind != "Normalize":
-            raise CheckpointError(
-                f"{folder} has a module {module['type']!r} after pooling; only Pooling and Normalize are supported"
-            )
-    settings = folder / "config_sentence_transformers.json"
-    return {k: v for k, v in _read_json(settings).get("prompts", {}).items() if v} if settings.exists() else {}
-
-
-def _framing(folder: Path) -> tuple[str, str]:
-    """The special tokens that a folder's tokenizer puts around a text, in template notation."""
-    encoding = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode("a")
-    marks = [
-        "{token:" + token + "}" if special else ""
-        for token, special in zip(encoding.tokens, encoding.special_tokens_mask, strict=True)
-    ]
-    text = marks.index("") if "" in marks else len(marks)
-    return "".join(marks[:text]), "".join(marks[text:])
-
-
-def _read_json(path: Path, expect: type = dict) -> Any:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, expect):
-        raise CheckpointError(f"{path} should hold a JSON {expect.__name__}, got {type(value).__name__}")
-    return value
 
 
 def _quantize_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
+from runnel.backbones.transformer_config import has_no_state
 from runnel.engine import AtPositions, Request
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model, load_model
-from runnel.models.heads import MeanVector
+from runnel.models.heads import EndVector, MeanVector, Pooling
 from runnel.models.readers import SpanMeans, WeightedMean
 
 log = logging.getLogger("runnel")
@@ -36,17 +37,30 @@ class Embedder:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._head = model.head("embed")
-        self._pools_mean = isinstance(self._head, MeanVector)
+        self.pooling: Pooling = self._head.pooling if isinstance(self._head, EndVector | MeanVector) else "eos"
+        self._pools_mean = self.pooling == "mean"
         self.truncated = 0  # texts cut by `max_tokens` in the last encode call
 
     @classmethod
-    def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Embedder:
+    def load(
+        cls,
+        name: str | Path,
+        dtype: str | torch.dtype = "auto",
+        device: str = "auto",
+        *,
+        pooling: Pooling | None = None,
+    ) -> Embedder:
         """Load "pocket", a model folder, a checkpoint, a sentence-transformers folder, or a hub id.
+
+        Args:
+            pooling: the vector of a text is that of its first token ("cls", transformers only), of its last ("eos") or the
+                mean of all ("mean"); default: what the model was made for, or the papers' choice (docs/baselines.md).
 
         Raises:
             CheckpointError: the model is not there or cannot embed.
+            InputError: it cannot pool so.
         """
-        return cls(load_model(name, dtype, device))
+        return cls(load_model(name, dtype, device, pooling=pooling))
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
@@ -72,12 +86,12 @@ class Embedder:
         Args:
             texts: strings, or any iterable of them.
             prompt: text put before each, or the name of one of the model's prompts.
-            max_tokens: cut longer texts to this many tokens; the number of cut texts is in `truncated`, with a warning.
-                By default nothing is cut.
+            max_tokens: cut longer texts to this many tokens, or to what the model can read if that is less; the number of
+                cut texts is in `truncated`, with a warning. By default nothing is cut.
             progress: called after each step with the number of tokens just read.
 
         Raises:
-            InputError: a text is not a string, or is empty.
+            InputError: a text is not a string, is empty, or is longer than a transformer can read.
         """
         if isinstance(texts, str):
             return self.encode([texts], prompt=prompt, max_tokens=max_tokens, progress=progress)[0]
@@ -106,6 +120,7 @@ class Embedder:
         """
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
+        max_tokens = self.text_limit(max_tokens)
         prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
         self.truncated = 0
         results = self.model.engine.map(self._requests(texts, prefix or "", max_tokens), progress)
@@ -113,6 +128,14 @@ class Embedder:
             yield from self._vectors(batch)
         if self.truncated:
             log.warning("%d texts were cut to %s tokens", self.truncated, max_tokens)
+
+    def text_limit(self, max_tokens: int | None) -> int | None:
+        """The tokens that `max_tokens` leaves of a text: as many, or what a transformer can read beside its special tokens."""
+        longest = self.model.backbone.max_tokens
+        if max_tokens is None or longest is None:
+            return max_tokens
+        template, nothing = self.model.templates["document"], np.zeros(0, dtype=np.int32)
+        return min(max_tokens, longest - len(template.render(self.model.tokenizer, document=nothing).ids))
 
     def _requests(self, texts: Iterable[str], prefix: str, max_tokens: int | None) -> Iterator[Request]:
         source = iter(texts)
@@ -134,7 +157,7 @@ class Embedder:
         ids = template.render(self.model.tokenizer, document=ids).ids
         if self._pools_mean:
             return Request(ids, reader=WeightedMean(ids, self.model.weight, [slice(0, len(ids))]))
-        return Request(ids, reader=AtPositions([len(ids) - 1]))
+        return Request(ids, reader=AtPositions([0 if self.pooling == "cls" else len(ids) - 1]))
 
     def _vectors(self, values: list[WeightedMean | Tensor]) -> np.ndarray:
         with torch.inference_mode():
@@ -153,8 +176,10 @@ class Embedder:
         average the span's own hidden vectors; end-vector models take the hidden vector at the span's last token.
 
         Raises:
-            InputError: a span lies outside the text, is empty or holds no token.
+            InputError: a span lies outside the text, is empty or holds no token; or the model pools its first token.
         """
+        if self.pooling == "cls":
+            raise InputError("this model's vector is its first token's, which no span has; load it with pooling='mean' or 'eos'")
         spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
         if not len(spans):
             return np.empty((0, self.dimension), dtype=np.float32)
@@ -179,7 +204,11 @@ class Embedder:
     # ---- streams -------------------------------------------------------------------------------------------------------
 
     def stream(self, *, prompt: str | None = None) -> Stream:
-        """A text that arrives in pieces; see `Stream`."""
+        """A text that arrives in pieces; see `Stream`.
+
+        Raises:
+            StateError: the model is a transformer, which has no state to go on from.
+        """
         stream = Stream(self)
         prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
         if prefix:
@@ -204,6 +233,8 @@ class Stream:
     """
 
     def __init__(self, embedder: Embedder) -> None:
+        if not embedder.model.backbone.recurrent:
+            raise has_no_state(embedder.model.backbone.title)
         self._embedder = embedder
         self._model = embedder.model
         self._tokens = embedder.model.tokenizer.stream()

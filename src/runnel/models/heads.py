@@ -2,12 +2,15 @@
 
     D  width of the hidden vectors   E  width of the embedding   V  vocabulary   K  kinds of mark   n  items
 
-The papers' heads look at the end of a text only (`EndVector`, `EndScore`). The built-in model's heads add features of
-the same pass: weighted means of hidden vectors and exact matches between query and document (`TokenFeatures`).
-All of them run in fp32 and stream: they need sums, never the whole text.
+The papers' heads look at one hidden vector of a text (`EndVector` and its kin, `EndScore`, `DenseScore`); their `pooling`
+says which: "eos" the last token's, "cls" the first token's, "mean" the mean of all tokens', special ones among them. The
+built-in model's heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
+document (`TokenFeatures`). All of them run in fp32 and stream: they need sums, never the whole text.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +21,9 @@ MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earli
 MARK_DOCUMENT = 1  # 1 for document tokens that follow a query (sentence retrieval)
 MARK_QUERY = 2  # 1 for query tokens that follow a document (reranking)
 MARKS = 3
+
+Pooling = Literal["cls", "eos", "mean"]
+POOLINGS: tuple[Pooling, ...] = ("cls", "eos", "mean")
 
 
 class TokenFeatures(nn.Module):
@@ -41,13 +47,29 @@ class TokenFeatures(nn.Module):
 class EndVector(nn.Module):
     """The normalised hidden vector at the end marker (papers A and D). No parameters."""
 
-    def forward(self, end: Tensor) -> Tensor:
+    pooling: ClassVar[Pooling] = "eos"
+
+    def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n, D) of unit length."""
-        return F.normalize(end.float(), dim=-1)
+        return F.normalize(pooled.float(), dim=-1)
+
+
+class FirstVector(EndVector):
+    """The normalised hidden vector of the first token, the encoders' [CLS] (paper A's BERT and RoBERTa)."""
+
+    pooling = "cls"
+
+
+class PlainMeanVector(EndVector):
+    """The normalised mean of all hidden vectors, each with the same weight, as sentence-transformers takes it."""
+
+    pooling = "mean"
 
 
 class MeanVector(nn.Module):
     """The normalised projection of a weighted mean of hidden vectors, the end marker's among them."""
+
+    pooling: ClassVar[Pooling] = "mean"
 
     def __init__(self, hidden_size: int, size: int | None = None) -> None:
         super().__init__()
@@ -63,19 +85,38 @@ class MeanVector(nn.Module):
 
 
 class EndScore(nn.Module):
-    """A linear layer on one hidden vector: at the end marker for a reranker (papers B, C), at each sentence's last
-    token for a sentence retriever (paper E). Two outputs count as (no, yes): their difference is the score.
+    """A linear layer on one hidden vector: at the end marker for a reranker (papers B, C; with encoders at the first token),
+    at each sentence's last token for a sentence retriever (paper E). Two outputs count as (no, yes): their difference is the
+    score.
     """
 
-    def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True) -> None:
+    def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: Pooling = "eos") -> None:
         super().__init__()
-        self.options = {"outputs": outputs, "bias": bias}
+        self.options = {"outputs": outputs, "bias": bias, "pooling": pooling}
+        self.pooling = pooling
         self.linear = nn.Linear(hidden_size, outputs, bias=bias)
 
-    def forward(self, end: Tensor) -> Tensor:
+    def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n,)"""
-        logits = self.linear(end.float())
-        return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+        return _score(self.linear(pooled.float()))
+
+
+class DenseScore(nn.Module):
+    """The classifier of published cross-encoders: a layer as wide as the model, its activation, then as `EndScore`."""
+
+    def __init__(
+        self, hidden_size: int, outputs: int = 1, activation: Literal["tanh", "gelu"] = "tanh", pooling: Pooling = "cls"
+    ) -> None:
+        super().__init__()
+        self.options = {"outputs": outputs, "activation": activation, "pooling": pooling}
+        self.pooling = pooling
+        self.activation = nn.Tanh() if activation == "tanh" else nn.GELU()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.linear = nn.Linear(hidden_size, outputs)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(n, D) -> (n,)"""
+        return _score(self.linear(self.activation(self.dense(pooled.float()))))
 
 
 class MatchScore(nn.Module):
@@ -101,9 +142,21 @@ class MatchScore(nn.Module):
         return score + self.cosine_weight * cosine + lexical.float() @ self.lexical_weight
 
 
+def _score(logits: Tensor) -> Tensor:
+    return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+
+
 HEADS: dict[str, type[nn.Module]] = {
     "end_vector": EndVector,
+    "first_vector": FirstVector,
+    "plain_mean_vector": PlainMeanVector,
     "mean_vector": MeanVector,
     "end_score": EndScore,
+    "dense_score": DenseScore,
     "match_score": MatchScore,
 }
+
+
+def vector_head(pooling: Pooling) -> EndVector:
+    """The head without parameters that pools so."""
+    return next(cls() for cls in (EndVector, FirstVector, PlainMeanVector) if cls.pooling == pooling)

@@ -188,9 +188,12 @@ def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Te
         "unique.ids": torch.from_numpy(np.concatenate([d.unique_ids for d in documents])),
         "unique.stops": torch.from_numpy(np.cumsum([len(d.unique_ids) for d in documents])),
     }
+    whole = sum(tensor.numel() for tensor in documents[0].state.tensors.values())
     for name in documents[0].state.tensors:
         tensor = torch.cat([d.state[name] for d in documents])
-        if precision == "int8" and tensor.shape[-1] >= 16:  # short last dimensions (conv tails) are a few percent of the bytes
+        if 100 * documents[0].state[name].numel() < whole:  # costs nothing, and may be a scale of the rest (xLSTM's m and n)
+            tensors[f"state.{name}"] = tensor
+        elif precision == "int8" and tensor.shape[-1] >= 16:  # short last dimensions (conv tails) are a few percent of the bytes
             scale = (tensor.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=1e-30)
             tensors[f"state.{name}"] = (tensor / scale).round().to(torch.int8)
             tensors[f"scale.{name}"] = scale

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
+from runnel.backbones.transformer_config import has_no_state
 from runnel.engine import AtPositions, Request
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
@@ -39,18 +40,32 @@ class Reranker:
         self.model = model
         self._head = model.head("rerank")
         self._template = model.templates["rerank"]
-        self.document_first = self._template.fields[0] == "document"  # then documents can be remembered
+        self.document_first = self._template.fields[0] == "document"
+        self.remembers = self.document_first and model.backbone.recurrent  # documents can be remembered
+        self._first_token = getattr(self._head, "pooling", "eos") == "cls"
         self.truncated = 0  # documents cut by `max_tokens` in the last call
         self._matches = isinstance(self._head, MatchScore)
 
     @classmethod
-    def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Reranker:
-        """Load "pocket", a model folder with a rerank head, or a hub id.
+    def load(
+        cls,
+        name: str | Path,
+        dtype: str | torch.dtype = "auto",
+        device: str = "auto",
+        *,
+        template: str | None = None,
+    ) -> Reranker:
+        """Load "pocket", a model folder with a rerank head, a published cross-encoder, or a hub id.
+
+        Args:
+            template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers, or "pair", as the tokenizer
+                does by itself (docs/baselines.md); default: the model's own.
 
         Raises:
             CheckpointError: the model is not there or has no rerank head.
+            InputError: an unknown template.
         """
-        return cls(load_model(name, dtype, device))
+        return cls(load_model(name, dtype, device, template=template, job="rerank"))
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
@@ -67,16 +82,18 @@ class Reranker:
         """Scores float32 (n,) of documents, or of a memory's documents, in their order.
 
         Args:
-            max_tokens: cut documents so that query and document together keep to this many tokens (never the query);
-                default: nothing is cut. The number of cut documents is in `truncated`, with a warning.
+            max_tokens: cut documents so that query and document together keep to this many tokens (never the query), or to
+                what the model can read if that is less; default: nothing is cut. The number of cut documents is in
+                `truncated`, with a warning.
 
         Raises:
-            InputError: the query is empty, or the memory belongs to another model.
+            InputError: the query is empty, the memory belongs to another model, or a pair is longer than a transformer can read.
         """
         if not query.strip():
             raise InputError("the query is empty; give the words to look for")
         if isinstance(documents, str):
             raise InputError("documents must be a sequence of strings, got one string; put it in a list")
+        max_tokens = self.pair_limit(max_tokens)
         requests = (
             self._from_memory(query, documents)
             if isinstance(documents, Memory)
@@ -88,6 +105,11 @@ class Reranker:
             log.warning("%d documents were cut to keep to %s tokens", self.truncated, max_tokens)
         return np.array(scores, dtype=np.float32)
 
+    def pair_limit(self, max_tokens: int | None) -> int | None:
+        """The tokens that a pair is cut to for `max_tokens`: as many, or what a transformer can read if that is less."""
+        longest = self.model.backbone.max_tokens
+        return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
+
     def rank(
         self,
         query: str,
@@ -95,12 +117,14 @@ class Reranker:
         top_k: int | None = None,
         *,
         progress: Callable[[int], None] | None = None,
+        max_tokens: int | None = None,
     ) -> list[Hit]:
         """Documents best first, ties in their given order.
 
         Args:
             documents: strings (ids are their places "0", "1", ...), {id: text}, `Document`s, or a `Memory`.
             top_k: how many to return; default all.
+            max_tokens: as in `score`; remembered documents are whole.
         """
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}")
@@ -109,7 +133,7 @@ class Reranker:
             scores = self.score(query, documents, progress=progress)
         else:
             pairs = _named(documents)
-            scores = self.score(query, [text for _, text in pairs], progress=progress)
+            scores = self.score(query, [text for _, text in pairs], progress=progress, max_tokens=max_tokens)
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [Hit(pairs[i][0], float(scores[i]), rank, pairs[i][1]) for rank, i in enumerate(order, start=1)]
 
@@ -130,8 +154,10 @@ class Reranker:
 
         Raises:
             InputError: the model's template puts the query first, so nothing can be remembered; or an unknown dtype.
-            StateError: the folder holds a memory of another model or precision.
+            StateError: the folder holds a memory of another model or precision; or the model is a transformer, without a state.
         """
+        if not self.model.backbone.recurrent:
+            raise has_no_state(self.model.backbone.title)
         if not self.document_first:
             raise InputError(
                 "this model's template puts the query first, so a document's state depends on it; nothing can be remembered"
@@ -191,7 +217,7 @@ class Reranker:
         query_ids = self._template.encode(tokenizer, "query", query).ids
         start: State | None = None
         template = self._template
-        if not self.document_first:
+        if not self.document_first and self.model.backbone.recurrent:
             prefix = template.before("document").render(tokenizer, query=query_ids).ids
             start = next(self.model.engine.map([Request(prefix, keep_state=True)])).state
             template = template.starting_at("document")
@@ -202,7 +228,10 @@ class Reranker:
             rendered = template.render(tokenizer, **fields, max_tokens=max_tokens)
             self.truncated += rendered.cut > 0
             if start is not None:
-                yield Request(rendered.ids, state=start, reader=_Pair(AtPositions([len(rendered.ids) - 1])))
+                yield self._plain(rendered.ids, start)
+                continue
+            if not self._matches:
+                yield self._plain(rendered.ids, None)
                 continue
             place = rendered.slices["document"]
             kept = rendered.ids[place]
@@ -220,7 +249,7 @@ class Reranker:
     ) -> Request:
         """A request for one pair; `document` is its mean if remembered, else the slice of `ids` that holds it."""
         if not self._matches or self.model.features is None:
-            return Request(ids, state=state, reader=_Pair(AtPositions([len(ids) - 1])))
+            return self._plain(ids, state)
         idf = self.model.features.idf.numpy()
         marks = np.zeros((len(ids), MARKS), dtype=np.float32)
         place = slice(tail.start, tail.start + len(query_ids))
@@ -232,6 +261,10 @@ class Reranker:
         reader = WeightedMean(ids, self.model.weight, slices)
         mean = document if isinstance(document, Tensor) else None
         return Request(ids, state=state, marks=marks, reader=_Pair(reader, share, mean))
+
+    def _plain(self, ids: np.ndarray, state: State | None) -> Request:
+        """A request for the hidden vector that a head without features scores."""
+        return Request(ids, state=state, reader=_Pair(AtPositions([0 if self._first_token else len(ids) - 1])))
 
     def _score(self, pair: _Pair) -> float:
         with torch.inference_mode():

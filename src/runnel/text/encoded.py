@@ -54,13 +54,20 @@ class Encoded:
 def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Move starts over leading whitespace, except in tokens that are all whitespace."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    spaces = _SPACES[np.minimum(codes, 0x3001)]
-    leading = np.flatnonzero((starts < len(codes)) & spaces[np.minimum(starts, len(codes) - 1)])
+    within = np.flatnonzero(starts < len(codes))
+    leading = within[_is_space(codes[starts[within]])]
     if not len(leading):
         return starts
-    following = np.where(spaces, len(codes), np.arange(len(codes)))
-    following = np.minimum.accumulate(following[::-1])[::-1]  # the next character that is no whitespace
-    moved = following[starts[leading]]
+    moved, stops = starts[leading], ends[leading]
+    going = np.arange(len(leading))  # the tokens that have only had whitespace so far
+    while len(going):
+        moved[going] += 1
+        going = going[moved[going] < stops[going]]
+        going = going[_is_space(codes[moved[going]])]
     starts = starts.copy()
-    starts[leading] = np.where(moved < ends[leading], moved, starts[leading])
+    starts[leading] = np.where(moved < stops, moved, starts[leading])
     return starts
+
+
+def _is_space(codes: np.ndarray) -> np.ndarray:
+    return _SPACES[np.minimum(codes, len(_SPACES) - 1)]

@@ -239,7 +239,7 @@ class Template:
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
         part = self.parts[number]
         if part.kind == "text":
-            first = number == 0 and not self.continues
+            first = not self.continues and all(part.kind == "token" for part in self.parts[:number])
             return (tokenizer.encode(part.value) if first else tokenizer.encode_inside(part.value)).ids
         marker = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}.get(part.value, -1)
         if marker is None:

@@ -1,0 +1,105 @@
+"""What a checkpoint is, from its config and from the names and shapes of its tensors: no weights are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint import check_tensors, meta_backbone, wanted_dtype
+from runnel.backbones.checkpoint_files import find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint_formats import recognise
+from runnel.backbones.checkpoint_transformer import SCORERS
+from runnel.backbones.transformer import Transformer
+from runnel.backbones.transformer_config import TransformerConfig, model_class, options, recognises
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """A checkpoint that was recognised and not loaded.
+
+    Args:
+        checkpoint: the folder, or the weights file that was named.
+        layout: the format in words, e.g. "Mamba-2, state-spaces original layout".
+        backbone: on the meta device: it has config, names and shapes, and no numbers.
+        heads: shapes of the tensors beside the backbone, by name.
+        files: bytes of each weights file, by name.
+        stored: bytes of all tensors in these files, by dtype.
+    """
+
+    checkpoint: Path
+    layout: str
+    backbone: Backbone
+    heads: dict[str, tuple[int, ...]]
+    files: dict[str, int]
+    stored: dict[torch.dtype, int]
+
+    @property
+    def folder(self) -> Path:
+        return self.checkpoint if self.checkpoint.is_dir() else self.checkpoint.parent
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.backbone.parameters())
+
+    @property
+    def embedding_parameters(self) -> int:
+        tables = {
+            id(module.weight): module.weight.numel() for module in self.backbone.modules() if isinstance(module, nn.Embedding)
+        }
+        return sum(tables.values())
+
+    def weight_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of the backbone's weights when it is loaded with this `dtype`."""
+        small = torch.float64 if dtype == torch.float64 else torch.float32
+        return sum(
+            parameter.numel() * (dtype if name.endswith(self.backbone.matrices) else small).itemsize
+            for name, parameter in self.backbone.named_parameters()
+        )
+
+    def auto_dtype(self, device: str) -> torch.dtype:
+        """What `load_backbone` chooses on a device, "cpu" or "cuda", where it is not told."""
+        return wanted_dtype("auto", torch.device(device))
+
+
+def describe_checkpoint(source: str | Path) -> CheckpointFacts:
+    """Recognise a checkpoint without loading it.
+
+    Args:
+        source: as for `load_backbone`.
+
+    Raises:
+        CheckpointError: as `load_backbone`, except for what only a look at the numbers tells.
+    """
+    path = find_checkpoint(source)
+    config, tensors = read_config(path), open_weights(path)
+    heads: dict[str, tuple[int, ...]] = {}
+    if config is not None and recognises(config):
+        backbone, layout = _transformer(config)
+        heads = {found[1]: tensor.shape for name, tensor in tensors.items() if (found := SCORERS.match(name))}
+    else:
+        known = recognise(config, tensors, str(path))
+        backbone, layout = meta_backbone(known.architecture, known.config), known.layout
+        check_tensors(known.backbone, {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}, str(path))
+        heads = {name: tensor.shape for name, tensor in known.heads.items()}
+    stored: Counter[torch.dtype] = Counter()
+    for tensor in tensors.values():
+        if tensor.dtype is not None:
+            stored[tensor.dtype] += torch.Size(tensor.shape).numel() * tensor.dtype.itemsize
+    folder = path if path.is_dir() else path.parent
+    files = {name: (folder / name).stat().st_size for name in sorted({tensor.file for tensor in tensors.values()})}
+    return CheckpointFacts(path, layout, backbone, heads, files, dict(stored))
+
+
+def _transformer(values: Mapping[str, Any]) -> tuple[Backbone, str]:
+    """From its config alone: only the library can tell which tensors belong to it, when it loads them."""
+    config = TransformerConfig.of(values)
+    with torch.device("meta"):
+        model = model_class(config)(config.for_library(), **options(config))
+    return Transformer(config, model), f"{config.family.title}, transformers layout"

@@ -1,0 +1,51 @@
+"""What the readers of published formats share: values of a config, checked, and shapes of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from runnel.backbones.checkpoint_files import Stored
+from runnel.errors import CheckpointError
+
+READS = (
+    "runnel reads Mamba-1, Mamba-2, RWKV-7 and xLSTM-7B checkpoints, and to compare with bert, roberta, electra, bart, t5, opt, "
+    "gpt_neox, llama, mistral and qwen2"
+)
+ATTENTION = "mixes attention layers with recurrent ones, so its memory grows with the text and no fixed-size state can carry it"
+
+
+def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
+    """A positive whole number of a config."""
+    value = config.get(key, default)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        came = "is missing" if value is None else f"is {value!r}"
+        raise CheckpointError(f"{where}: {key} {came} in its config, expected a positive whole number")
+    return value
+
+
+def number(value: object, key: str, where: str) -> float:
+    """A JSON number; infinity may also be a word, which transformers 5 wraps as {"__float__": "Infinity"}."""
+    if isinstance(value, Mapping):
+        value = value.get("__float__")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: {key} is {value!r} in its config, expected a number") from error
+
+
+def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
+    """The shape of a tensor that must be there with so many dimensions."""
+    if name not in tensors:
+        raise CheckpointError(f"{where}: missing tensor {name!r}; without it the model's shape is unknown")
+    if len(tensors[name].shape) != ndim:
+        raise CheckpointError(f"{where}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {ndim} dimensions")
+    return tensors[name].shape
+
+
+def count_layers(names: Mapping[str, Stored]) -> int:
+    """One more than the highest number of "layers.{i}." in the names."""
+    return 1 + max((int(m[1]) for name in names if (m := re.match(r"layers\.(\d{1,6})\.", name))), default=-1)

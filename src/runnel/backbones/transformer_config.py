@@ -1,0 +1,212 @@
+"""What is known of each transformer architecture, the config that a `Transformer` is built from, and the optional library."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+
+from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency, StateError
+
+Output = Literal["encoder", "decoder", "first"]
+OUTPUTS: tuple[Output, ...] = ("encoder", "decoder", "first")
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture: its name, its class in the transformers library, and how it reads.
+
+    `segments`: token types tell the second text of a pair from the first. `flash`: the library has it with flash attention.
+    """
+
+    title: str
+    model: str
+    kind: Literal["encoder", "decoder", "encoder-decoder"]
+    segments: bool = False
+    flash: bool = True
+
+
+FAMILIES = {  # by model_type
+    "bert": Family("BERT", "BertModel", "encoder", segments=True),
+    "roberta": Family("RoBERTa", "RobertaModel", "encoder"),
+    "electra": Family("ELECTRA", "ElectraModel", "encoder", segments=True),
+    "bart": Family("BART", "BartModel", "encoder-decoder"),
+    "t5": Family("T5", "T5Model", "encoder-decoder", flash=False),
+    "opt": Family("OPT", "OPTModel", "decoder"),
+    "gpt_neox": Family("GPT-NeoX", "GPTNeoXModel", "decoder"),
+    "llama": Family("Llama", "LlamaModel", "decoder"),
+    "mistral": Family("Mistral", "MistralModel", "decoder"),
+    "qwen2": Family("Qwen2", "Qwen2Model", "decoder"),
+}
+# What the library's own models give, and T5 as an embedder: sentence-T5 is an encoder alone.
+_DEFAULT_OUTPUT: dict[str, Output] = {"bart": "decoder", "t5": "encoder"}
+
+
+def recognises(config: Mapping[str, Any] | None) -> bool:
+    """Whether a config.json is that of a transformer read here. Mistral's own layout ("dim") and runnel's folders are not."""
+    return config is not None and str(config.get("model_type")) in FAMILIES and not {"dim", "runnel"} & config.keys()
+
+
+def has_no_state(title: str) -> StateError:
+    """The error of whoever asks a transformer to start from a state or to keep one."""
+    return StateError(
+        f"{title} reads a text only whole: it has no state to start from or to keep, so no streams, no remembered documents "
+        "and no segments. Give encode() or score() the whole text each time, or use a recurrent model"
+    )
+
+
+def too_long(title: str, tokens: int, limit: int) -> InputError:
+    """The error for a text that a transformer cannot read whole."""
+    return InputError(
+        f"the text has {tokens:,} tokens with its special ones, and this {title} reads at most {limit:,}; "
+        "cut it with max_tokens=, split it into windows, or use a recurrent model, which has no limit"
+    )
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Shape of a transformer.
+
+    Args:
+        library: the fields of the transformers library's config.json, "model_type" among them.
+        output: what the hidden vectors of an encoder-decoder are (see above); "encoder" and "decoder" for the others.
+        separator: id of the token after which the second text of a pair begins, for models with token types; None: there are
+            no pairs, all tokens are of the first type.
+        max_tokens: the longest text that its makers let it read, special tokens included; None: as its positions allow.
+    """
+
+    library: dict[str, Any]
+    output: Output
+    separator: int | None = None
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.library.get("model_type") not in FAMILIES:
+            raise InputError(f"unknown model_type {self.library.get('model_type')!r}; known are {', '.join(FAMILIES)}")
+        allowed = OUTPUTS if self.family.kind == "encoder-decoder" else (self.family.kind,)
+        if self.output not in allowed:
+            raise InputError(f"the output of {self.family.title} must be {' or '.join(map(repr, allowed))}, got {self.output!r}")
+
+    @classmethod
+    def of(cls, library: Mapping[str, Any], output: Output | None = None) -> TransformerConfig:
+        """From a config.json; the default output is "decoder" for BART and "encoder" for T5."""
+        kind = str(library.get("model_type"))
+        family = FAMILIES.get(kind)
+        native = "decoder" if family is not None and family.kind == "decoder" else "encoder"
+        # What says how to load, or names code and kernels to fetch, is no part of a model's shape.
+        loading = ("auto_map", "architectures", "dtype", "torch_dtype", "transformers_weights", "fusion_config")
+        shape = {name: value for name, value in library.items() if name not in loading and not name.startswith("_")}
+        return cls(shape, output or _DEFAULT_OUTPUT.get(kind, native))  # type: ignore[arg-type]
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.library["model_type"]]
+
+    @property
+    def num_layers(self) -> int:
+        return int(self.for_library().num_hidden_layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TransformerConfig:
+        """The inverse of `to_dict`.
+
+        Raises:
+            CheckpointError: a missing or unknown key.
+        """
+        known = {field.name for field in fields(cls)}
+        if odd := sorted(known ^ values.keys()):
+            raise CheckpointError(f"a transformer's config has the keys {', '.join(sorted(known))}; missing or unknown: {odd}")
+        return cls(**values)
+
+    def for_library(self, attention: str = "sdpa") -> Any:
+        """The transformers library's config object.
+
+        Raises:
+            MissingDependency: the library is not installed.
+            CheckpointError: it does not take these values, or with them a text's vectors depend on other texts.
+        """
+        values = {name: value for name, value in self.library.items() if name != "model_type"}
+        configs = library().AutoConfig
+        try:
+            found = configs.for_model(self.library["model_type"], **values, attn_implementation=attention)
+        except Exception as error:  # each of its checks has errors of its own kind
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"the transformers library does not take this {self.family.title} config: {reason}") from error
+        scaling = (getattr(found, "rope_parameters", None) or {}).get("rope_type")
+        if scaling in ("dynamic", "longrope"):
+            raise CheckpointError(
+                f"this {self.family.title} scales its positions by {scaling!r}, so the vectors of a text change with the longest "
+                "text read beside or before it; set another rope_type (yarn, linear) in its config.json"
+            )
+        return found
+
+
+def longest(facts: Any) -> int | None:
+    """The longest text, special tokens included, that a model of this library config can read; None: any."""
+    if facts.model_type == "t5":  # relative positions in buckets
+        return None
+    positions = int(facts.max_position_embeddings)
+    if facts.model_type == "roberta":  # numbered from behind the padding's
+        return positions - (facts.pad_token_id or 0) - 1
+    rope = getattr(facts, "rope_parameters", None) or {}
+    original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+    return max(positions, int(original * factor)) if original and factor else positions
+
+
+def choose_attention(wanted: str, family: Family, device: torch.device, dtype: torch.dtype) -> str:
+    """The library's name for "auto" (flash attention where it runs, else SDPA), "flash", "sdpa" or "eager".
+
+    Raises:
+        InputError: another name.
+        BackendUnavailable: flash attention was asked for and does not run here.
+    """
+    if wanted not in ("auto", "flash", "sdpa", "eager"):
+        raise InputError(f'attention must be "auto", "flash", "sdpa" or "eager", got {wanted!r}')
+    problem = (
+        f"the transformers library has no {family.title} with it"
+        if not family.flash
+        else f"it needs a CUDA device, this is {device.type!r}"
+        if device.type != "cuda"
+        else f"it needs bfloat16 weights, these are {dtype}"
+        if dtype != torch.bfloat16
+        else "the package flash-attn is not installed"
+        if importlib.util.find_spec("flash_attn") is None
+        else None
+    )
+    if wanted == "flash" and problem:
+        raise BackendUnavailable(f"flash attention does not run here: {problem}; use attention='auto' or 'sdpa'")
+    return "flash_attention_2" if problem is None and wanted != "sdpa" and wanted != "eager" else wanted.replace("auto", "sdpa")
+
+
+def library() -> ModuleType:
+    """The transformers library.
+
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingDependency(
+            f"transformer baselines need the transformers library, which cannot be imported ({error}); "
+            'pip install "runnel[baselines]"'
+        ) from error
+    return transformers
+
+
+def model_class(config: TransformerConfig) -> Any:
+    """The library's class for a config. T5 as an encoder is a class of its own: such checkpoints have no decoder."""
+    alone = config.family.title == "T5" and config.output == "encoder"
+    return getattr(library(), "T5EncoderModel" if alone else config.family.model)
+
+
+def options(config: TransformerConfig) -> dict[str, Any]:
+    """Arguments of the library's class: BERT's pooler belongs to a head, and is not in every checkpoint."""
+    return {"add_pooling_layer": False} if config.library["model_type"] in ("bert", "roberta") else {}

@@ -1,0 +1,182 @@
+"""xLSTM inference on the CPU: torch's matrix products and the fused kernels of `ops.mlstm.fused` between them.
+
+T  tokens    D  hidden_size    H  heads    K, V  key and value size of a head    F  ffn_size
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from runnel.backbones.state import State
+from runnel.ops.mlstm import fused, fused_plan
+from runnel.ops.numba_math import parallel
+from runnel.ops.rms_norm import add_rms_norm
+from runnel.ops.simd import TILE_ROWS
+from runnel.ops.ssd.fused_plan import Plan, plan_chunks, round_up
+
+if TYPE_CHECKING:
+    from runnel.backbones.xlstm import FeedForward, MlstmLayer, Xlstm, XlstmLayer
+
+_Pool = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # C, n, m
+
+
+class _Block(NamedTuple):
+    """One block's weights as the step needs them; the linear layers are the model's own."""
+
+    mlstm: MlstmLayer
+    ffn: FeedForward
+    norm_mlstm: NDArray[np.float32]
+    norm_ffn: NDArray[np.float32]
+    kernels: fused_plan.Weights
+
+
+class _Work(NamedTuple):
+    """Activations of one step, (T, ...); all but two in the weights' dtype."""
+
+    residual: Tensor  # D, fp32
+    y: Tensor  # H V, fp32
+    normed: Tensor  # D
+    out: Tensor  # D
+    q: Tensor  # H K
+    k: Tensor  # H K
+    v: Tensor  # H V
+    o: Tensor  # H V
+    gated: Tensor  # H V
+    gate: Tensor  # F
+    up: Tensor  # F
+
+
+class XlstmCpu:
+    """The `FastPath` of xLSTM for fp32 or bf16 linear layers.
+
+    Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
+    reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
+    """
+
+    def __init__(self, model: Xlstm) -> None:
+        c = model.config
+        self._config, self._embeddings = c, model.embeddings
+        self._dtype: torch.dtype = model.blocks[0].mlstm_layer.q.weight.dtype
+        self._shape = fused_plan.Shape(c.num_heads, c.key_size, c.value_size, c.gate_cap, c.cell_eps, c.norm_eps)
+        self._blocks = [_block(layer) for layer in model.blocks]
+        self._norm_f = _numpy(model.norm_f.weight)
+        self._lock = threading.Lock()
+        self._work: _Work | None = None
+        self._buffers: fused_plan.Buffers | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a deep copy of the model: the same runner on the copied weights, with its own memory and lock."""
+        return {**self.__dict__, "_lock": None, "_work": None, "_buffers": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    def step(
+        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
+    ) -> Tensor:
+        """See `Backbone.step`."""
+        names = ("C", "n", "m")
+        tensors = [pool[name].to(torch.float32).contiguous() for name in names]  # the pool's own memory as a rule
+        plan = plan_chunks(_indices(cu_seqlens), _indices(read_rows), _indices(write_rows))
+        with self._lock:
+            work, buffers = self._memory(ids.numel(), int(plan.row[-1]))
+            work.residual.copy_(self._embeddings(ids))
+            if added is not None:
+                work.residual.add_(added)
+            hidden = self._layers(work, buffers, plan, (tensors[0].numpy(), tensors[1].numpy(), tensors[2].numpy()))
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor.data_ptr() != pool[name].data_ptr():
+                pool[name].copy_(tensor)
+        return hidden
+
+    def _layers(self, work: _Work, buffers: fused_plan.Buffers, plan: Plan, pool: _Pool) -> Tensor:
+        eps = self._config.norm_eps
+        residual, normed, out, gate, up = (_bits(t) for t in (work.residual, work.normed, work.out, work.gate, work.up))
+        hidden = torch.empty_like(work.residual)
+        nothing = residual[:, :0]  # no norm is put off
+        work.out.zero_()
+        for index, block in enumerate(self._blocks):
+            with parallel():
+                add_rms_norm(residual, out, nothing, 1, block.norm_mlstm, eps, normed)
+                fused.project_gates(residual, self._shape, block.kernels, buffers)
+            self._mlstm(index, block, work, buffers, plan, pool)
+            with parallel():
+                add_rms_norm(residual, out, nothing, 1, block.norm_ffn, eps, normed)
+            _multiply(block.ffn.proj_up_gate, work.normed, work.gate)
+            _multiply(block.ffn.proj_up, work.normed, work.up)
+            with parallel():
+                fused.multiply_silu(gate, up)
+            _multiply(block.ffn.proj_down, work.gate, work.out)
+        with parallel():
+            add_rms_norm(residual, out, nothing, 1, self._norm_f, eps, hidden.numpy())
+        return hidden
+
+    def _mlstm(self, index: int, block: _Block, work: _Work, buffers: fused_plan.Buffers, plan: Plan, pool: _Pool) -> None:
+        """`work.out` from `work.normed` and the gates."""
+        layer, shape = block.mlstm, self._shape
+        for linear, target in ((layer.q, work.q), (layer.k, work.k), (layer.v, work.v), (layer.ogate_preact, work.o)):
+            _multiply(linear, work.normed, target)
+        q, k, v, o, gated = (_bits(t) for t in (work.q, work.k, work.v, work.o, work.gated))
+        y = work.y.numpy()
+        buffers.tasks.fill(0)
+        with parallel():
+            fused.prepare_heads(q, k, index, pool[1], pool[2], shape, plan, buffers)
+            fused.scan_columns(v, y, index, pool[0], shape, plan, buffers)
+            fused.normalize_heads(y, o, shape, block.kernels, gated)
+        _multiply(layer.out_proj, work.gated, work.out)
+
+    def _memory(self, tokens: int, rows: int) -> tuple[_Work, fused_plan.Buffers]:
+        """Activations of `tokens` tokens and kernel buffers of at least `rows` rows."""
+        c = self._config
+        if self._work is None or len(self._work.residual) < tokens:
+            padded = round_up(tokens, TILE_ROWS)  # for whole tiles of the gates' product
+            widths = (c.hidden_size,) * 2 + (c.qk_size,) * 2 + (c.v_size,) * 3 + (c.ffn_size,) * 2
+            self._work = _Work(
+                torch.empty(padded, c.hidden_size),
+                torch.empty(padded, c.v_size),
+                *(torch.empty(padded, width, dtype=self._dtype) for width in widths),
+            )
+        workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        held = self._buffers
+        enough = held is not None and held.gates.shape[1] >= tokens and len(held.grown) >= rows * c.num_heads
+        if held is None or not enough or len(held.scratch) != workers:
+            held = fused_plan.allocate(self._shape, tokens, rows, 4 // self._dtype.itemsize, workers)
+            self._buffers = held
+        return _Work(*(t[:tokens] for t in self._work)), held
+
+
+def _block(layer: XlstmLayer) -> _Block:
+    mixer = layer.mlstm_layer
+    gates = (mixer.igate_preact, mixer.fgate_preact)
+    norm = _numpy(layer.norm_mlstm.weight)
+    weight, bias = (np.concatenate([_numpy(getattr(gate, name)) for gate in gates]) for name in ("weight", "bias"))
+    kernels = fused_plan.Weights(fused_plan.pack_gates(weight, norm), bias, _numpy(mixer.multihead_norm.weight))
+    return _Block(mixer, layer.ffn, norm, _numpy(layer.norm_ffn.weight), kernels)
+
+
+def _numpy(tensor: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.detach().to(torch.float32).contiguous().numpy()
+    return array
+
+
+def _indices(tensor: Tensor) -> NDArray[np.int64]:
+    array: NDArray[np.int64] = tensor.to(torch.int64).contiguous().numpy()
+    return array
+
+
+def _bits(tensor: Tensor) -> NDArray[np.float32]:
+    """The tensor's memory as an array; bf16 as uint16."""
+    array: NDArray[np.float32] = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
+
+
+def _multiply(layer: nn.Linear, x: Tensor, out: Tensor) -> None:
+    torch.mm(x, layer.weight.t(), out=out)

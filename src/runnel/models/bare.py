@@ -1,0 +1,127 @@
+"""What a model needs beside its backbone where the folder is not runnel's own: tokenizer, templates, heads, prompts.
+
+A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also gets its sentence
+head. A sentence-transformers folder must start with a recurrent transformers checkpoint and pool the last token; its prompts
+and the special tokens around a text are read from its files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint import Checkpoint
+from runnel.errors import CheckpointError
+from runnel.models.foreign import read_sentence_transformer, text_template
+from runnel.models.heads import EndScore, EndVector
+from runnel.text.library import LibraryTokenizer
+from runnel.text.markers import markers
+from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
+from runnel.text.tokenizer import LIBRARY_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILES, WORLD_FILE, Tokenizer, tokenizer_file
+
+log = logging.getLogger("runnel")
+
+_NEOX, _CODESTRAL = "EleutherAI/gpt-neox-20b", "mistralai/Mamba-Codestral-7B-v0.1"
+_NEOX_ROWS = range(50277, 50305)  # its 50277 tokens, padded to a multiple of 8, 16, 64 or 128
+_WORLD_ROWS, _MISTRAL_ROWS = 65536, 32768
+# The papers'.
+_TEMPLATES = {"document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What `Model` is made of, without the backbone."""
+
+    tokenizer: Tokenizer
+    heads: nn.ModuleDict
+    templates: dict[str, Template]
+    prompts: dict[str, str]
+
+
+def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
+    """The parts of a folder that runnel did not write.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the folder pools in a way that this package does not.
+    """
+    heads = nn.ModuleDict({"embed": EndVector()})
+    if checkpoint.heads:
+        heads["sentences"] = _scanner_head(checkpoint.heads, checkpoint.backbone.hidden_size)
+    tokenizer = load_tokenizer(folder, checkpoint.backbone)
+    templates = bare_templates(tokenizer)
+    prompts: dict[str, str] = {}
+    theirs = read_sentence_transformer(folder)
+    if theirs is not None:
+        if theirs.pooling != "eos":
+            raise CheckpointError(
+                f"{folder} pools by {theirs.mode!r}; a recurrent embedder here pools the last token (pooling_mode lasttoken)"
+            )
+        templates["document"], prompts = Template.parse(text_template(folder)), theirs.prompts
+    return Parts(tokenizer, heads, templates, prompts)
+
+
+def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
+    """The tokeniser of a bare checkpoint, with the markers that `text/markers.py` gives this architecture.
+
+    A folder without one whose vocabulary is known to be GPT-NeoX's gets that from the hub or its cache.
+
+    Raises:
+        CheckpointError: there is none, or its file is damaged; the message says which file to put where.
+    """
+    tokenizer = Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
+    found = markers(backbone.architecture, tokenizer)
+    tokenizer.begin_id, tokenizer.end_id = found.begin, found.end
+    return tokenizer
+
+
+def bare_templates(tokenizer: Tokenizer) -> dict[str, Template]:
+    """The papers' templates, after the begin marker where there is one."""
+    begin = "" if tokenizer.begin_id is None else "{begin}"
+    return {name: Template.parse(begin + str(template)) for name, template in _TEMPLATES.items()}
+
+
+def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
+    """The tokeniser of a folder that has none, if it can be had."""
+    rows, architecture = backbone.vocab_size, backbone.architecture
+    if rows in _NEOX_ROWS and architecture in ("mamba1", "mamba2", "rwkv7", "xlstm"):
+        log.info("%s has no tokenizer; taking %s of %s", folder, LIBRARY_FILE, _NEOX)
+        return LibraryTokenizer.read(_fetch(_NEOX, LIBRARY_FILE, folder))
+    wanted = f"none of {', '.join(TOKENIZER_FILES)}; put the one of this model there"
+    if architecture == "rwkv7" and rows == _WORLD_ROWS:
+        wanted = (
+            f"and needs {WORLD_FILE}, which RWKV's authors publish apart from the weights: put it beside them. It is in the "
+            "folder tokenizer of their repository BlinkDL/ChatRWKV, and inside the Python packages rwkv and pyrwkv-tokenizer"
+        )
+    elif architecture == "mamba2" and rows == _MISTRAL_ROWS:
+        wanted = f"and needs {SENTENCEPIECE_FILES[0]} or {LIBRARY_FILE} of {_CODESTRAL} on the hub: put either there"
+    raise CheckpointError(f"{folder} has no tokenizer: {wanted}")
+
+
+def _fetch(repository: str, file: str, folder: Path) -> Path:
+    """One file of a hub repository, from the cache where it is there."""
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    cached = try_to_load_from_cache(repository, file)
+    if isinstance(cached, str):
+        return Path(cached)
+    try:
+        return Path(hf_hub_download(repository, file))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{folder} has no tokenizer: this checkpoint needs {file} of {repository}, which is not in the hub cache "
+            f"{constants.HF_HUB_CACHE} and could not be fetched from the hub ({reason}); put that file into the folder"
+        ) from error
+
+
+def _scanner_head(tensors: Mapping[str, Tensor], hidden_size: int) -> EndScore:
+    weight, bias = tensors["weight"], tensors.get("bias")
+    head = EndScore(hidden_size, outputs=weight.shape[0], bias=bias is not None)
+    head.linear.load_state_dict({"weight": weight.float()} | ({"bias": bias.float()} if bias is not None else {}))
+    return head

@@ -1,0 +1,188 @@
+r"""Transformer baselines as models: which hidden vector stands for a text, how a pair is written, what scores it.
+
+                     text: vector of                 pair: vector of            pair: template "rankmamba" and "ssm-rerankers"
+encoders             first token [CLS]               first token [CLS]          [CLS]{q}[SEP]{d}[SEP]
+                                                                                [CLS] ; query: {q} ; document: {d}
+decoders             last token [EOS], appended      last token [EOS]           document: {d}\n\nquery: {q}[EOS]
+                                                                                document: {d} ; query: {q} ;[EOS]
+BART                 the decoder's first vector      the same                   as encoders
+T5                   mean of the encoder's vectors   the decoder's first        as encoders
+
+Those are the choices of papers A (texts), B and C (pairs); every marker is the model's own. `pooling` changes the vector of a
+text: "cls", "eos" or "mean". With encoder-decoders it says which side is looked at too: the decoder's first vector, what the
+decoder gives at the last token (as the transformers library's BART classifier), or the encoder's mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint import Checkpoint
+from runnel.backbones.checkpoint_files import open_weights
+from runnel.backbones.checkpoint_transformer import load
+from runnel.backbones.transformer import Transformer
+from runnel.backbones.transformer_config import FAMILIES, Family, Output
+from runnel.errors import CheckpointError, InputError
+from runnel.models.bare import Parts
+from runnel.models.foreign import pair_template, read_sentence_transformer, text_template
+from runnel.models.heads import DenseScore, EndScore, Pooling, vector_head
+from runnel.text.templates import DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
+from runnel.text.tokenizer import Tokenizer
+
+Job = Literal["embed", "rerank"]
+PAIRS = ("rankmamba", "ssm-rerankers", "pair")  # the papers', and the tokenizer's own
+_SIDES: dict[Pooling, Output] = {"cls": "first", "eos": "decoder", "mean": "encoder"}  # of an encoder-decoder
+_CLASSIFIER = "classification_head.out_proj.weight"  # of the library's encoder-decoders, at the last token
+
+
+def load_baseline(
+    folder: Path,
+    config: Mapping[str, Any],
+    dtype: str | torch.dtype,
+    device: str,
+    *,
+    pooling: Pooling | None = None,
+    template: str | None = None,
+    job: Job = "embed",
+) -> tuple[Checkpoint, Parts]:
+    """A transformer and what else a model needs; the arguments are those of `load_model`.
+
+    Raises:
+        CheckpointError: the folder cannot be used; the message says why.
+        InputError: the model cannot pool so.
+    """
+    family = FAMILIES[config["model_type"]]
+    pooling = _pooling(folder, family, pooling)
+    output: Output | None = None
+    if family.kind == "encoder-decoder":
+        scored = "eos" if any(name.endswith(_CLASSIFIER) for name in open_weights(folder)) else "cls"
+        output = _SIDES[pooling if job == "embed" else scored]  # type: ignore[index]
+    checkpoint = load(folder, dtype, device, output=output)
+    return checkpoint, read_baseline(folder, checkpoint, pooling, template)
+
+
+def read_baseline(folder: Path, checkpoint: Checkpoint, pooling: Pooling | None = None, template: str | None = None) -> Parts:
+    """Tokenizer, heads, templates and prompts for a transformer from a folder of another make."""
+    backbone = checkpoint.backbone
+    assert isinstance(backbone, Transformer)
+    family = backbone.family
+    tokenizer = Tokenizer.load(folder)
+    theirs = read_sentence_transformer(folder)
+    config = replace(
+        backbone.config,
+        separator=tokenizer.end_id if family.segments else None,
+        max_tokens=theirs.max_tokens if theirs else None,  # where its authors' library would cut; nothing is cut unasked here
+    )
+    backbone.take(config)
+    heads = nn.ModuleDict({"embed": vector_head(_pooling(folder, family, pooling))})
+    scorer = _scorer(checkpoint, family)
+    if scorer is not None:
+        heads["rerank"] = scorer
+    text = _around_text(folder, tokenizer, family)
+    before = text.partition("{document}")[0]
+    own = scorer is not None and family.kind != "decoder"
+    pair = pair_notation(
+        template or ("pair" if own and pair_template(folder) else "rankmamba"), family, folder, tokenizer, before
+    )
+    if theirs is None and family.kind == "decoder" and text.endswith("{document}"):
+        text += "{end}"
+    templates = {"document": Template.parse(text), "rerank": Template.parse(pair)}
+    return Parts(tokenizer, heads, templates, theirs.prompts if theirs else {})
+
+
+def pair_notation(name: str, family: Family | None, folder: Path, tokenizer: Tokenizer, before: str) -> str:
+    """A pair's template by its name.
+
+    Args:
+        name: one of `PAIRS`.
+        family: None for recurrent models, which read as decoders do.
+        before: what stands before a decoder's texts, in template notation.
+
+    Raises:
+        InputError: another name, or the tokenizer has no way of its own.
+    """
+    if name == "pair":
+        notation = pair_template(folder) if (folder / "tokenizer.json").exists() else None
+        if notation is None:
+            raise InputError(f"the tokenizer of {folder} puts nothing between the texts of a pair; use {' or '.join(PAIRS[:2])}")
+        return notation
+    if name not in PAIRS:
+        raise InputError(f"unknown pair template {name!r}; the templates are {', '.join(PAIRS)}")
+    if family is None or family.kind == "decoder":
+        return before + str(DOCUMENT_THEN_QUERY if name == "rankmamba" else DOCUMENT_SEMICOLON_QUERY)
+    begin = "" if tokenizer.begin_id is None else "{begin}"  # T5 has none
+    return begin + ("{query}{end}{document}{end}" if name == "rankmamba" else " ; query: {query} ; document: {document}")
+
+
+def check_pooling(backbone: Backbone, pooling: Pooling) -> None:
+    """Raise an InputError if a loaded backbone cannot be pooled so."""
+    family = backbone.family if isinstance(backbone, Transformer) else None
+    if pooling == "cls" and (family is None or family.kind == "decoder"):
+        raise _seen_nothing(backbone.title)
+    if isinstance(backbone, Transformer) and backbone.family.kind == "encoder-decoder":
+        output = backbone.config.output
+        if _SIDES[pooling] != output:
+            kept = next(name for name, side in _SIDES.items() if side == output)
+            raise InputError(
+                f"this folder keeps {backbone.title} for {kept!r} pooling; for {pooling!r} load its original checkpoint"
+            )
+
+
+def _seen_nothing(title: str) -> InputError:
+    return InputError(f"the first token of a {title} text has seen nothing of the rest; pool by 'eos' or 'mean'")
+
+
+def _pooling(folder: Path, family: Family, asked: Pooling | None) -> Pooling:
+    """What was asked for, or what the folder's own files say, or the papers' choice."""
+    theirs = read_sentence_transformer(folder)
+    chosen = asked or (theirs.pooling if theirs else None)
+    if chosen == "cls" and family.kind == "decoder":
+        raise _seen_nothing(family.title)
+    if chosen is not None:
+        return chosen
+    return "mean" if family.title == "T5" else "eos" if family.kind == "decoder" else "cls"
+
+
+def _around_text(folder: Path, tokenizer: Tokenizer, family: Family) -> str:
+    """A text with the special tokens that its tokenizer puts around it; encoders get their markers in any case."""
+    text = text_template(folder) if (folder / "tokenizer.json").exists() else "{document}"
+    if text != "{document}" or (family.kind == "decoder" and (folder / "tokenizer.json").exists()):
+        return text
+    begin = "" if tokenizer.begin_id is None else "{begin}"
+    return begin + text + ("" if family.kind == "decoder" else "{end}")
+
+
+def _scorer(checkpoint: Checkpoint, family: Family) -> nn.Module | None:
+    """The head of a published cross-encoder, if the checkpoint has one with one output, or two that say no and yes."""
+    found, width = dict(checkpoint.heads), checkpoint.backbone.hidden_size
+    if family.kind == "encoder-decoder":
+        names, pooling = ("classification_head.dense", "classification_head.out_proj"), "eos"
+    elif family.kind == "decoder":
+        names, pooling = ("", "score"), "eos"
+    elif family.title == "BERT":
+        names, pooling = ("pooler.dense", "classifier"), "cls"
+    else:
+        names, pooling = ("classifier.dense", "classifier.out_proj"), "cls"
+    dense, linear = ({end: found[f"{name}.{end}"] for end in ("weight", "bias") if f"{name}.{end}" in found} for name in names)
+    if "weight" not in linear or len(linear["weight"]) > 2:  # more are classes of something else
+        return None
+    outputs = len(linear["weight"])
+    try:
+        if not names[0]:
+            head: EndScore | DenseScore = EndScore(width, outputs, "bias" in linear, pooling)  # type: ignore[arg-type]
+        else:
+            head = DenseScore(width, outputs, "gelu" if family.title == "ELECTRA" else "tanh", pooling)  # type: ignore[arg-type]
+            head.dense.load_state_dict(dense)
+        head.linear.load_state_dict(linear)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{checkpoint.folder}: its classifier does not fit a {family.title} of width {width}: {error}"
+        ) from error
+    return head

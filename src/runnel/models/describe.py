@@ -1,0 +1,154 @@
+"""What a model is and what of it fits this machine, told without reading its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint import Checkpoint
+from runnel.backbones.checkpoint_facts import CheckpointFacts, describe_checkpoint
+from runnel.backbones.checkpoint_files import read_config
+from runnel.engine import Engine
+from runnel.errors import CheckpointError, InputError
+from runnel.hardware import available_memory, cores, has_native_bf16
+from runnel.models.bare import read_bare
+from runnel.models.base import BUILT_IN, Model, read_folder
+from runnel.models.baseline import read_baseline
+from runnel.text.tokenizer import Tokenizer, tokenizer_file
+
+_DTYPES = (torch.bfloat16, torch.float32)  # what weights are loaded in
+
+
+def describe_model(name: str) -> dict[str, Any]:
+    """The facts of a model, in values for JSON.
+
+    A bare checkpoint that lacks what a model needs, such as a tokenizer, is described as far as it goes; "problem" says what
+    is lacking.
+
+    Args:
+        name: as for `load_model`; a weights file can be described too.
+
+    Raises:
+        CheckpointError: as `load_model`, except for what only a look at the numbers tells.
+    """
+    facts = describe_checkpoint(BUILT_IN.get(name, name))
+    parts = _parts(facts, name)  # first: its files may say that a transformer reads less than it could
+    return {"model": name, **_checkpoint(facts), **parts, **_machine(facts)}
+
+
+def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
+    backbone = facts.backbone
+    device = _device()
+    dtype = facts.auto_dtype(device)
+    return {
+        "path": str(facts.checkpoint),
+        "architecture": backbone.architecture,
+        "title": backbone.title,
+        "layout": facts.layout,
+        "layers": backbone.num_layers,
+        "width": backbone.hidden_size,
+        "vocabulary": backbone.vocab_size,
+        "config": backbone.config.to_dict(),
+        "parameters": facts.parameters,
+        "embedding_parameters": facts.embedding_parameters,
+        "files": facts.files,
+        "file_bytes": sum(facts.files.values()),
+        "stored_bytes": {_name(kind): size for kind, size in facts.stored.items()},
+        "device": device,
+        "dtype": _name(dtype),
+        "weight_bytes": facts.weight_bytes(dtype),
+        "recurrent": backbone.recurrent,
+        "max_tokens": backbone.max_tokens,
+        "state_bytes_per_sequence": backbone.state_bytes,
+        "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
+        "flops_per_token": backbone.flops_per_token,
+    }
+
+
+def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
+    """Tokenizer, markers, heads, templates and prompts, as loading would put them together."""
+    zero = torch.zeros(())
+    heads = {key: zero.expand(shape) for key, shape in facts.heads.items()}  # of the right shapes, without memory
+    checkpoint = Checkpoint(facts.backbone, heads, facts.layout, facts.folder)
+    config = read_config(facts.checkpoint) or {}
+    nothing: dict[str, Any] = {"tokenizer": None, "markers": None, "heads": {}, "templates": {}, "prompts": {}}
+    if "runnel" in config:
+        model = read_folder(facts.folder, config["runnel"], checkpoint, name)
+    else:
+        try:
+            parts = (read_bare if facts.backbone.recurrent else read_baseline)(facts.folder, checkpoint)
+        except CheckpointError as error:
+            return {**nothing, "problem": str(error)}
+        model = Model(facts.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, name)
+    file = tokenizer_file(facts.folder)
+    return {
+        "tokenizer": {
+            "kind": type(model.tokenizer).__name__.removesuffix("Tokenizer").lower(),
+            "file": None if file is None else file.name,
+            "tokens": model.tokenizer.vocab_size,
+        },
+        "markers": {"begin": _marker(model.tokenizer, "begin"), "end": _marker(model.tokenizer, "end")},
+        "heads": {
+            key: {"kind": type(head).__name__, "parameters": sum(p.numel() for p in head.parameters())}
+            for key, head in model.heads.items()
+        },
+        "templates": {key: str(template) for key, template in model.templates.items()},
+        "prompts": model.prompts,
+        "problem": None,
+    }
+
+
+def _machine(facts: CheckpointFacts) -> dict[str, Any]:
+    """What the memory that is free now has room for, in the dtype that would be chosen."""
+    free, loaded = available_memory(), facts.weight_bytes(facts.auto_dtype("cpu"))
+    room, backbone = max(0, free - loaded), facts.backbone
+    found: dict[str, Any] = {
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "native_bf16": has_native_bf16(),
+        "memory_free_bytes": free,
+        "fits": _fits(facts, free),
+        "states_that_fit": room // backbone.state_bytes if backbone.state_bytes else None,
+        "step_tokens": Engine(backbone).step_tokens,
+        "longest_step_tokens": _longest_step(backbone, room),
+        "gpu": None,
+    }
+    if (gpu := _gpu_memory()) is not None:
+        name, free, total = gpu
+        found["gpu"] = {"name": name, "memory_bytes": total, "memory_free_bytes": free, "fits": _fits(facts, free)}
+    return found
+
+
+def _fits(facts: CheckpointFacts, free: int) -> dict[str, bool]:
+    """Whether the weights, one step and its states fit, by dtype."""
+    return {_name(dtype): _longest_step(facts.backbone, free - facts.weight_bytes(dtype)) > 0 for dtype in _DTYPES}
+
+
+def _longest_step(backbone: Backbone, room: int) -> int:
+    """Tokens of the longest step that `room` bytes allow, 0 if none."""
+    try:
+        return Engine(backbone, memory_bytes=room).step_tokens
+    except InputError:
+        return 0
+
+
+def _gpu_memory() -> tuple[str, int, int] | None:
+    """Name, free bytes and bytes in all of the GPU, if there is one."""
+    return (torch.cuda.get_device_name(), *torch.cuda.mem_get_info()) if torch.cuda.is_available() else None
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _marker(tokenizer: Tokenizer, which: str) -> dict[str, Any] | None:
+    number = tokenizer.begin_id if which == "begin" else tokenizer.end_id
+    if number is None:
+        return None
+    return {"id": number, "token": next((token for token, found in tokenizer.vocabulary.items() if found == number), None)}

@@ -1,0 +1,139 @@
+"""How the mlstm kernels lay out what they multiply.
+
+Arrays are pointers here (see `simd`). *Rows*: a matrix whose lines follow each other. *Panels*: the same matrix cut into
+vertical strips of TILE_COLUMNS columns, each strip a matrix of its own, as `tile_product` reads its right side and writes.
+Widths are rounded up by `wide`; what lies beyond the true width is zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from runnel.ops.numba_math import SERIAL
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    add,
+    fma,
+    load,
+    load_some,
+    mul,
+    shift,
+    splat,
+    store,
+    store_some,
+)
+from runnel.ops.simd_tile import tile_product, transpose
+
+ZERO = np.float32(0.0)
+# What a product may leave out, in whole tiles: nothing; a left side that is zero where depth > row, or where depth < row;
+# columns > row of the result.
+FULL, LOWER, UPPER, LOWER_OUT = 0, 1, 2, 3
+
+
+@njit(**SERIAL)
+def wide(size: int) -> int:
+    """`size` rounded up to whole panels, which are whole vectors and whole tiles too."""
+    return (size + TILE_COLUMNS - 1) // TILE_COLUMNS * TILE_COLUMNS
+
+
+@njit(**SERIAL)
+def fill(out: Any, count: int, value: Any) -> None:
+    """The same value in the first `count` places, a multiple of 16."""
+    for c in range(0, count, LANES):
+        store(out, c, splat(value))
+
+
+@njit(**SERIAL)
+def read(source: Any, stride: int, count: int, rows: int, width: int, factor: Any, out: Any) -> None:
+    """Rows (rows, wide(width)) of fp32: `count` lines of `source` (fp32 or bf16 bits), `stride` apart, times the factor."""
+    columns, scale = wide(width), splat(factor)
+    for j in range(count):
+        for c in range(0, columns, LANES):
+            if width - c >= LANES:
+                store(out, j * columns + c, mul(scale, load(source, j * stride + c)))
+            else:
+                store(out, j * columns + c, mul(scale, load_some(source, j * stride + c, width - c)))
+    fill(shift(out, count * columns), (rows - count) * columns, ZERO)
+
+
+@njit(**SERIAL)
+def write(source: Any, columns: int, count: int, width: int, factors: Any, out: Any, stride: int) -> None:
+    """Lines `stride` apart, fp32 or bf16 bits: `count` rows of `source` (rows of `columns`), each times its factor."""
+    for j in range(count):
+        factor = splat(factors[j])
+        for c in range(0, width, LANES):
+            value = mul(factor, load(source, j * columns + c))
+            if width - c >= LANES:
+                store(out, j * stride + c, value)
+            else:
+                store_some(out, j * stride + c, value, width - c)
+
+
+@njit(**SERIAL)
+def scale_rows(source: Any, columns: int, rows: int, factors: Any, out: Any) -> None:
+    """Rows times one factor each; `out` may be `source`."""
+    for j in range(rows):
+        factor = splat(factors[j])
+        for c in range(j * columns, (j + 1) * columns, LANES):
+            store(out, c, mul(factor, load(source, c)))
+
+
+@njit(**SERIAL)
+def to_panels(source: Any, columns: int, rows: int, panel: int, out: Any) -> None:
+    """Rows (rows, columns) -> panels that begin `panel` numbers apart."""
+    for j in range(rows):
+        for c in range(0, columns, LANES):
+            store(out, c // TILE_COLUMNS * panel + j * TILE_COLUMNS + c % TILE_COLUMNS, load(source, j * columns + c))
+
+
+@njit(**SERIAL)
+def turn(source: Any, columns: int, rows: int, panel: int, out: Any) -> None:
+    """Rows (rows, columns) -> panels of the transposed matrix (columns, rows), in blocks of 16 x 16."""
+    for j in range(0, rows, LANES):
+        strip = j // TILE_COLUMNS * panel + j % TILE_COLUMNS
+        for c in range(0, columns, LANES):
+            transpose(shift(source, j * columns + c), columns, shift(out, strip + c * TILE_COLUMNS), TILE_COLUMNS)
+
+
+@njit(**SERIAL)
+def product(
+    out: Any, out_panel: int, factors: Any, factors_step: int, left: Any, left_row: int, left_depth: int, right: Any,
+    right_panel: int, rows: int, depth: int, columns: int, zeros: int,
+) -> None:  # fmt: skip
+    """out[r, :] = factors[r * factors_step] * out[r, :] + left[r, :] @ right; with factors_step < 0, `out` is only written.
+
+    Args:
+        out, right: panels of fp32, `*_panel` numbers apart.
+        left: element (r, d) is at r * left_row + d * left_depth.
+        rows, columns: rounded up to whole tiles.   depth: any; with LOWER and UPPER it equals `rows`.
+        zeros: FULL, LOWER, UPPER or LOWER_OUT.
+    """
+    for c in range(0, columns, TILE_COLUMNS):
+        target, source = shift(out, c // TILE_COLUMNS * out_panel), shift(right, c // TILE_COLUMNS * right_panel)
+        for r in range(0, rows, TILE_ROWS):
+            if zeros == LOWER_OUT and c >= r + TILE_ROWS:
+                continue
+            first = r if zeros == UPPER else 0
+            count = (min(r + TILE_ROWS, depth) if zeros == LOWER else depth) - first
+            tile_product(
+                out, shift(target, r * TILE_COLUMNS), shift(factors, r * max(factors_step, 0)), factors_step,
+                shift(left, r * left_row + first * left_depth), left_row, left_depth, shift(source, first * TILE_COLUMNS), count,
+            )  # fmt: skip
+
+
+@njit(**SERIAL)
+def advance_line(line: Any, size: int, factor: Any, rows: Any, columns: int, count: int) -> None:
+    """line = factor * line + the sum of `count` rows, in place; `line` has `size` fp32 numbers and may be of any length."""
+    for c in range(0, size, LANES):
+        sums = splat(ZERO)
+        for j in range(count):
+            sums = add(sums, load(rows, j * columns + c))
+        if size - c >= LANES:
+            store(line, c, fma(splat(factor), load(line, c), sums))
+        else:
+            store_some(line, c, fma(splat(factor), load_some(line, c, size - c), sums), size - c)

@@ -1,0 +1,97 @@
+"""The wkv7 forward kernel: tiles of one head's tokens in fp32, and its state, in cache.
+
+T tokens, S sequences, H heads, K key size, V value size (padded: to a multiple of 16), Q tokens per tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, load, rounded_for
+from runnel.ops.simd import LANES
+from runnel.ops.wkv7.lanes import advance
+
+# Q. The backward keeps one state in Q and, for one tile at a time, all Q states, which should stay in the second cache.
+CHUNK = 32
+
+
+@njit(**SERIAL)
+def read(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) -> None:
+    """Columns at .. at + size - 1 of rows t .. t + count - 1 as fp32 into out (Q, >= size)."""
+    for j in range(count):
+        first = (t + j) * row + at
+        source, target = line[first : first + size], out[j]
+        for i in range(size):
+            target[i] = load(source[i])
+
+
+@njit(**SERIAL)
+def read_decay(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) -> None:
+    """`read`, and exp of it."""
+    for j in range(count):
+        first = (t + j) * row + at
+        source, target = line[first : first + size], out[j]
+        for i in range(size):
+            target[i] = fast_exp(load(source[i]))
+
+
+@njit(**SERIAL)
+def write(tile: Any, h: int, t: int, count: int, out: Any) -> None:
+    """Rows of a tile (Q, >= size) into out (T, H, size), rounded to its dtype."""
+    for j in range(count):
+        source, target = tile[j], out[t + j, h]
+        for i in range(target.shape[0]):
+            target[i] = rounded_for(target, source[i])
+
+
+@njit(**SERIAL)
+def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Any, values: Any) -> None:
+    """One tile of all inputs: keys (5, Q, K) gets r, the decay, k, a and b; values (Q, V padded) gets v."""
+    r, r_row, w, w_row, k, k_row, v, v_row, a, a_row, b, b_row = inputs
+    K = keys.shape[2]
+    read(r, r_row, h * K, t, count, K, keys[0])
+    read_decay(w, w_row, h * K, t, count, K, keys[1])
+    read(k, k_row, h * K, t, count, K, keys[2])
+    read(a, a_row, h * K, t, count, K, keys[3])
+    read(b, b_row, h * K, t, count, K, keys[4])
+    read(v, v_row, h * V, t, count, V, values)
+
+
+@njit(**SERIAL)
+def start(source: Any, s: int, h: int, out: Any) -> None:
+    """out (K, V padded) = source[s, h], or zeros if `source` has no rows."""
+    out[:] = np.float32(0.0)
+    if source.shape[0] > 0:
+        out[:, : source.shape[3]] = source[s, h]
+
+
+@njit(**PARALLEL)
+def scan(inputs: Any, cu: Any, share_heads: Any, share_first: Any, share_order: Any, state: Any, o: Any, end: Any) -> None:
+    """Run every sequence and head.
+
+    Args:
+        inputs: r, w, k, v, a, b, each as flat rows and their distance.   cu: (S+1,).   share_*: who does what (`ssd.grid`).
+        state: (S, H, K, V), or (0, ...) for zeros.   o: out, (T, H, V).   end: out, (S, H, K, V).
+    """
+    _, _, K, V = end.shape
+    width = -(-V // LANES) * LANES
+    for share in prange(share_heads.shape[0]):
+        keys, values, out = (
+            np.empty((5, CHUNK, K), np.float32),
+            np.zeros((CHUNK, width), np.float32),
+            np.empty((CHUNK, width), np.float32),
+        )
+        S = np.empty((K, width), np.float32)
+        for i in range(share_first[share], share_first[share + 1]):
+            s = share_order[i]
+            for h in range(share_heads[share, 0], share_heads[share, 1]):
+                start(state, s, h, S)
+                for t in range(cu[s], cu[s + 1], CHUNK):
+                    count = min(CHUNK, cu[s + 1] - t)
+                    read_tiles(inputs, h, t, count, V, keys, values)
+                    advance(S, keys[0], keys[1], keys[2], values, keys[3], keys[4], count, out)
+                    write(out, h, t, count, o)
+                end[s, h] = S[:, :V]

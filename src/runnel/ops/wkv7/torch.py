@@ -1,0 +1,130 @@
+"""wkv7 in its chunked form: batched matrix products inside chunks and one short loop over chunks; differentiable.
+
+T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all sequences together, B = N H.
+Each sequence starts a new chunk; holes at its end carry zeros, which change nothing.
+
+With D(i, j) the decay between tokens j and i of a chunk, h the state that enters it and u_i = S_{i-1}^T a_i:
+    u_i = (a_i D(i-1, start))^T h + sum over j < i of (a_i D(i-1, j) b_j) u_j + (a_i D(i-1, j) k_j) v_j
+    o_i = (r_i D(i, start))^T h + sum over j <= i of (r_i D(i, j) b_j) u_j + (r_i D(i, j) k_j) v_j
+The first is a unit triangular system in the rows u_i. Solved for h's factor and for the rest, it makes the chunk affine in h.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from runnel.ops.packed import accumulation_dtype, sequence_of_token
+
+CHUNK = 32  # a power of two. Each chunk makes a (K, K) matrix, so shorter ones cost memory; longer ones work more inside.
+
+
+def wkv7_torch(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    cu: Tensor,
+    state: Tensor | None,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
+    dtype, device = accumulation_dtype(v), v.device
+    (tokens, heads, key_size), value_size = k.shape, v.shape[2]
+    longest = int(cu.diff().max()) if cu.numel() > 1 else 0
+    chunk = min(chunk, 1 << max(longest - 1, 0).bit_length())
+    counts = (cu.diff() + chunk - 1) // chunk  # (S,) chunks of each sequence
+    chunks, first = int(counts.sum()), counts.cumsum(0) - counts
+    sequence = sequence_of_token(cu)
+    slot = (first[sequence] * chunk + torch.arange(tokens) - cu[sequence]).to(device)
+
+    def on_grid(tensor: Tensor) -> Tensor:  # (T, H, size) -> (B, Q, size)
+        grid = torch.zeros(chunks * chunk, *tensor.shape[1:], dtype=dtype, device=device)
+        grid = grid.index_copy(0, slot, tensor.to(dtype)).view(chunks, chunk, *tensor.shape[1:])
+        return grid.transpose(1, 2).flatten(0, 1)
+
+    value = on_grid(v)
+    readers, writers = torch.stack([on_grid(a), on_grid(r)], 1), torch.stack([on_grid(b), on_grid(k)], 1)  # (B, 2, Q, K)
+    mix, from_start, to_end, decay = _decayed_products(readers, writers, on_grid(w))
+
+    # u = u_h h + u_0, the same for o, and the state behind the chunk = keep h + added.
+    right = torch.cat([from_start[:, 0], mix[:, 0, 1] @ value], 2)
+    solved = torch.linalg.solve_triangular(-mix[:, 0, 0], right, upper=False, unitriangular=True)  # the diagonal is not read
+    o_h, o_0 = (mix[:, 1, 0] @ solved).split([key_size, value_size], 2)
+    o_h, o_0 = o_h + from_start[:, 1], o_0 + mix[:, 1, 1] @ value
+    keep, added = (to_end[:, 0].transpose(1, 2) @ solved).split([key_size, value_size], 2)
+    keep, added = keep + torch.diag_embed(decay), added + to_end[:, 1].transpose(1, 2) @ value
+
+    start = torch.zeros(cu.numel() - 1, heads, key_size, value_size, dtype=dtype, device=device)
+    start = start if state is None else state.to(dtype)
+    entering, end = _pass_states(added.unflatten(0, (chunks, heads)), keep.unflatten(0, (chunks, heads)), start, counts, first)
+    o = o_0 + o_h @ entering.flatten(0, 1)
+    o = o.unflatten(0, (chunks, heads)).transpose(1, 2).flatten(0, 1)[slot]
+    return o.to(v.dtype), end
+
+
+def _decayed_products(readers: Tensor, writers: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All products within a chunk of what reads and what has been written, decayed in between.
+
+    Blocks of one token are joined to blocks of two, four, ... Where the later half of a block reads from the earlier one, the
+    decay is cut at the border: from the writer to the border times from the border to the reader. So every exponent is a sum of
+    log decays and none is a difference: nothing overflows, and nothing is lost to cancellation, whatever the decays are.
+
+    Args:
+        readers: (B, 2, Q, K), a and r: a reads the state before its token's decay, r the one behind the token.
+        writers: (B, 2, Q, K), b and k.
+        w: (B, Q, K).
+
+    Returns:
+        mix (B, 2, 2, Q, Q): reader i against writer j; zero where j > i, and for a also where j = i.
+        readers decayed from the chunk's start, writers decayed to its end, and the whole chunk's decay (B, K).
+    """
+    batch, _, chunk, _ = readers.shape
+    at_token = (readers[:, 1:, None] * writers[:, None]).sum(-1)  # (B, 1, 2, Q)
+    mix = torch.cat([torch.zeros_like(at_token), at_token], 1).permute(0, 3, 1, 2)[..., None, None]  # (B, Q, 2, 2, 1, 1)
+    before = torch.stack([torch.zeros_like(w), w], 1)[:, :, :, None]  # (B, 2, Q / size, size, K), from the block's start
+    after = torch.zeros_like(w)[:, None, :, None]  # (B, 1, Q / size, size, K), to the block's end
+    whole = w[:, None, :, None]  # (B, 1, Q / size, 1, K)
+    size = 1
+    while size < chunk:
+        blocks = chunk // (2 * size)  # after this turn
+        readers_, writers_ = (x.unflatten(2, (blocks, 2, size)) for x in (readers, writers))
+        late = (readers_[:, :, :, 1] * before[:, :, 1::2].exp()).transpose(1, 2).flatten(2, 3)  # (B, blocks, 2 size, K)
+        early = (writers_[:, :, :, 0] * after[:, :, 0::2].exp()).transpose(1, 2).flatten(2, 3)
+        across = (late @ early.mT).view(batch, blocks, 2, size, 2, size).transpose(3, 4)
+        top = torch.cat([mix[:, 0::2], torch.zeros_like(across)], -1)
+        mix = torch.cat([top, torch.cat([across, mix[:, 1::2]], -1)], -2)
+        before = torch.cat([before[:, :, 0::2], before[:, :, 1::2] + whole[:, :, 0::2]], 3)
+        after = torch.cat([after[:, :, 0::2] + whole[:, :, 1::2], after[:, :, 1::2]], 3)
+        whole = whole[:, :, 0::2] + whole[:, :, 1::2]
+        size *= 2
+    return mix[:, 0], readers * before[:, :, 0].exp(), writers * after[:, :, 0].exp(), whole[:, 0, 0, 0].exp()
+
+
+def _pass_states(added: Tensor, keep: Tensor, start: Tensor, counts: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
+
+    Args:
+        added: (N, H, K, V) what each chunk adds.   keep: (N, H, K, K) what it makes of the state it receives.
+        start: (S, H, K, V).   counts, first: (S,) number of chunks and first chunk of each sequence.
+
+    Returns:
+        the state entering each chunk (N, H, K, V), the state after each sequence (S, H, K, V).
+    """
+    order = counts.argsort(descending=True, stable=True)
+    carried = start[order]
+    entering, chunks, ended = [], [], []
+    for turn in range(int(counts.max()) if counts.numel() else 0):
+        active = int((counts > turn).sum())
+        ended.append(carried[active:])
+        carried = carried[:active]
+        index = first[order[:active]] + turn
+        entering.append(carried)
+        chunks.append(index)
+        carried = keep[index] @ carried + added[index]
+    end = torch.cat([carried, *reversed(ended)])[order.argsort()]
+    if not entering:
+        return added, end
+    return torch.cat(entering)[torch.cat(chunks).argsort()], end

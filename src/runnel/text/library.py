@@ -1,0 +1,322 @@
+"""Tokenisers of the tokenizers library (tokenizer.json, or converted from SentencePiece), in bounded memory.
+
+Exactness. `encode`, `encode_batch`, `encode_pieces` and `LibraryStream` give the ids and offsets of one call of the library
+on the whole text. Long texts are cut only at places where that can be shown from the tokeniser's own definition
+(`cuts.py`): after a word or closing mark before a space, after a letter or digit before a newline or a punctuation mark, and
+so on. What cannot be cut is kept and encoded in one piece, so a text without any such place (or a tokeniser whose pipeline is
+not recognised; `LibraryTokenizer.streams` is False then) costs memory in proportion to the longest stretch between two cuts.
+One case is bounded even then: with WordPiece a word over the length limit is one unknown token, so only its ends are kept.
+
+The few tokenisers that cannot encode a special token's text as ordinary characters (Unigram vocabularies hold "</s>" as a
+piece) give the unknown token instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from runnel.errors import CheckpointError, InputError
+from runnel.text import sentencepiece
+from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
+from runnel.text.encoded import Encoded, skip_spaces
+from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, Marker, Tokenizer, check_text, unencodable
+
+_PIECE_CHARS = 1 << 14  # one call of the library: small enough for little memory, long enough to hide the call
+_GROUP_CHARS = 1 << 18  # one parallel batch
+_WORD_CHARS = 1 << 16  # an unbroken word is looked at again whenever this much of it has come
+_KEPT_WORD_CHARS = 1 << 10
+
+
+class LibraryTokenizer(Tokenizer):
+    """A tokeniser of the tokenizers library. Its attributes are those of every `Tokenizer`."""
+
+    def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
+        """Build from the content of files; `load` reads them from a folder.
+
+        Args:
+            source: the content of a `tokenizer.json`.
+            begin, end: marker as a token or an id.
+            config: the content of `tokenizer_config.json`, kept for `save`.
+
+        Raises:
+            CheckpointError: the source is not a tokeniser.
+            InputError: a marker is not in the vocabulary.
+        """
+        try:
+            spec = json.loads(source)
+            self._library = tokenizers.Tokenizer.from_str(source)
+        except Exception as error:  # the library raises bare Exception
+            raise CheckpointError(
+                f"tokenizer.json cannot be read ({error}); expected a file of the tokenizers library"
+            ) from error
+        if spec["model"].get("dropout"):  # a training option that makes encoding random
+            self._library.model.dropout = None
+        self._library.post_processor = None
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._library.encode_special_tokens = True
+        self._source, self._config = source, dict(config or {})
+        self.vocabulary = self._library.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(self.vocabulary.values(), default=-1) + 1
+        model = spec["model"]
+        self._unknown: int | None = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
+        self._special = self._special_ids(spec)
+        self._cuts = cut_pattern(spec)
+        self._word_limit = whole_word_limit(spec)
+        self.adds_space = adds_space(spec)
+        self.begin_id, self.end_id = self.marker_id(begin), self.marker_id(end)
+
+    @classmethod
+    def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> LibraryTokenizer:
+        """Read a tokenizer.json or a SentencePiece model and, where present beside it, the files that name its markers.
+
+        Args:
+            path: the file.
+            begin, end: markers that replace those of the files (bos or cls token, eos or sep token).
+
+        Raises:
+            CheckpointError: a file is damaged, or a SentencePiece model of another kind.
+            InputError: a marker is not in the vocabulary.
+        """
+        folder = path.parent
+        config = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
+        if path.suffix == ".json":
+            source = _read_text(path)
+        else:
+            source, own = sentencepiece.convert(path)
+            config = {**config, **own}
+        if begin is None:
+            begin = _content(config.get("bos_token")) or _content(config.get("cls_token"))
+        if end is None:
+            end = _content(config.get("eos_token")) or _content(config.get("sep_token"))
+        return cls(source, begin=begin, end=end, config=config)
+
+    def save(self, folder: str | Path) -> None:
+        """Write `tokenizer.json` as it was read and a `tokenizer_config.json` that keeps the markers."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / WORLD_FILE).exists():
+            raise InputError(f"{folder} holds {WORLD_FILE}, which would be read in place of this tokeniser; use an empty folder")
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **self._config}
+        for keys, number in ((("bos_token", "cls_token"), self.begin_id), (("eos_token", "sep_token"), self.end_id)):
+            token = None if number is None else self._library.id_to_token(number)
+            if token is not None and token != (_content(config.get(keys[0])) or _content(config.get(keys[1]))):
+                config[keys[0]] = token
+        (folder / LIBRARY_FILE).write_text(self._source, encoding="utf-8")
+        text = json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+    @property
+    def streams(self) -> bool:
+        return self._cuts is not None
+
+    def encode(self, text: str) -> Encoded:
+        check_text(text)
+        if self._cuts is None or len(text) <= 2 * _PIECE_CHARS:
+            return self._encode_parts([text], [0], [0])[0]
+        return Encoded.join(self.encode_pieces([text]))
+
+    def encode_inside(self, text: str) -> Encoded:
+        if not self.adds_space:
+            return self.encode(text)
+        encoded = self._encode_parts(["x" + text], [0], [-1])[0]
+        first = int(np.count_nonzero(encoded.starts < 0))
+        if first and encoded.ends[:first].max() > 0:  # the text's start became one token with what stands before
+            return self.encode(text)
+        return Encoded(encoded.ids[first:], encoded.starts[first:], encoded.ends[first:])
+
+    def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
+        done: list[Encoded] = []
+        waiting: list[str] = []
+        chars = 0
+        for text in texts:
+            check_text(text)
+            if len(text) > 2 * _PIECE_CHARS:
+                done += self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
+                done.append(self.encode(text))
+                waiting, chars = [], 0
+                continue
+            waiting.append(text)
+            chars += len(text)
+            if chars >= _GROUP_CHARS:
+                done += self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
+                waiting, chars = [], 0
+        return done + self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
+
+    def stream(self, position: int = 0) -> LibraryStream:
+        return LibraryStream(self, position)
+
+    def _special_ids(self, spec: Spec) -> np.ndarray:
+        """(vocab_size,) bool: ids that text must never turn into. The unknown token stays allowed."""
+        flags = np.zeros(self.vocab_size, dtype=bool)
+        flags[[token["id"] for token in spec.get("added_tokens") or [] if token.get("special")]] = True
+        if self._unknown is not None:
+            flags[self._unknown] = False
+        return flags
+
+    def _encode_parts(self, texts: list[str], guards: list[int], bases: list[int]) -> list[Encoded]:
+        """Encode texts in one parallel call (the library lets go of Python's lock).
+
+        Args:
+            texts: each begins with `guards[i]` characters of context, whose tokens are dropped.
+            bases: offset of the first character after the context.
+        """
+        if not texts:
+            return []
+        try:
+            encodings = self._library.encode_batch(texts, add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise unencodable(texts, error) from error
+        return [self._unpack(*arguments) for arguments in zip(encodings, texts, guards, bases, strict=True)]
+
+    def _unpack(self, encoding: tokenizers.Encoding, text: str, guard: int, base: int) -> Encoded:
+        ids = np.array(encoding.ids, dtype=np.int32)
+        if not len(ids):
+            return Encoded.empty()
+        offsets = np.array(encoding.offsets, dtype=np.int64)
+        starts, ends = offsets[:, 0], offsets[:, 1]
+        if guard:
+            first = int(np.count_nonzero(starts < guard))
+            assert first == 0 or (ends[:first].max() <= guard), "a token crosses a cut that was taken for safe"
+            ids, starts, ends = ids[first:], starts[first:], ends[first:]
+        for at in np.flatnonzero(self._special[ids]):
+            if self._unknown is None:
+                raise InputError(
+                    f"the text {text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base} is the special token "
+                    f"with id {ids[at]} in this tokeniser, which cannot encode it as ordinary text; remove it from the text"
+                )
+            ids[at] = self._unknown
+        starts = skip_spaces(text, starts, ends)
+        return Encoded(ids, starts + (base - guard), ends + (base - guard))
+
+
+class LibraryStream:
+    """Text fed bit by bit; see `TokenStream`."""
+
+    def __init__(self, tokenizer: LibraryTokenizer, position: int = 0) -> None:
+        self._tokenizer = tokenizer
+        self._parts: list[str] = []
+        self._chars = 0
+        self._checked = 0
+        self._before = ""  # the character before `text`; empty at the start of the stream
+        self._word_start: int | None = None  # `text` goes on with an unknown word that started here
+        self.position = position
+
+    @property
+    def text(self) -> str:
+        self._parts = ["".join(self._parts)]
+        return self._parts[0]
+
+    def save(self) -> str:
+        return json.dumps([self.text, self._before, self.position, self._word_start])
+
+    def restore(self, saved: str) -> None:
+        text, self._before, self.position, self._word_start = json.loads(saved)
+        self._parts, self._chars, self._checked = [text], len(text), 0
+
+    def feed(self, text: str) -> Encoded:
+        if not text:
+            return Encoded.empty()
+        cut = self._last_cut((self._parts[-1][-1:] if self._parts else "") + text)
+        self._parts.append(text)
+        self._chars += len(text)
+        if cut is None:
+            return self._shorten_word()
+        whole = self.text
+        cut = len(whole) - cut
+        done = self._encode(whole[:cut])
+        self._before, self._parts, self._chars, self._checked = whole[cut - 1], [whole[cut:]], len(whole) - cut, 0
+        self._word_start = None
+        self.position += cut
+        return done
+
+    def peek(self) -> Encoded:
+        return self._encode(self.text)
+
+    def finish(self) -> Encoded:
+        done = self.peek()
+        self.position += self._chars
+        self._parts, self._chars, self._checked, self._before, self._word_start = [], 0, 0, "", None
+        return done
+
+    def _last_cut(self, text: str) -> int | None:
+        """Characters after the last safe cut in `text`, or None."""
+        pattern = self._tokenizer._cuts
+        if pattern is None:
+            return None
+        for window in (256, len(text)):
+            end = None
+            for match in pattern.finditer(text, max(0, len(text) - window)):
+                end = match.end()
+            if end is not None:
+                return len(text) - end
+        return None
+
+    def _encode(self, text: str) -> Encoded:
+        """Tokens of `text`, which starts at `position`, in pieces cut at safe places."""
+        tokenizer, pattern = self._tokenizer, self._tokenizer._cuts
+        bounds = [0]
+        while pattern is not None and len(text) - bounds[-1] > 2 * _PIECE_CHARS:
+            match = pattern.search(text, bounds[-1] + _PIECE_CHARS)
+            if match is None or match.end() >= len(text):
+                break
+            bounds.append(match.end())
+        done: list[Encoded] = []
+        for first in range(0, len(bounds), _GROUP_CHARS // _PIECE_CHARS):
+            starts = bounds[first : first + _GROUP_CHARS // _PIECE_CHARS]
+            stops = [*bounds[1:], len(text)][first : first + len(starts)]
+            heads = [text[start - 1] if start else self._before for start in starts]
+            parts = [head + text[start:stop] for head, start, stop in zip(heads, starts, stops, strict=True)]
+            done += tokenizer._encode_parts(parts, [len(head) for head in heads], [self.position + start for start in starts])
+        joined = Encoded.join(done)
+        if self._word_start is not None and len(joined):
+            joined.starts[0] = self._word_start
+        return joined
+
+    def _shorten_word(self) -> Encoded:
+        """Forget the middle of an over-long word, which is one unknown token whatever follows (WordPiece only)."""
+        limit = self._tokenizer._word_limit
+        if limit is None or self._chars < self._checked + _WORD_CHARS:
+            return Encoded.empty()
+        self._checked = self._chars
+        whole = self.text
+        kept = whole[-max(_KEPT_WORD_CHARS, 8 * limit) :]
+        library = self._tokenizer._library
+        normal = library.normalizer.normalize_str(kept) if library.normalizer else kept
+        if [part for part, _ in library.pre_tokenizer.pre_tokenize_str(normal)] != [normal] or len(normal) <= limit:
+            return Encoded.empty()
+        done = self._encode(whole)
+        self._word_start = int(done.starts[-1])
+        self.position += len(whole) - len(kept)
+        self._parts, self._chars, self._checked, self._before = [kept], len(kept), 0, ""
+        return Encoded(done.ids[:-1], done.starts[:-1], done.ends[:-1])
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read as UTF-8 text ({error}); download the folder again") from error
+
+
+def _read_json(path: Path) -> Spec:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path} is not valid JSON ({error}); download the folder again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}; expected an object")
+    return content
+
+
+def _content(token: object) -> str | None:
+    """The text of a special token, which the files hold as a string or as an object."""
+    value = token.get("content") if isinstance(token, dict) else token
+    return value if isinstance(value, str) else None

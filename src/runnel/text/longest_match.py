@@ -1,0 +1,131 @@
+"""Greedy longest match of bytes against a fixed list of tokens: numba kernels over a trie in flat arrays.
+
+The trie is a hash table from (node, byte) to node with open addressing: a row of `edges` is the key node * 256 + byte (-1: free)
+and the node where it leads. `tokens` holds the id of the token that ends at a node (-1: none). Node 0 is the root.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True}
+
+
+class Trie(NamedTuple):
+    """See the top of this module."""
+
+    edges: np.ndarray  # (slots, 2) int32
+    tokens: np.ndarray  # (nodes,) int32
+
+
+def build(tokens: dict[bytes, int]) -> Trie:
+    """The trie of these tokens."""
+    data = np.frombuffer(b"".join(tokens), dtype=np.uint8)
+    stops = np.cumsum([len(token) for token in tokens], dtype=np.int64)
+    slots = 1 << (2 * len(data)).bit_length()  # at most half full
+    trie = Trie(np.full((slots, 2), -1, np.int32), np.full(len(data) + 1, -1, np.int32))
+    _insert(data, stops, np.fromiter(tokens.values(), np.int32, len(tokens)), trie)
+    return trie
+
+
+@njit(**_OPTIONS)
+def _slot(edges: np.ndarray, key: int) -> int:
+    """Where the key is, or the free place where it would go."""
+    mask = len(edges) - 1
+    at = ((key * 0x9E3779B1) >> 12) & mask  # the product fits 64 bits: keys are 31 bits
+    while edges[at, 0] != key and edges[at, 0] != -1:
+        at = (at + 1) & mask
+    return at
+
+
+@njit(**_OPTIONS)
+def _insert(data: np.ndarray, stops: np.ndarray, ids: np.ndarray, trie: Trie) -> None:
+    count, start = 1, 0
+    for number in range(len(stops)):
+        node = 0
+        for position in range(start, stops[number]):
+            key = node * 256 + data[position]
+            at = _slot(trie.edges, key)
+            if trie.edges[at, 0] == -1:
+                trie.edges[at, 0], trie.edges[at, 1] = key, count
+                count += 1
+            node = trie.edges[at, 1]
+        trie.tokens[node] = ids[number]
+        start = stops[number]
+
+
+@njit(**_OPTIONS)
+def _blank(data: np.ndarray, at: int) -> int:
+    """Bytes of the whitespace character that starts here, as `str.isspace` has it; 0: it is none, or none starts here."""
+    first = data[at]
+    if first < 0x80:
+        return 1 if 9 <= first <= 13 or 28 <= first <= 32 else 0
+    if first == 0xC2:  # U+0085, U+00A0
+        return 2 if data[at + 1] == 0x85 or data[at + 1] == 0xA0 else 0
+    if first < 0xE1 or first > 0xE3:
+        return 0
+    second, third = data[at + 1], data[at + 2]
+    if first == 0xE2:  # U+2000 to U+200A, U+2028, U+2029, U+202F; U+205F
+        general = second == 0x80 and (third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF)
+        return 3 if general or (second == 0x81 and third == 0x9F) else 0
+    ogham, ideographic = second == 0x9A and third == 0x80, second == 0x80 and third == 0x80  # U+1680, U+3000
+    return 3 if (ogham if first == 0xE1 else ideographic) else 0
+
+
+@njit(**_OPTIONS)
+def _leading_blanks(data: np.ndarray, position: int, stop: int) -> int:
+    """Whitespace characters in front of the token that is these bytes; 0 if it is nothing else."""
+    while (data[position] & 0xC0) == 0x80:  # to the start of the character
+        position -= 1
+    count = 0
+    while position < stop:
+        size = _blank(data, position)
+        if size == 0:
+            return count
+        position += size
+        count += 1
+    return 0
+
+
+@njit(**_OPTIONS)
+def match(
+    data: np.ndarray, first: int, final: bool, trie: Trie, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> tuple[int, int, int]:
+    """Cut bytes into tokens, from the left, each as long as possible. Every single byte must be a token.
+
+    Args:
+        data: (B,) uint8, UTF-8 from the start of a character.
+        first: tokens begin at this byte of the first character.
+        final: the text ends here. Otherwise a token that more bytes could lengthen, and what follows it, is left alone.
+        ids, starts, ends: (B,) get the tokens: id, index of the first character (after whitespace in front, if there is more in
+            the token), index after the last one.
+
+    Returns:
+        (number of tokens, bytes used, index of the character of the next byte).
+    """
+    count, position, character = 0, first, 0
+    while position < len(data):
+        node, at, token, stop = 0, position, -1, position
+        while at < len(data):
+            slot = _slot(trie.edges, node * 256 + data[at])
+            if trie.edges[slot, 0] == -1:
+                break
+            node = trie.edges[slot, 1]
+            at += 1
+            if trie.tokens[node] >= 0:
+                token, stop = trie.tokens[node], at
+        else:
+            if not final:
+                break
+        ids[count], starts[count] = token, character + _leading_blanks(data, position, stop)
+        for byte in data[position + 1 : stop]:
+            character += (byte & 0xC0) != 0x80  # not a continuation byte: a character starts here
+        ends[count] = character + 1
+        if stop == len(data) or (data[stop] & 0xC0) != 0x80:
+            character += 1
+        position = stop
+        count += 1
+    return count, position, character

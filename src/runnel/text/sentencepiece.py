@@ -1,0 +1,156 @@
+"""A SentencePiece model (tokenizer.model) as a tokenizer.json of the tokenizers library, with the same ids.
+
+Converted are BPE models whose normaliser changes nothing but spaces, which is what Mistral and Llama publish. Others are
+refused by name: a conversion that is nearly right gives ids that are silently wrong.
+
+The file is one protobuf message, of which a few fields are needed; numbers and names are those of `sentencepiece_model.proto`
+in google/sentencepiece. A piece's merge has its score as priority there, whatever its two halves are; here every pair of
+halves that are pieces is a merge of its own, in the order of the scores.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runnel.errors import CheckpointError
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+_MODEL_TYPES = {1: "Unigram", 2: "BPE", 3: "word", 4: "character"}
+_SPACE = "\u2581"  # how a space is written in pieces
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
+
+
+class Piece(NamedTuple):
+    """One entry of the vocabulary; its id is its place."""
+
+    text: str
+    score: float
+    kind: int
+
+
+def convert(path: Path) -> tuple[str, dict[str, Any]]:
+    """Read a SentencePiece model.
+
+    Returns:
+        The content of the tokenizer.json, and the names of the begin and end markers as in tokenizer_config.json.
+
+    Raises:
+        CheckpointError: damaged, or of a kind that cannot be converted exactly.
+    """
+    try:
+        pieces, trainer, normalizer = _parse(path.read_bytes())
+    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise CheckpointError(f"{path} is no SentencePiece model, or is damaged ({error}); download it again") from error
+    reason = _unsupported(pieces, trainer, normalizer)
+    if reason:
+        raise CheckpointError(f"{path} {reason}; put the tokenizer.json of this model beside it")
+    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
+    if normalizer.get(3, 1):
+        normalizers.insert(0, {"type": "Prepend", "prepend": _SPACE})
+    special = [number for number, piece in enumerate(pieces) if piece.kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    unknown = next(piece.text for piece in pieces if piece.kind == _UNKNOWN)
+    model = {
+        "type": "BPE",
+        "vocab": {piece.text: number for number, piece in enumerate(pieces)},
+        "merges": _merges(pieces),
+        "unk_token": unknown,
+        "fuse_unk": True,
+        "byte_fallback": bool(trainer.get(35)),
+    }
+    spec = {
+        "version": "1.0",
+        "added_tokens": [{"id": number, "content": pieces[number].text, **flags} for number in special],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": None,
+        "model": model,
+    }
+    markers = {"bos_token": trainer.get(41, 1), "eos_token": trainer.get(42, 2)}
+    names = {key: pieces[number].text for key, number in markers.items() if 0 <= number < len(pieces)}
+    return json.dumps(spec, ensure_ascii=False), names
+
+
+def _merges(pieces: list[Piece]) -> list[tuple[str, str]]:
+    """Every pair of pieces that makes a piece, best first."""
+    normal = {piece.text for piece in pieces if piece.kind == _NORMAL}
+    merges = []
+    for piece in sorted((piece for piece in pieces if piece.kind == _NORMAL), key=lambda piece: -piece.score):
+        halves = ((piece.text[:at], piece.text[at:]) for at in range(1, len(piece.text)))
+        merges += [(left, right) for left, right in halves if left in normal and right in normal]
+    return merges
+
+
+def _unsupported(pieces: list[Piece], trainer: dict[int, Any], normalizer: dict[int, Any]) -> str:
+    """Why the model cannot be converted exactly; empty if it can."""
+    kind = trainer.get(3, 1)
+    if kind != 2:
+        return f"is a {_MODEL_TYPES.get(kind, 'unknown')} model and only BPE models are converted"
+    if normalizer.get(2):
+        return f"rewrites characters before it cuts (normaliser {str(normalizer.get(1, b''), 'utf-8', 'replace')!r})"
+    if normalizer.get(4, 1) or not normalizer.get(5, 1) or trainer.get(24):
+        return "drops spaces, leaves them as they are, or puts them behind words"
+    normal = {piece.text for piece in pieces if piece.kind == _NORMAL}
+    characters = {character for text in normal for character in text}
+    if not characters <= normal:
+        return f"has pieces with characters that are no pieces, such as {min(characters - normal)!r}"
+    if any(piece.kind == _UNUSED for piece in pieces):
+        return "has pieces that are switched off"
+    marks = [piece.text for piece in pieces if piece.kind == _USER_DEFINED]
+    if other := [text for text in marks if not re.fullmatch(r"\[\w+\]|<[^<>\s]+>", text)]:
+        return f"cuts texts at words of its own, such as {other[0]!r}"
+    return "" if any(piece.kind == _UNKNOWN for piece in pieces) else "has no token for the unknown"
+
+
+def _parse(data: bytes) -> tuple[list[Piece], dict[int, Any], dict[int, Any]]:
+    """(pieces, the trainer's settings, the normaliser's settings) with protobuf's field numbers."""
+    pieces: list[Piece] = []
+    settings: dict[int, dict[int, Any]] = {2: {}, 3: {}}
+    for number, value in _fields(data):
+        if number == 1:
+            fields = dict(_fields(value))
+            score = struct.unpack("<f", fields.get(2, bytes(4)))[0]
+            pieces.append(Piece(str(fields[1], "utf-8"), score, fields.get(3, _NORMAL)))
+        elif number in settings:
+            settings[number] = dict(_fields(value))
+    if not pieces:
+        raise ValueError("no pieces")
+    return pieces, settings[2], settings[3]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """(field number, value) of a protobuf message; values are integers, or bytes of whatever is not a varint."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        length = {_FIXED64: 8, _FIXED32: 4}.get(kind)
+        if length is None:
+            if kind != _LENGTH:
+                raise ValueError(f"wire type {kind} at byte {at}")
+            length, at = _varint(data, at)
+        if at + length > len(data):
+            raise ValueError(f"{length} bytes at byte {at}, past the end")
+        yield key >> 3, data[at : at + length]
+        at += length
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """(number, where the next begins). Negative numbers come as 2^64 minus themselves."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at

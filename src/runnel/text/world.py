@@ -1,0 +1,191 @@
+r"""The RWKV World tokeniser: the longest token first, byte by byte, with no merges and no splitting into words.
+
+The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in bytes. Ids are those of the
+file, from 1; 0, which ends a document, is not in it. Every byte is a token, so there is no unknown token. What the folders of
+other programs say beside it is not read: some register "\n\n" (261) as a special token with an id of its own, which
+the models were not trained with.
+
+A token that splits a character covers the whole of it, as with the byte-level tokenisers of the tokenizers library.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from runnel.errors import CheckpointError
+from runnel.text.encoded import Encoded
+from runnel.text.tokenizer import WORLD_FILE, Marker, Tokenizer, check_text, unencodable
+
+END_OF_DOCUMENT = "<|endoftext|>"  # how the authors write id 0
+_PIECE_CHARS = 1 << 16  # matched in one call: bounds the memory, long enough to hide the call
+
+
+class WorldTokenizer(Tokenizer):
+    """The RWKV World tokeniser. Its attributes are those of every `Tokenizer`."""
+
+    adds_space = False
+
+    def __init__(self, source: str, *, begin: Marker = 0, end: Marker = 0) -> None:
+        """Build from the content of a vocabulary file; `Tokenizer.load` reads it from a folder.
+
+        Args:
+            source: the content of `rwkv_vocab_v20230424.txt`.
+            begin, end: marker as a token or an id.
+
+        Raises:
+            CheckpointError: the source is not such a vocabulary; the message has the line.
+            InputError: a marker is not in the vocabulary.
+        """
+        from runnel.text import longest_match  # numba, which takes half a second to import
+
+        tokens = _read_vocabulary(source)
+        self._source = source
+        self._match, self._trie = longest_match.match, longest_match.build(tokens)
+        texts = ((token.decode("utf-8", "replace"), number) for token, number in tokens.items())
+        self.vocabulary = {END_OF_DOCUMENT: 0, **{text: number for text, number in texts if "\ufffd" not in text}}
+        self.vocab_size = max(tokens.values()) + 1
+        self.begin_id, self.end_id = self.marker_id(begin), self.marker_id(end)
+
+    @classmethod
+    def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> WorldTokenizer:
+        """Read a vocabulary file.
+
+        Args:
+            path: the file.
+            begin, end: markers; None: 0, the end of a document, which stands before each document as well.
+
+        Raises:
+            CheckpointError: not such a vocabulary.
+            InputError: a marker is not in the vocabulary.
+        """
+        try:
+            source = path.read_bytes().decode("utf-8")
+            return cls(source, begin=0 if begin is None else begin, end=0 if end is None else end)
+        except (CheckpointError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{path}: {error}; download the file again") from error
+
+    def save(self, folder: str | Path) -> None:
+        """Write the vocabulary as it was read. Markers other than 0 are for the model's config.json to keep."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / WORLD_FILE).write_bytes(self._source.encode("utf-8"))
+
+    @property
+    def streams(self) -> bool:
+        return True
+
+    def encode(self, text: str) -> Encoded:
+        check_text(text)
+        if len(text) <= _PIECE_CHARS:
+            return self.cut(text, 0, final=True)[0]
+        return Encoded.join(self.encode_pieces([text]))
+
+    def encode_inside(self, text: str) -> Encoded:
+        return self.encode(text)
+
+    def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
+        return [self.encode(text) for text in texts]
+
+    def stream(self, position: int = 0) -> WorldStream:
+        return WorldStream(self, position)
+
+    def cut(self, text: str, used: int, final: bool) -> tuple[Encoded, int, int]:
+        """The tokens of a text of whose first character `used` bytes belong to an earlier token.
+
+        Args:
+            final: the text ends here; otherwise the tokens that more text could change are left out.
+
+        Returns:
+            (tokens, characters that they use up, bytes that they use of the character after those).
+
+        Raises:
+            InputError: the text holds a lone surrogate.
+        """
+        try:
+            data = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+        except UnicodeEncodeError as error:
+            raise unencodable([text], error) from error
+        ids, starts, ends = np.empty(len(data), np.int32), np.empty(len(data), np.int64), np.empty(len(data), np.int64)
+        count, stop, characters = self._match(data, used, final, self._trie, ids, starts, ends)
+        done = Encoded(ids[:count].copy(), starts[:count].copy(), ends[:count].copy())  # the arrays are as long as the bytes
+        lead = stop
+        while lead < len(data) and data[lead] & 0xC0 == 0x80:
+            lead -= 1
+        return done, characters, stop - lead
+
+
+class WorldStream:
+    """Text fed bit by bit; see `TokenStream`. Less than the longest token is kept."""
+
+    def __init__(self, tokenizer: WorldTokenizer, position: int = 0) -> None:
+        self._tokenizer = tokenizer
+        self._used = 0  # bytes of the first character of `text` that belong to a token already given out
+        self.text = ""
+        self.position = position
+
+    def save(self) -> str:
+        return json.dumps([self.text, self._used, self.position])
+
+    def restore(self, saved: str) -> None:
+        self.text, self._used, self.position = json.loads(saved)
+
+    def feed(self, text: str) -> Encoded:
+        check_text(text)
+        try:
+            text.encode("utf-8")  # before anything is given out
+        except UnicodeEncodeError as error:
+            raise unencodable([text], error) from error
+        done: list[Encoded] = []
+        for start in range(0, len(text), _PIECE_CHARS):
+            whole = self.text + text[start : start + _PIECE_CHARS]
+            encoded, characters, used = self._tokenizer.cut(whole, self._used, final=False)
+            done.append(encoded.shifted(self.position))
+            self.text, self._used, self.position = whole[characters:], used, self.position + characters
+        return Encoded.join(done)
+
+    def peek(self) -> Encoded:
+        return self._tokenizer.cut(self.text, self._used, final=True)[0].shifted(self.position)
+
+    def finish(self) -> Encoded:
+        done = self.peek()
+        self.text, self._used, self.position = "", 0, self.position + len(self.text)
+        return done
+
+
+def _read_vocabulary(source: str) -> dict[bytes, int]:
+    """Token -> id.
+
+    Raises:
+        CheckpointError: a line that cannot be read, an id or token twice, or a byte that is no token.
+    """
+    tokens: dict[bytes, int] = {}
+    for number, line in enumerate(source.rstrip().split("\n"), start=1):
+        token, identifier = _read_line(line, number)
+        if tokens.setdefault(token, identifier) != identifier:
+            raise CheckpointError(f"line {number} has the token {token!r} a second time")
+    if len(set(tokens.values())) != len(tokens):
+        raise CheckpointError("an id has several tokens")
+    if missing := [byte for byte in range(256) if bytes([byte]) not in tokens]:
+        raise CheckpointError(f"{len(missing)} of the 256 single bytes are no tokens, the first is {bytes(missing[:1])!r}")
+    return tokens
+
+
+def _read_line(line: str, number: int) -> tuple[bytes, int]:
+    try:
+        before, rest = line.split(" ", 1)
+        literal, after = rest.rsplit(" ", 1)
+        identifier, length = int(before), int(after)  # int() drops the "\r" of a file with the line ends of Windows
+        value = ast.literal_eval(literal)
+        token = value.encode("utf-8") if isinstance(value, str) else value
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise CheckpointError(
+            f"line {number} is {line[:60]!r}; expected an id, a quoted token and its length in bytes"
+        ) from error
+    if not isinstance(token, bytes) or len(token) != length or not token or identifier < 1:
+        raise CheckpointError(f"line {number} says id {identifier} and {length} bytes, but its token is {token!r}")
+    return token, identifier

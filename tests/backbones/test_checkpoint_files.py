@@ -1,0 +1,260 @@
+"""Which files of a folder or a hub model are the checkpoint: names, parts, several kinds at once."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from runnel.backbones.checkpoint import load_backbone
+from runnel.backbones.checkpoint_files import find_checkpoint, open_weights, read_config
+from runnel.errors import CheckpointError
+
+
+def write(folder: Path, *names: str) -> Path:
+    """Weights files of one tensor each, called after its file."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        tensors = {name: torch.zeros(2)}
+        save_file(tensors, folder / name) if name.endswith(".safetensors") else torch.save(tensors, folder / name)
+    return folder
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+NUMBERED = [f"model-0000{k}-of-00003.safetensors" for k in (1, 2, 3)]
+PICKLES = [f"pytorch_model-0000{k}-of-00002.bin" for k in (1, 2)]
+OFFICIAL = [f"model_{k}.safetensors" for k in range(12)]  # more than nine: they are in the order of numbers, not of letters
+
+
+@pytest.mark.parametrize("names", [NUMBERED, PICKLES, OFFICIAL, OFFICIAL[:1], ["a.pth"], ["model.safetensors"]])
+def test_weights_without_an_index(tmp_path: Path, names: list[str]) -> None:
+    write(tmp_path, *names)
+    (tmp_path / "expected.safetensors").write_text("not the checkpoint's")
+    assert list(open_weights(tmp_path)) == names
+    assert all(stored.file == name for name, stored in open_weights(tmp_path).items())
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["model.safetensors", *NUMBERED, "pytorch_model.bin", "a.pth"], ["model.safetensors"]),
+        ([*NUMBERED, "pytorch_model.bin", "a.pth"], NUMBERED),
+        (["pytorch_model.bin", *PICKLES, "a.pth"], ["pytorch_model.bin"]),
+        (["a.pth", "b.safetensors"], ["a.pth"]),
+    ],
+)
+def test_one_of_several_sets_of_weights_is_read(tmp_path: Path, names: list[str], read: list[str]) -> None:
+    assert list(open_weights(write(tmp_path, *names))) == read
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        ([NUMBERED[0], NUMBERED[2]], "lacks 1 of the 3 parts of its weights: model-00002-of-00003.safetensors"),
+        ([NUMBERED[1]], "lacks 2 of the 3 parts of its weights: model-00001-of-00003.safetensors, model-00003-of-00003"),
+        ([PICKLES[0]], "lacks 1 of the 2 parts of its weights: pytorch_model-00002-of-00002.bin"),
+        (OFFICIAL[1:3], r"lacks 1 of the 3 parts of its weights: model_0\.safetensors"),
+        ([OFFICIAL[0], OFFICIAL[11]], r"lacks 10 of the 12 parts of its weights: model_1\.safetensors, .* and 4 more"),
+        ([*NUMBERED, "model-00001-of-00002.safetensors"], "parts of several checkpoints: model-00001-of-00002.safetensors"),
+        ([*NUMBERED, OFFICIAL[0]], "parts of several checkpoints"),
+        ([*NUMBERED, "model-00007-of-00003.safetensors"], "model-00007-of-00003.safetensors, which is no part of 3"),
+    ],
+)
+def test_missing_parts(tmp_path: Path, names: list[str], missing: str) -> None:
+    with pytest.raises(CheckpointError, match=f"^{tmp_path} .*{missing}"):
+        open_weights(write(tmp_path, *names))
+
+
+def test_a_tensor_in_two_parts(tmp_path: Path) -> None:
+    for name in OFFICIAL[:2]:
+        save_file({"x": torch.zeros(2)}, tmp_path / name)
+    with pytest.raises(CheckpointError, match=r"x is in model_1\.safetensors and in model_0\.safetensors; keep one"):
+        open_weights(tmp_path)
+
+
+def test_several_pth_files_are_listed(tmp_path: Path) -> None:
+    write(tmp_path, "RWKV-x070-0.1B.pth", "RWKV-x070-0.4B.pth")
+    message = r"has 2 checkpoints: RWKV-x070-0.1B.pth, RWKV-x070-0.4B.pth; name the one to read, e.g. .*/RWKV-x070-0.4B.pth"
+    with pytest.raises(CheckpointError, match=message):
+        load_backbone(tmp_path)
+
+
+def test_loose_safetensors_have_to_be_named(tmp_path: Path) -> None:
+    write(tmp_path, "rwkv7.safetensors")
+    with pytest.raises(CheckpointError, match=r"has no weights: expected one of .*; if .*/rwkv7.safetensors is meant, name it"):
+        open_weights(tmp_path)
+
+
+# ---- single files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.pth", "b.safetensors", "c.bin"])
+def test_a_weights_file_can_be_named(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "model.safetensors", "a.pth", "b.safetensors", "c.bin", "d.pth")
+    (tmp_path / "config.json").write_text('{"d_model": 3}')
+    for source in (tmp_path / name, str(tmp_path / name)):
+        found = find_checkpoint(source)
+        assert found == tmp_path / name
+        assert list(open_weights(found)) == [name]
+        assert read_config(found) == {"d_model": 3}  # of the folder it is in
+
+
+def test_a_part_is_no_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path, *NUMBERED)
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00003.safetensors is one part .*; give the folder"):
+        load_backbone(tmp_path / NUMBERED[1])
+
+
+@pytest.mark.parametrize("name", ["rwkv.pth", "models/rwkv.pth", "./rwkv.safetensors", "/no/rwkv.bin"])
+def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"unknown model '.*': there is no file /.*check the spelling"):
+        find_checkpoint(name)
+
+
+# ---- the config ------------------------------------------------------------------------------------------------------
+
+
+def test_config_of_the_official_xlstm_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("embedding_dim: 128\nuse_bias: false\ngate_soft_cap: 15.0\nkernel: chunk\n")
+    assert read_config(tmp_path) == {"embedding_dim": 128, "use_bias": False, "gate_soft_cap": 15.0, "kernel": "chunk"}
+    (tmp_path / "config.json").write_text('{"model_type": "xlstm"}')
+    assert read_config(tmp_path) == {"model_type": "xlstm"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "config.yaml is not valid YAML"),
+        ("a: !!python/object/apply:os.system [date]", "config.yaml is not valid YAML .*could not determine a constructor"),
+        ("- a\n- b", "config.yaml holds a YAML list, expected an object"),
+        ("", "config.yaml holds a YAML NoneType, expected an object"),
+        ("a: \x00", "config.yaml is not valid YAML"),
+    ],
+)
+def test_damaged_yaml(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        read_config(tmp_path)
+
+
+# ---- damaged files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F4"])
+def test_dtypes_of_quantised_weights(tmp_path: Path, dtype: str) -> None:
+    header = json.dumps({"w": {"dtype": dtype, "shape": [2, 2], "data_offsets": [0, 4 if dtype != "F4" else 2]}}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(4 if dtype != "F4" else 2)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"model.safetensors: tensor 'w' is stored as {dtype}; quantised weights"):
+        open_weights(tmp_path)
+
+
+def test_a_pickle_that_the_system_will_not_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise RuntimeError("unable to mmap 99999999999 bytes from file </x>: Cannot allocate memory (12)")
+
+    write(tmp_path, "a.pth")
+    monkeypatch.setattr("torch.load", load)
+    with pytest.raises(
+        CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a pickle map; convert it to safe"
+    ):
+        open_weights(tmp_path)
+
+
+# ---- the hub ---------------------------------------------------------------------------------------------------------
+
+
+class Hub:
+    """Stands in for huggingface_hub: serves the files of a local folder."""
+
+    def __init__(self, served: Path, cache: Path) -> None:
+        self.served, self.cache, self.online = served, cache, True
+        self.fetched: list[str] = []
+
+    def snapshot_download(self, hub_id: str, allow_patterns: list[str]) -> str:
+        self.check(hub_id)
+        for path in sorted(self.served.iterdir()):
+            if any(path.match(pattern) for pattern in allow_patterns):
+                (self.cache / path.name).write_bytes(path.read_bytes())
+                self.fetched.append(path.name)
+        return str(self.cache)
+
+    def list_repo_files(self, hub_id: str) -> list[str]:
+        self.check(hub_id)
+        return [path.name for path in self.served.iterdir()]
+
+    def try_to_load_from_cache(self, hub_id: str, file: str) -> str | None:
+        path = self.cache / file
+        return str(path) if path.exists() else None
+
+    def check(self, hub_id: str) -> None:
+        assert hub_id == "owner/rwkv"
+        if not self.online:
+            raise ConnectionError("no network")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Hub]:
+    """Serve files with these names."""
+    monkeypatch.chdir(tmp_path)
+
+    def serve(*names: str) -> Hub:
+        write(tmp_path / "served", *names)
+        for name in ("README.md", "rwkv_vocab_v20230424.txt", "chart.png"):
+            (tmp_path / "served" / name).write_text("x")
+        (tmp_path / "cache").mkdir()
+        hub = Hub(tmp_path / "served", tmp_path / "cache")
+        for name in ("snapshot_download", "list_repo_files", "try_to_load_from_cache"):
+            monkeypatch.setattr(f"huggingface_hub.{name}", getattr(hub, name))
+        return hub
+
+    return serve
+
+
+def test_the_only_pth_is_fetched(hub: Callable[..., Hub]) -> None:
+    served = hub("a.pth")
+    assert find_checkpoint("owner/rwkv") == served.cache
+    assert served.fetched == ["README.md", "rwkv_vocab_v20230424.txt", "a.pth"]
+
+
+def test_one_of_several_pth_is_fetched(hub: Callable[..., Hub]) -> None:
+    served = hub("a.pth", "b.pth")
+    with pytest.raises(CheckpointError, match=r"owner/rwkv has 2 checkpoints: a.pth, b.pth; name the one.* owner/rwkv/b.pth"):
+        find_checkpoint("owner/rwkv")
+    assert find_checkpoint("owner/rwkv/b.pth") == served.cache / "b.pth"
+    assert "a.pth" not in served.fetched
+    assert list(open_weights(served.cache / "b.pth")) == ["b.pth"]
+    with pytest.raises(CheckpointError, match=r"the hub model owner/rwkv has no file c.pth; it has a.pth, b.pth"):
+        find_checkpoint("owner/rwkv/c.pth")
+
+
+def test_parts_are_fetched(hub: Callable[..., Hub]) -> None:
+    served = hub(*OFFICIAL, "pytorch_model.bin")
+    assert find_checkpoint("owner/rwkv") == served.cache
+    assert sorted(served.fetched[2:]) == sorted(OFFICIAL)
+
+
+def test_a_hub_model_without_weights(hub: Callable[..., Hub]) -> None:
+    hub()
+    with pytest.raises(CheckpointError, match="has no weights"):
+        open_weights(find_checkpoint("owner/rwkv"))
+
+
+def test_offline(hub: Callable[..., Hub]) -> None:
+    """What was fetched before is used; for the rest the message says what to fetch and where it was looked for."""
+    served = hub("a.pth", "b.pth")
+    find_checkpoint("owner/rwkv/b.pth")
+    served.online = False
+    assert find_checkpoint("owner/rwkv/b.pth") == served.cache / "b.pth"
+    assert find_checkpoint("owner/rwkv") == served.cache
+    message = (
+        r"unknown model 'owner/rwkv/a.pth': there is no folder /.*, it is not in the hub cache /.*no network.*"
+        r"download it once while online \(hf download owner/rwkv a.pth\)"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        find_checkpoint("owner/rwkv/a.pth")

@@ -1,0 +1,257 @@
+"""What loading reads and what memory it takes: one tensor beside the model, and nothing that is not used."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_writing import shapes_of, write_sparse
+from safetensors.torch import save_file
+
+from runnel.backbones.checkpoint import build_backbone, load_backbone, meta_backbone
+from runnel.backbones.checkpoint_files import open_weights
+from runnel.backbones.checkpoint_tensors import MappedFile
+from runnel.backbones.mamba1 import Mamba1Config
+from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7 import Rwkv7Config
+from runnel.backbones.xlstm import XlstmConfig
+
+SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
+BIG = Mamba2Config(vocab_size=8192, hidden_size=1024, num_layers=37)  # 250 million parameters, the largest tensor a 30th of them
+LINUX = Path("/proc/self/status")
+needs_linux = pytest.mark.skipif(not LINUX.exists(), reason="only Linux tells a process's memory by kind")
+
+
+# Loads what is named on the command line after a small model, which imports everything that is needed; prints the growth of
+# memory: the highest of anonymous pages (looked at every millisecond) and of all pages (which the system keeps), in bytes.
+PROGRAM = """
+import re, sys, threading, time
+from pathlib import Path
+from runnel.backbones.checkpoint import build_backbone, load_backbone, meta_backbone
+
+def memory(kind):
+    return 1024 * int(re.search(rf"^{kind}:\\s+(\\d+)", Path("/proc/self/status").read_text(), re.M)[1])
+
+small, big, dtype = sys.argv[1:]
+load_backbone(small, dtype)
+Path("/proc/self/clear_refs").write_text("5")  # the highest starts anew
+before = {kind: memory(kind) for kind in ("RssAnon", "VmRSS")}
+highest, done = [0], threading.Event()
+
+def watch():
+    while not done.is_set():
+        highest[0] = max(highest[0], memory("RssAnon"))
+        time.sleep(0.001)
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+model = load_backbone(big, dtype)
+done.set()
+watcher.join()
+size = sum(p.numel() * p.element_size() for p in model.parameters())
+print(size, highest[0] - before["RssAnon"], memory("VmHWM") - before["VmRSS"])
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    save_file(Mamba2(SMALL).state_dict(), folder / "model.safetensors")
+    return folder
+
+
+def measure(small: Path, big: Path, dtype: str) -> tuple[int, int, int]:
+    """Bytes of the model, growth of anonymous pages, growth of all pages."""
+    command = [sys.executable, "-c", PROGRAM, str(small), str(big), dtype]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    size, anonymous, everything = map(int, done.stdout.split())
+    return size, anonymous, everything
+
+
+def check(measured: tuple[int, int, int], own: float) -> None:
+    """`own`: the part of the model that is memory of the process's own; the rest are pages of the file, which can be had back."""
+    size, anonymous, everything = measured
+    assert own * size * 0.98 <= anonymous <= (own + 0.1) * size, measured
+    assert size * 0.98 <= everything <= 1.15 * size, measured
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("stored", "dtype", "own"),
+    [
+        (torch.float32, "bfloat16", 1.0),
+        pytest.param(torch.float16, "float32", 1.0, marks=pytest.mark.slow),
+        pytest.param(torch.float16, "bfloat16", 1.0, marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, "bfloat16", 0.0, marks=pytest.mark.slow),
+        pytest.param(torch.float32, "float32", 0.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_gigabyte_is_in_memory_once(small: Path, tmp_path: Path, stored: torch.dtype, dtype: str, own: float) -> None:
+    shapes = shapes_of(BIG) | {"lm_head.weight": (BIG.vocab_size, BIG.hidden_size)}
+    assert write_sparse(tmp_path / "model.safetensors", shapes, stored) > 0.5e9
+    check(measure(small, tmp_path, dtype), own)
+
+
+@needs_linux
+@pytest.mark.parametrize(("dtype", "own"), [("bfloat16", 1.0), pytest.param("float32", 0.0, marks=pytest.mark.slow)])
+def test_a_pickle_is_in_memory_once(small: Path, tmp_path: Path, dtype: str, own: float) -> None:
+    config = Mamba2Config(vocab_size=4096, hidden_size=768, num_layers=20)
+    torch.save({name: torch.zeros(shape) for name, shape in shapes_of(config).items()}, tmp_path / "pytorch_model.bin")
+    check(measure(small, tmp_path, dtype), own)
+
+
+# ---- what is read ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The bytes (start, stop) that tensors were made of."""
+    seen: list[tuple[int, int]] = []
+    real = MappedFile.tensor
+
+    def tensor(self: MappedFile, start: int, stop: int, dtype: torch.dtype) -> torch.Tensor:
+        seen.append((start, stop))
+        return real(self, start, stop, dtype)
+
+    monkeypatch.setattr(MappedFile, "tensor", tensor)
+    return seen
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_lm_head_is_never_read(tmp_path: Path, spans: list[tuple[int, int]], file: str) -> None:
+    torch.manual_seed(0)
+    model = Mamba2(SMALL)
+    tensors = {f"backbone.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors["lm_head.weight"] = torch.full((64, 32), float("nan"))  # would be refused, were it looked at
+    save_file(tensors, tmp_path / file) if file.endswith("safetensors") else torch.save(tensors, tmp_path / file)
+    assert open_weights(tmp_path).keys() == tensors.keys()
+    assert not spans  # names and shapes alone
+    loaded = load_backbone(tmp_path, "float32")
+    assert len(spans) == len(set(spans)) == len(model.state_dict())  # each tensor once
+    assert sum(stop - start for start, stop in spans) == sum(4 * p.numel() for p in model.parameters())
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def mapped_bytes(path: Path) -> int:
+    """How much of a file this process has in memory through mappings."""
+    total, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            total += 1024 * int(line.split()[1])
+    return total
+
+
+@needs_linux
+@pytest.mark.parametrize("file", ["model.safetensors", "model.pth"])
+def test_pages_are_given_back_with_their_tensor(tmp_path: Path, file: str) -> None:
+    size = 1 << 20
+    tensors = {"a": torch.ones(size), "b": torch.full((size,), 2.0)}
+    path = tmp_path / file
+    save_file(tensors, path) if file.endswith("safetensors") else torch.save(tensors, path)
+    stored = open_weights(path)
+    assert mapped_bytes(path) < size
+    first, second = stored["a"].read(), stored["b"].read()
+    assert (int(first.sum()), int(second.sum())) == (size, 2 * size)
+    assert mapped_bytes(path) >= 8 * size
+    part = first.view(2, -1).t()[:5]
+    del first
+    again = stored["a"].read()
+    assert again.data_ptr() == part.data_ptr() and mapped_bytes(path) >= 8 * size
+    again[size // 2] = 7  # changes the tensor, for all who hold it, and not the file
+    del again
+    assert part[0, 1] == 7
+    del part
+    assert 4 * size <= mapped_bytes(path) < 5 * size
+    assert stored["a"].read()[size // 2] == 1
+    del stored
+    assert mapped_bytes(path) >= 4 * size  # a tensor keeps its file open
+    assert torch.equal(second, tensors["b"])
+
+
+def test_odd_places_in_the_file(tmp_path: Path) -> None:
+    """Elements that do not start at a multiple of their size, and tensors without elements."""
+    header = {
+        "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
+        "b": {"dtype": "F32", "shape": [2], "data_offsets": [3, 11]},
+    }
+    header["c"] = {"dtype": "F16", "shape": [4, 0], "data_offsets": [11, 11]}
+    text = json.dumps(header).encode()
+    numbers = torch.tensor([1.5, -2.0]).view(torch.uint8).numpy().tobytes()
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes([1, 2, 3]) + numbers)
+    stored = open_weights(tmp_path)
+    assert stored["a"].read().tolist() == [1, 2, 3]
+    assert stored["b"].read().tolist() == [1.5, -2.0] and stored["b"].read().data_ptr() % 4 == 0
+    assert stored["c"].read().shape == (4, 0) and stored["c"].dtype == torch.float16
+
+
+def test_views_in_a_pickle(tmp_path: Path) -> None:
+    """Transposed tensors, parts of a larger one, and two names for the same numbers."""
+    whole = torch.arange(12.0).view(3, 4)
+    tensors = {
+        "t": whole.t(),
+        "row": whole[1],
+        "column": whole[:, 2],
+        "same": whole,
+        "other": torch.ones(2, dtype=torch.bfloat16),
+    }
+    torch.save(tensors, tmp_path / "model.pth")
+    stored = open_weights(tmp_path)
+    for name, tensor in tensors.items():
+        assert stored[name].shape == tensor.shape and stored[name].dtype == tensor.dtype
+        assert torch.equal(stored[name].read(), tensor), name
+
+
+def test_pickles_from_before_torch_1_6(tmp_path: Path) -> None:
+    tensors = {name: tensor.half() for name, tensor in Mamba2(SMALL).state_dict().items()}
+    torch.save(tensors, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    loaded = load_backbone(tmp_path, "float32")
+    assert all(torch.equal(loaded.state_dict()[name], tensor.float()) for name, tensor in tensors.items())
+
+
+# ---- what kernels keep -----------------------------------------------------------------------------------------------
+
+
+def arrays_in(value: object, seen: dict[int, object]) -> list[torch.Tensor]:
+    """All tensors and arrays that an object of runnel holds, at any depth."""
+    if id(value) in seen:
+        return []
+    seen[id(value)] = value
+    if isinstance(value, torch.Tensor):
+        return [value.detach()]
+    if isinstance(value, np.ndarray):
+        return [torch.from_numpy(value)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif not isinstance(value, list | tuple) and type(value).__module__.startswith(("runnel.", "torch.nn.")):
+        value = list(vars(value).values())
+    return [found for item in value for found in arrays_in(item, seen)] if isinstance(value, list | tuple) else []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("mamba1", Mamba1Config(64, 512, 2)),
+        ("mamba2", Mamba2Config(64, 512, 2)),
+        ("rwkv7", Rwkv7Config(64, 512, 2, ffn_size=2048, decay_rank=32, a_rank=32, v_rank=16, gate_rank=64)),
+        ("xlstm", XlstmConfig(64, 512, 2, 4, qk_size=256, v_size=512, ffn_size=1344)),
+    ],
+    ids=["mamba1", "mamba2", "rwkv7", "xlstm"],
+)
+def test_kernels_hold_no_second_copy(architecture: str, config: Any, dtype: str) -> None:
+    """What a fast path keeps beside the model's own tensors is small: norms, convolutions, time steps."""
+    names = meta_backbone(architecture, config).state_dict()
+    backbone = build_backbone(architecture, config.to_dict(), {n: torch.rand(t.shape) for n, t in names.items()}, dtype, "cpu")
+    if backbone.fast is None:
+        pytest.skip("this architecture has no kernels for this processor")
+    own = {p.untyped_storage().data_ptr() for p in backbone.parameters()}
+    kept = {a.untyped_storage().data_ptr(): a.untyped_storage().nbytes() for a in arrays_in(backbone.fast, {})}
+    assert own & kept.keys()  # the walk does see the weights
+    extra = sum(size for pointer, size in kept.items() if pointer not in own)
+    assert extra < 0.06 * sum(p.numel() * p.element_size() for p in backbone.parameters())

@@ -1,0 +1,173 @@
+"""Bare checkpoints of every architecture with their published vocabularies: markers, templates, tokenisers that are missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from text.tokenizers_for_tests import SAVED_AS, build, published_file, put_published
+
+from runnel import Embedder, Reranker
+from runnel.errors import CheckpointError
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+# Golden folder, its embedding's name, the published rows, the vocabulary, begin and end ids.
+CASES = {
+    "mamba1": ("mamba1-tiny-original", "backbone.embedding.weight", 50280, "gpt_neox_20b", [], [0]),
+    "mamba2": ("mamba2-tiny-hf", "backbone.embeddings.weight", 50288, "gpt_neox_20b", [], [0]),
+    "codestral": ("codestral-tiny-native", "model.backbone.embedding.weight", 32768, "mistral_v3", [1], [2]),
+    "rwkv7": ("rwkv7-tiny-official", "emb.weight", 65536, "rwkv_world", [0], [0]),
+    "rwkv7-pile": ("rwkv7-tiny-official", "emb.weight", 50304, "gpt_neox_20b", [0], [0]),
+    "xlstm": ("xlstm-tiny-hf", "backbone.embeddings.weight", 50304, "gpt_neox_20b", [0], [0]),
+}
+TEXT = "The river runs to the sea.\n\nIt is long — 今天天气很好。"
+
+
+def checkpoint(case: str, folder: Path) -> Path:
+    """A golden checkpoint with as many rows of embeddings as the published one."""
+    name, key, rows, *_ = CASES[case]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (GOLDEN / name).iterdir():
+        if path.suffix in (".bin", ".pth"):
+            tensors = torch.load(path, weights_only=True)
+            torch.save(enlarged(tensors, key, rows), folder / path.name)
+        elif path.suffix == ".safetensors" and path.stem != "expected":
+            save_file(enlarged(load_file(path), key, rows), folder / path.name, metadata={"format": "pt"})
+        elif path.name == "config.json":
+            config = {**json.loads(path.read_text()), "vocab_size": rows, "bos_token_id": 5, "eos_token_id": 2}
+            (folder / path.name).write_text(json.dumps(config))
+    return folder
+
+
+def enlarged(tensors: dict[str, torch.Tensor], key: str, rows: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(rows, tensors[key].shape[1], generator=generator).to(tensors[key].dtype)
+    heads = {"head.weight", "lm_head.weight", "model.lm_head.weight"}
+    return {name: table.clone() if name == key or name in heads else tensor for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_texts_stand_between_the_markers(case: str, tmp_path: Path) -> None:
+    *_, name, begin, end = CASES[case]
+    folder = put_published(name, checkpoint(case, tmp_path / "model"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "!", "eos_token": "!"}))  # never trusted
+    embedder = Embedder.load(folder, dtype="float32")
+    vector = embedder.encode(TEXT)
+    ids = [*begin, *build(name).encode(TEXT).ids.tolist(), *end]
+    hidden = embedder.model.backbone(torch.tensor(ids))[0][-1]
+    np.testing.assert_allclose(vector, (hidden / hidden.norm()).numpy(), atol=1e-5)
+
+    stream = embedder.stream()
+    for letter in TEXT:
+        stream.feed(letter)
+    np.testing.assert_allclose(stream.embedding(), vector, atol=1e-5)
+
+    embedder.save(tmp_path / "saved")
+    again = Embedder.load(tmp_path / "saved", dtype="float32")
+    np.testing.assert_array_equal(again.encode(TEXT), vector)
+    files = {path.name for path in (tmp_path / "saved").iterdir()}
+    assert files & set(SAVED_AS.values()) == {"tokenizer.json" if name != "rwkv_world" else SAVED_AS[name]}
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [("mamba2", "document: {document}\n\nquery: {query}{end}"), ("rwkv7", "{begin}document: {document}\n\nquery: {query}{end}")],
+)
+def test_all_templates_begin_with_the_marker(case: str, expected: str, tmp_path: Path) -> None:
+    model = Embedder.load(put_published(CASES[case][3], checkpoint(case, tmp_path)), dtype="float32").model
+    assert str(model.templates["rerank"]) == expected
+    begin = "{begin}" if expected.startswith("{begin}") else ""
+    assert [str(model.templates[name]) for name in ("document", "sentences")] == [
+        begin + "{document}{end}",
+        begin + "{query}\n{document}",
+    ]
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        Reranker(model)
+
+
+def test_text_after_a_marker_begins_as_a_text_does(tmp_path: Path) -> None:
+    """Mistral's tokeniser puts a space in front of a text; a literal after `{begin}` is the start of one."""
+    model = Embedder.load(put_published("mistral_v3", checkpoint("codestral", tmp_path)), dtype="float32").model
+    ids = model.templates["rerank"].before("document").render(model.tokenizer).ids.tolist()
+    assert ids == [1, *model.tokenizer.encode("document:").ids.tolist()]
+
+
+def test_what_belongs_to_a_weights_file_is_beside_it(tmp_path: Path) -> None:
+    folder = put_published("rwkv_world", checkpoint("rwkv7", tmp_path))
+    file = next(folder.glob("*.pth"))
+    shutil.copy(file, folder / "rwkv7-another.pth")  # now the folder alone does not say which
+    assert Embedder.load(file, dtype="float32").model.tokenizer.encode("\n\n").ids.tolist() == [261]
+
+
+# ---- tokenisers that are missing -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache, and no hub."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return cache
+
+
+def put_into(cache: Path) -> None:
+    """GPT-NeoX's tokenizer.json as the hub's client stores it."""
+    repository = cache / "models--EleutherAI--gpt-neox-20b"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    shutil.copy(published_file("gpt_neox_20b"), snapshot / "tokenizer.json")
+
+
+@pytest.mark.parametrize("case", ["mamba1", "mamba2", "xlstm"])
+def test_gpt_neox_is_taken_from_the_hub_cache(case: str, tmp_path: Path, offline_cache: Path) -> None:
+    put_into(offline_cache)
+    embedder = Embedder.load(checkpoint(case, tmp_path / "model"), dtype="float32")
+    put_published("gpt_neox_20b", tmp_path / "model")
+    np.testing.assert_array_equal(embedder.encode(TEXT), Embedder.load(tmp_path / "model", dtype="float32").encode(TEXT))
+    embedder.save(tmp_path / "saved")
+    assert (tmp_path / "saved" / "tokenizer.json").read_text() == published_file("gpt_neox_20b").read_text()
+
+
+def test_gpt_neox_is_fetched_where_it_is_not_cached(tmp_path: Path, offline_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        put_into(offline_cache)
+        return str(next(offline_cache.rglob(file)))
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    folder = checkpoint("mamba1", tmp_path / "model")
+    for _ in range(2):
+        assert Embedder.load(folder, dtype="float32").model.tokenizer.vocab_size == 50277
+    assert asked == [("EleutherAI/gpt-neox-20b", "tokenizer.json")]
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("mamba1", r"needs tokenizer\.json of EleutherAI/gpt-neox-20b, .* cache .*cache and could not .* into the folder"),
+        ("xlstm", r"needs tokenizer\.json of EleutherAI/gpt-neox-20b"),
+        ("rwkv7-pile", r"needs tokenizer\.json of EleutherAI/gpt-neox-20b"),
+        ("rwkv7", r"needs rwkv_vocab_v20230424\.txt, .* put it beside them\. It is in .*BlinkDL/ChatRWKV.*pyrwkv-tokenizer"),
+        ("codestral", r"needs tokenizer\.model\.v3 or tokenizer\.json of mistralai/Mamba-Codestral-7B-v0\.1"),
+    ],
+)
+def test_the_error_says_which_file_to_put_where(case: str, message: str, tmp_path: Path, offline_cache: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"model has no tokenizer: .*{message}"):
+        Embedder.load(checkpoint(case, tmp_path / "model"))
+
+
+def test_unknown_vocabularies_are_not_guessed(tmp_path: Path, offline_cache: Path) -> None:
+    put_into(offline_cache)
+    with pytest.raises(CheckpointError, match=r"has no tokenizer: none of .*rwkv_vocab.*tokenizer\.json.*tokenizer\.model"):
+        Embedder.load(GOLDEN / "mamba1-tiny-original")

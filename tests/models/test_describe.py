@@ -1,0 +1,160 @@
+"""`describe_model` tells what loading would give, without reading weights, and what of it fits."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny import tiny_model, write_tokenizer
+
+from runnel.backbones.checkpoint_tensors import MappedFile
+from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.errors import CheckpointError
+from runnel.models import describe
+from runnel.models.base import load_model
+from runnel.models.describe import describe_model
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SMALL = Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16)
+KEYS = [
+    *("model", "path", "architecture", "title", "layout", "layers", "width", "vocabulary", "config"),
+    *("parameters", "embedding_parameters", "files", "file_bytes", "stored_bytes", "device", "dtype", "weight_bytes"),
+    *("recurrent", "max_tokens", "state_bytes_per_sequence", "state", "flops_per_token"),
+    *("tokenizer", "markers", "heads", "templates", "prompts", "problem"),
+    *("cores", "threads", "native_bf16", "memory_free_bytes", "fits", "states_that_fit", "step_tokens", "longest_step_tokens"),
+    "gpu",
+]
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading any tensor fails."""
+
+    def tensor(*_: object) -> None:
+        raise AssertionError("a tensor was read")
+
+    monkeypatch.setattr(MappedFile, "tensor", tensor)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tiny_model(path / "tokenizer").save(path / "tiny")
+    return path / "tiny"
+
+
+def bare(folder: Path) -> Path:
+    tensors = {f"backbone.{name}": tensor for name, tensor in Mamba2(SMALL).state_dict().items()}
+    save_file(tensors | {"binary_head.weight": torch.ones(1, 32)}, folder / "model.safetensors")
+    return folder
+
+
+def test_a_model_folder(folder: Path, unread: None) -> None:
+    facts = describe_model(str(folder))
+    assert list(facts) == KEYS
+    assert (facts["model"], facts["path"], facts["problem"]) == (str(folder), str(folder), None)
+    assert (facts["architecture"], facts["layout"], facts["title"]) == ("mamba2", "Mamba-2, runnel layout", "Mamba-2")
+    assert (facts["layers"], facts["width"], facts["vocabulary"]) == (2, 32, 128)
+    assert facts["config"] == Mamba2Config(128, 32, 2, state_size=16, head_size=16).to_dict()
+    assert facts["embedding_parameters"] == 128 * 32
+    assert facts["tokenizer"] == {"kind": "library", "file": "tokenizer.json", "tokens": 123}
+    assert facts["markers"] == {"begin": {"id": 2, "token": "[CLS]"}, "end": {"id": 3, "token": "[SEP]"}}
+    assert facts["templates"]["sentences"] == "{begin}{query}{end}{document}"
+    assert facts["prompts"] == {"query": "a river runs: "}
+    assert facts["gpu"] is None or facts["gpu"]["memory_bytes"] > 1e9
+
+
+def test_the_same_as_loading(folder: Path) -> None:
+    facts, model = describe_model(str(folder)), load_model(folder)
+    weights = list(model.backbone.parameters())
+    assert facts["weight_bytes"] == sum(p.numel() * p.element_size() for p in weights)
+    assert facts["parameters"] == sum(p.numel() for p in weights)
+    assert facts["dtype"] == str(model.backbone.embeddings.weight.dtype).removeprefix("torch.")
+    assert facts["device"] == model.backbone.device.type
+    assert facts["state_bytes_per_sequence"] == model.backbone.state_bytes
+    assert facts["heads"] == {
+        name: {"kind": type(head).__name__, "parameters": sum(p.numel() for p in head.parameters())}
+        for name, head in model.heads.items()
+    }
+    assert facts["templates"] == {name: str(template) for name, template in model.templates.items()}
+    assert facts["markers"]["begin"]["id"] == model.tokenizer.begin_id
+    assert facts["step_tokens"] == model.engine.step_tokens
+
+
+def test_the_built_in_model(unread: None) -> None:
+    facts = describe_model("pocket")
+    assert (facts["model"], facts["parameters"], facts["problem"]) == ("pocket", 17_385_816, None)
+    assert facts["stored_bytes"].keys() == {"int8", "float32"}
+    assert set(facts["heads"]) == {"features", "embed", "sentences", "rerank"}
+
+
+def test_a_bare_checkpoint(tmp_path: Path, unread: None) -> None:
+    write_tokenizer(bare(tmp_path))
+    facts = describe_model(str(tmp_path))
+    assert list(facts) == KEYS and facts["problem"] is None
+    assert facts["heads"]["sentences"] == {"kind": "EndScore", "parameters": 32}
+    assert facts["heads"]["embed"] == {"kind": "EndVector", "parameters": 0}
+    assert set(facts["templates"]) == {"document", "rerank", "sentences"}
+
+
+def test_without_a_tokenizer_the_backbone_is_described(tmp_path: Path, unread: None) -> None:
+    facts = describe_model(str(bare(tmp_path)))
+    assert list(facts) == KEYS
+    assert "tokenizer" in facts["problem"] and str(tmp_path) in facts["problem"]
+    assert facts["tokenizer"] is None and facts["markers"] is None and facts["heads"] == {}
+    assert facts["parameters"] == sum(p.numel() for p in Mamba2(SMALL).parameters())
+
+
+def test_a_weights_file(unread: None) -> None:
+    (path,) = (GOLDEN / "rwkv7-tiny-official").glob("*.pth")
+    facts = describe_model(str(path))
+    assert (facts["architecture"], facts["layout"], facts["path"]) == ("rwkv7", "RWKV-7, official layout", str(path))
+    assert facts["state"] == {"att_shift": [3, 128], "wkv": [3, 2, 64, 64], "ffn_shift": [3, 128]}
+    assert facts["files"] == {path.name: path.stat().st_size}
+
+
+@pytest.mark.parametrize("free", [1, 10**5, 10**6, 10**12])
+def test_what_fits(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(describe, "available_memory", lambda: free)
+    monkeypatch.setattr("runnel.backbones.checkpoint.has_native_bf16", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    facts = describe_model(str(folder))
+    assert facts["dtype"] == "float32" and facts["weight_bytes"] == 4 * facts["parameters"]
+    room = free - facts["weight_bytes"]
+    state = facts["state_bytes_per_sequence"]
+    backbone = load_model(folder).backbone
+    steps = (room - 4 * state) // backbone.step_bytes_per_token
+    assert facts["memory_free_bytes"] == free
+    assert facts["states_that_fit"] == max(0, room) // state
+    assert facts["longest_step_tokens"] == min(max(0, steps), 16384)
+    assert facts["fits"]["float32"] == (steps > 0)
+    assert facts["fits"]["bfloat16"] == (free >= 10**5)
+
+
+def test_a_model_folder_that_cannot_be_loaded_is_refused(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = (folder / "config.json").read_text()
+    for changed in (config.replace('"version": 1', '"version": 9'), config.replace('"kind": "end_', '"kind": "no_'), "{"):
+        if changed == config:
+            continue
+        (tmp_path / "config.json").write_text(changed)
+        with pytest.raises(CheckpointError) as told:
+            describe_model(str(tmp_path))
+        with pytest.raises(CheckpointError) as loading:
+            load_model(tmp_path)
+        message = str(told.value).split(" (")[0]
+        assert str(loading.value).startswith(message) and len(message) > 20
+
+
+def test_a_transformer_with_its_classifier(tmp_path: Path, unread: None) -> None:
+    pytest.importorskip("transformers")
+    from tiny_transformers import LONGEST, write_transformer
+
+    write_transformer(tmp_path, "bert", "ForSequenceClassification", num_labels=1)
+    write_tokenizer(tmp_path)
+    facts = describe_model(str(tmp_path))
+    assert list(facts) == KEYS and facts["problem"] is None
+    assert (facts["recurrent"], facts["max_tokens"], facts["states_that_fit"], facts["state"]) == (False, LONGEST, None, {})
+    assert {name: head["parameters"] for name, head in facts["heads"].items()} == {"embed": 0, "rerank": 32 * 33 + 33}
+    assert set(facts["templates"]) == {"document", "rerank"}

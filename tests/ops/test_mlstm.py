@@ -1,0 +1,254 @@
+"""What the contract test of all operators (tests/contracts/test_ops.py) cannot see: the formula itself, other implementations,
+extreme gates, the serial chunk kernel on a pool of states."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+from torch import Tensor
+from torch.nn import functional as F
+
+from runnel.errors import InputError
+from runnel.ops import mlstm
+from runnel.ops.mlstm.forward import CHUNK, chunk, scratch_size
+from runnel.ops.numba_math import SERIAL
+from runnel.ops.simd import address, shift
+
+BACKENDS = ("reference", "torch", "cpu")
+State = tuple[Tensor, Tensor, Tensor]
+
+
+def _inputs(tokens: int, heads: int, width: int, size: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    g = torch.Generator().manual_seed(tokens)
+    q, k = (torch.randn(tokens, heads, width, generator=g, dtype=torch.float64) for _ in range(2))
+    v = torch.randn(tokens, heads, size, generator=g, dtype=torch.float64)
+    i, f = (torch.randn(tokens, heads, generator=g, dtype=torch.float64) * 2 for _ in range(2))
+    return [x.to(dtype) for x in (1 + q / 2, 1 + k / 2, v, i, f + 2)]
+
+
+def _gates(tokens: int, i: float, f: float) -> list[Tensor]:
+    """Inputs of one head, all ones, with constant gates."""
+    ones = torch.ones(tokens, 1, 2, dtype=torch.float64)
+    return [ones, ones, ones, torch.full((tokens, 1), i, dtype=torch.float64), torch.full((tokens, 1), f, dtype=torch.float64)]
+
+
+def _run(inputs: list[Tensor], backend: str, state: State | None = None) -> tuple[Tensor, State]:
+    """In fp64, or in fp32 where the backend knows no other."""
+    if backend == "cpu":
+        inputs = [x.float() for x in inputs]
+        state = None if state is None else (state[0].float(), state[1].float(), state[2].float())
+    return mlstm(*inputs, None, state, backend=backend)
+
+
+def _tolerance(backend: str) -> dict[str, float]:
+    return {"rtol": 2e-5, "atol": 2e-5} if backend == "cpu" else {"rtol": 1e-10, "atol": 1e-10}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_unstabilised_formula(backend: str) -> None:
+    """All pairs of tokens at once, without m: exp(m) C_t = sum over j of exp(i_j + lf_{j+1} + ... + lf_t) k_j v_j^T."""
+    q, k, v, i, f = inputs = _inputs(45, 2, 6, 5)
+    summed = F.logsigmoid(f).cumsum(0)
+    weight = (summed[:, None] - summed[None] + i[None]).exp() * torch.ones(45, 45, dtype=torch.float64).tril()[:, :, None]
+    mix = weight * torch.einsum("thk,jhk->tjh", q, k) / math.sqrt(6)
+    m = torch.stack([torch.zeros_like(i[0]), *[torch.zeros_like(i[0])] * 45])
+    for t in range(45):
+        m[t + 1] = torch.maximum(F.logsigmoid(f[t]) + m[t], i[t])
+    m = m[1:]
+    numerator = torch.einsum("tjh,jhv->thv", mix, v)
+    expected = numerator / (torch.maximum(mix.sum(1).abs(), torch.ones_like(i)) + 1e-6 * m.exp())[:, :, None]
+    h, (C, n, end_m) = _run(inputs, backend)
+    scaled = weight[-1] / m[-1].exp()
+    torch.testing.assert_close(h.double(), expected, **_tolerance(backend))
+    torch.testing.assert_close(C[0].double(), torch.einsum("jh,jhk,jhv->hkv", scaled, k, v), **_tolerance(backend))
+    torch.testing.assert_close(n[0].double(), torch.einsum("jh,jhk->hk", scaled, k), **_tolerance(backend))
+    torch.testing.assert_close(end_m[0].double(), m[-1], **_tolerance(backend))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_transformers_step_by_step(backend: str) -> None:
+    """The recurrent step of the transformers library, the state of one call given to the next."""
+    step = pytest.importorskip(
+        "transformers.models.xlstm.modeling_xlstm", reason="needs transformers"
+    ).mlstm_recurrent_step_native
+    q, k, v, i, f = inputs = _inputs(40, 3, 6, 8)
+    state = [torch.zeros(1, 3, *shape, dtype=torch.float64) for shape in ((6, 8), (6,), (1,))]
+    rows = []
+    for t in range(40):
+        h, state = step(
+            query=q[None, t], key=k[None, t], value=v[None, t], igate=i[None, t, :, None], fgate=f[None, t, :, None],
+            cstate=state[0], nstate=state[1], mstate=state[2], eps=1e-6, dtype_state=torch.float64,
+        )  # fmt: skip
+        rows.append(h[0])
+    h, (C, n, m) = _run(inputs, backend)
+    torch.testing.assert_close(h.double(), torch.stack(rows), **_tolerance(backend))
+    for ours, theirs in zip((C, n, m), (state[0], state[1], state[2][:, :, 0]), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, **_tolerance(backend))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_transformers_chunkwise(backend: str) -> None:
+    xlstm = pytest.importorskip("transformers.models.xlstm.modeling_xlstm", reason="needs transformers")
+    inputs = _inputs(32, 3, 6, 8)
+    q, k, v, i, f = (x.transpose(0, 1)[None] for x in inputs)
+    their_h, states = xlstm.mlstm_chunkwise_native_autograd(q, k, v, i, f, return_last_states=True, chunk_size=16)
+    h, (C, n, m) = _run(inputs, backend)
+    tolerance = {"rtol": 2e-5, "atol": 2e-5}  # theirs computes parts in fp32
+    torch.testing.assert_close(h.double(), their_h[0].transpose(0, 1).double(), **tolerance)
+    for ours, other in zip((C, n, m), states, strict=True):
+        torch.testing.assert_close(ours.double(), other.reshape(ours.shape).double(), **tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_first_token(backend: str) -> None:
+    """From nothing, h is v up to eps wherever k . q is not small: what is written is what is read."""
+    q, k, v, i, f = inputs = _inputs(1, 4, 7, 3)
+    h, (C, n, m) = _run(inputs, backend)
+    dots = (q * k).sum(2) / math.sqrt(7)
+    true_m = torch.maximum(F.logsigmoid(f), i)  # m before the first token is 0, not -inf: the gate of forgetting counts
+    write = (i - true_m).exp()
+    read = (write * dots)[..., None] * v / (torch.maximum((write * dots).abs(), (-true_m).exp()) + 1e-6)[..., None]
+    torch.testing.assert_close(h.double(), read, **_tolerance(backend))
+    torch.testing.assert_close(m.double(), true_m, **_tolerance(backend))
+    torch.testing.assert_close(n.double(), write[..., None] * k, **_tolerance(backend))
+    torch.testing.assert_close(C.double(), write[..., None, None] * k[..., :, None] * v[..., None, :], **_tolerance(backend))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_state_is_a_state_of_zeros(backend: str) -> None:
+    inputs = _inputs(5, 2, 3, 4)
+    zeros = [torch.zeros(1, 2, *shape, dtype=torch.float64) for shape in ((3, 4), (3,), ())]
+    alone, with_zeros = _run(inputs, backend), _run(inputs, backend, (zeros[0], zeros[1], zeros[2]))
+    assert torch.equal(alone[0], with_zeros[0])
+    assert all(torch.equal(a, b) for a, b in zip(alone[1], with_zeros[1], strict=True))
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_m_starts_at_zero(backend: str) -> None:
+    """An input gate below log sigmoid(f) leaves m there, so m tells 0 from -inf."""
+    _, (_, _, m) = _run(_gates(1, -15.0, 2.0), backend)
+    assert float(m) == pytest.approx(math.log(1 / (1 + math.exp(-2.0))), rel=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize(("i", "f"), [(15.0, -15.0), (-15.0, 15.0), (15.0, 15.0), (-15.0, -15.0)])
+def test_gates_at_their_caps_for_thousands_of_tokens(i: float, f: float, backend: str) -> None:
+    tokens = 5000
+    h, (C, n, m) = _run(_gates(tokens, i, f), backend)
+    lf = -math.log1p(math.exp(-f))
+    # m falls by lf with every token until it meets i; then every token takes m to i, since lf < 0
+    top = max(tokens * lf, i)
+    terms = math.exp(i - top) * -math.expm1(tokens * lf) / -math.expm1(lf)  # the sum of a geometric series
+    torch.testing.assert_close(m.double(), torch.full((1, 1), top, dtype=torch.float64), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(n.double(), torch.full((1, 1, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(C.double(), torch.full((1, 1, 2, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0)
+    weight = terms * math.sqrt(2)
+    assert float(h[-1, 0, 0]) == pytest.approx(weight / (max(weight, math.exp(-top)) + 1e-6), rel=1e-4)
+    assert h.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_one_strong_token_fades_as_it_should(backend: str) -> None:
+    """m shrinks by less than its own rounding step at each token; the memory must not stand still."""
+    tokens = 20_000
+    q, k, v, i, f = _gates(tokens, -15.0, 9.0)
+    i[0] = 15.0
+    _, (_, _, m) = _run([q, k, v, i, f], backend)
+    start = (torch.ones(1, 1, 2, 2).double(), torch.ones(1, 1, 2).double(), torch.full((1, 1), 15.0).double())
+    _, (_, n, end_m) = _run([q, k, v, i, f], backend, start)
+    faded = 15.0 - (tokens - 1) * math.log1p(math.exp(-9.0))
+    assert float(m) == pytest.approx(faded, abs=2e-3)
+    # exp(m) n at the end, where the first token and the state have both come from 15
+    kept = math.exp(-tokens * math.log1p(math.exp(-9.0)))
+    total = float(end_m) + math.log(float(n[0, 0, 0]))
+    later = math.exp(-30.0) / math.expm1(math.log1p(math.exp(-9.0)))
+    assert total == pytest.approx(15.0 + math.log(2 * kept + later * (1 - kept)), abs=2e-3)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_gradients_at_the_caps_stay_finite(backend: str) -> None:
+    for i, f in ((15.0, -15.0), (-15.0, 15.0), (15.0, 15.0), (-15.0, -15.0)):
+        inputs = [x.float().requires_grad_() for x in _gates(300, i, f)]
+        h, (C, n, m) = mlstm(*inputs, backend=backend)
+        gradients = torch.autograd.grad(h.sum() + C.sum() + n.sum() + m.sum(), inputs)
+        assert all(x.isfinite().all() for x in gradients)
+
+
+def test_torch_gradients_against_differences() -> None:
+    inputs = [x[:9].requires_grad_() for x in _inputs(9, 1, 2, 3)]
+    state = [(0.3 * torch.randn(1, 1, *shape, dtype=torch.float64)).requires_grad_() for shape in ((2, 3), (2,), ())]
+
+    def call(*leaves: Tensor) -> tuple[Tensor, ...]:
+        h, (C, n, m) = mlstm(*leaves[:5], None, (leaves[5], leaves[6], leaves[7]), backend="torch")
+        return h, C, n, m
+
+    assert torch.autograd.gradcheck(call, (*inputs, *state))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
+    inputs = [x.float() for x in _inputs(70, 1, 9, 200)]
+    truth, (true_C, true_n, true_m) = mlstm(*(x.double() for x in inputs), backend="reference")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        h, (C, n, m) = mlstm(*inputs, backend="cpu")
+    finally:
+        torch.set_num_threads(before)
+    for ours, other in ((h, truth), (C, true_C), (n, true_n), (m, true_m)):
+        torch.testing.assert_close(ours.double(), other, rtol=2e-5, atol=2e-5)
+
+
+@njit(**(SERIAL | {"cache": False}))
+def _walk(q, k, v, i, f, pool, first, n, m, out, scratch):  # type: ignore[no-untyped-def]
+    (tokens, K), V, row = q.shape, out.shape[1], pool.shape[1]
+    for t in range(0, tokens, CHUNK):
+        chunk(
+            shift(address(q), t * K), K, shift(address(k), t * K), K, shift(address(v), t * V), V, shift(address(i), t),
+            shift(address(f), t), 1, min(CHUNK, tokens - t), K, V, shift(address(pool), first), row, address(n), address(m),
+            np.float32(1e-6), shift(address(out), t * V), V, address(scratch),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 16, 45])
+def test_chunk_kernel_in_place(size: int) -> None:
+    """Some columns of a wider memory, in place, with scratch memory full of NaN; the other columns are left alone."""
+    inputs = [x.float() for x in _inputs(2 * CHUNK + 5, 1, 9, size)]
+    g = torch.Generator().manual_seed(2)
+    pool, n, m = torch.randn(9, size + 7, generator=g), torch.randn(9, generator=g), torch.randn(1, generator=g)
+    truth, (true_C, true_n, true_m) = mlstm(
+        *(x.double() for x in inputs), None, (pool[None, None, :, 3:-4].double(), n[None, None].double(), m[None].double()),
+        backend="reference",
+    )  # fmt: skip
+    out, before = torch.full((len(truth), size), float("nan")), pool.clone()
+    scratch = np.full(scratch_size(9), np.nan, np.float32)
+    _walk(*(x[:, 0].contiguous().numpy() for x in inputs), pool.numpy(), 3, n.numpy(), m.numpy(), out.numpy(), scratch)
+    torch.testing.assert_close(out.double(), truth[:, 0], rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(pool[:, 3:-4].double(), true_C[0, 0], rtol=2e-5, atol=2e-5)
+    assert torch.equal(pool[:, :3], before[:, :3])
+    assert torch.equal(pool[:, -4:], before[:, -4:])
+    torch.testing.assert_close(n.double(), true_n[0, 0], rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(m.double(), true_m[0], rtol=2e-5, atol=2e-5)
+
+
+def test_bad_shapes_are_named() -> None:
+    q, v, gate = torch.zeros(4, 2, 3), torch.zeros(4, 2, 5), torch.zeros(4, 2)
+    with pytest.raises(InputError, match=r"q must be \(T, H, K\) and v \(T, H, V\), got \(4, 6\) and \(4, 2, 5\)"):
+        mlstm(q.flatten(1), q, v, gate, gate)
+    with pytest.raises(InputError, match=r"mlstm: k must have shape \(4, 2, 3\).*got \(4, 2, 5\)"):
+        mlstm(q, v, v, gate, gate)
+    with pytest.raises(InputError, match=r"mlstm: f must have shape \(4, 2\).*got \(4, 2, 1\)"):
+        mlstm(q, q, v, gate, gate[:, :, None])
+    with pytest.raises(InputError, match="q, k and v must have one dtype, got float32, float32 and bfloat16"):
+        mlstm(q, q, v.bfloat16(), gate, gate)
+    with pytest.raises(InputError, match=r"three tensors \(C, n, m\), got 2"):
+        mlstm(q, q, v, gate, gate, None, (q, q))  # type: ignore[arg-type]
+    C, n, m = torch.zeros(1, 2, 3, 5), torch.zeros(1, 2, 3), torch.zeros(1, 2)
+    with pytest.raises(InputError, match=r"state must have shape \(1, 2, 3, 5\) \(sequences first\), got \(1, 2, 5, 3\)"):
+        mlstm(q, q, v, gate, gate, None, (C.mT, n, m))
+    with pytest.raises(InputError, match=r"m of the state must have shape \(1, 2\).*got \(1, 2, 1\)"):
+        mlstm(q, q, v, gate, gate, None, (C, n, m[:, :, None]))

@@ -1,0 +1,174 @@
+"""What the contract test of all operators (tests/contracts/test_ops.py) cannot see: another form of the maths, extreme decays,
+long sequences, and the loop that inference shares."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from runnel.errors import InputError
+from runnel.ops import wkv7
+from runnel.ops.wkv7.lanes import advance
+from runnel.ops.wkv7.torch import wkv7_torch
+
+BACKENDS = ("reference", "torch", "cpu")
+FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)
+
+
+def _inputs(tokens: int, heads: int, key_size: int, value_size: int, *, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """r, w, k, v, a, b as RWKV-7 makes them."""
+    g = torch.Generator().manual_seed(0)
+    r, w, k, removal, gate = torch.randn(5, tokens, heads, key_size, generator=g, dtype=torch.float64)
+    v = torch.randn(tokens, heads, value_size, generator=g, dtype=torch.float64)
+    removal = F.normalize(removal, dim=-1)
+    return [x.to(dtype) for x in (r, -FLOOR * w.sigmoid(), k, v, -removal, removal * gate.sigmoid())]
+
+
+def _error(actual: Tensor, truth: Tensor) -> float:
+    assert actual.shape == truth.shape
+    actual, truth = actual.detach().double(), truth.detach().double()
+    return float((actual - truth).abs().max() / truth.abs().max().clamp(min=1e-30))
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), [("reference", 1e-13), ("torch", 1e-13), ("cpu", 1e-6)])
+def test_equals_products_of_transition_matrices(backend: str, tolerance: float) -> None:
+    """o_t = r_t^T (sum over j <= t of M_t ... M_{j+1} k_j v_j^T + M_t ... M_1 S_0), M_t = diag(exp w_t) + b_t a_t^T."""
+    tokens, heads, key_size, value_size = 45, 2, 6, 4
+    inputs = _inputs(tokens, heads, key_size, value_size)
+    start = torch.randn(1, heads, key_size, value_size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    r, w, k, v, a, b = inputs
+    true_o, true_end = torch.zeros(tokens, heads, value_size, dtype=torch.float64), start.clone()
+    for h in range(heads):
+        transition = torch.diag_embed(w[:, h].exp()) + b[:, h, :, None] * a[:, h, None, :]
+        products = torch.eye(key_size, dtype=torch.float64).repeat(tokens + 1, 1, 1)  # row j: M_t ... M_{j+1}, row 0: M_t ... M_1
+        for t in range(tokens):
+            products[: t + 1] = transition[t] @ products[: t + 1]
+            written = products[1 : t + 2] @ k[: t + 1, h, :, None] @ v[: t + 1, h, None, :]
+            S = written.sum(0) + products[0] @ start[0, h]
+            true_o[t, h] = r[t, h] @ S
+        true_end[0, h] = S
+    if backend == "cpu":
+        inputs, start = [x.float() for x in inputs], start.float()
+    o, end = wkv7(*inputs, None, start, backend=backend)
+    assert _error(o, true_o) < tolerance
+    assert _error(end, true_end) < tolerance
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_state_is_the_transpose_of_the_official_one(backend: str) -> None:
+    """One token in the official layout, S[value, key], where the removal reads the state in front of the decay."""
+    r, w, k, v, a, b = inputs = _inputs(1, 1, 3, 2, dtype=torch.float32)
+    official = torch.arange(6.0).view(2, 3)
+    expected = official * w[0, 0].exp() + torch.outer(official @ a[0, 0], b[0, 0]) + torch.outer(v[0, 0], k[0, 0])
+    o, end = wkv7(*inputs, None, official.t()[None, None], backend=backend)
+    torch.testing.assert_close(end[0, 0], expected.t())
+    torch.testing.assert_close(o[0, 0], expected @ r[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "tolerance"),
+    [("torch", torch.float64, 1e-13), ("torch", torch.float32, 2e-6), ("cpu", torch.float32, 2e-6)],
+)
+def test_any_decay(backend: str, dtype: torch.dtype, tolerance: float) -> None:
+    """From no decay to a full stop, also side by side; what comes after a full stop is as exact as without one."""
+    tokens = 70
+    inputs = _inputs(tokens, 1, 9, 5, dtype=dtype)
+    decays = torch.tensor([0.0, -1e-7, -0.3, -FLOOR, -5.0, -80.0, -1e3, -1e6, float("-inf")], dtype=dtype)
+    mixed = decays[torch.randint(9, (tokens, 1, 9), generator=torch.Generator().manual_seed(1))]
+    stop = inputs[1].clone() * 1e-3
+    stop[[3, 40]] = -1e6
+    for w in (mixed, stop, *(torch.full_like(mixed, float(d)) for d in decays)):
+        values = [x.clone().requires_grad_() for x in (inputs[0], w, *inputs[2:])]
+        truth = [x.detach().double().requires_grad_() for x in values]
+        results = []
+        for given, chosen in ((values, backend), (truth, "reference")):
+            o, end = wkv7(*given, backend=chosen)
+            results.append((o, end, *torch.autograd.grad(o.sum() + end.square().sum(), given)))
+        for name, actual, expected in zip("o end r w k v a b".split(), *results, strict=True):
+            assert actual.isfinite().all(), name
+            assert _error(actual, expected) < tolerance, name
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_long_sequences_stay_stable(backend: str) -> None:
+    """With weak decays the state remembers thousands of tokens; rounding neither grows nor drifts."""
+    inputs = _inputs(4000, 1, 8, 8, dtype=torch.float32)
+    inputs[1] *= 1e-3
+    o, end = wkv7(*inputs, backend=backend)
+    true_o, true_end = wkv7(*(x.double() for x in inputs), backend="reference")
+    assert _error(o[-100:], true_o[-100:]) < 5e-6
+    assert _error(end, true_end) < 5e-6
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 8, 64])
+def test_chunk_size_changes_nothing(chunk: int) -> None:
+    inputs, cu = _inputs(100, 2, 5, 3), torch.tensor([0, 65, 65, 66, 100])
+    start = torch.randn(4, 2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for actual, expected in zip(
+        wkv7_torch(*inputs, cu, start, chunk), wkv7(*inputs, cu, start, backend="reference"), strict=True
+    ):
+        assert _error(actual, expected) < 1e-13
+
+
+@pytest.mark.parametrize("value_size", [16, 64, 80])
+def test_kernels_give_the_same_bits_for_any_split(value_size: int) -> None:
+    inputs = _inputs(75, 2, 20, value_size, dtype=torch.float32)
+    whole, end = wkv7(*inputs, backend="cpu")
+    state = None
+    for start, stop in pairwise((0, 1, 33, 33, 40, 75)):
+        part, state = wkv7(*(x[start:stop] for x in inputs), None, state, backend="cpu")
+        assert torch.equal(part, whole[start:stop])
+    assert state is not None
+    assert torch.equal(state, end)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+@pytest.mark.parametrize(("key_size", "value_size"), [(1, 16), (5, 64), (64, 64), (16, 112)])
+def test_advance(key_size: int, value_size: int, count: int) -> None:
+    """In place, from any count of tokens, and nothing is read or written behind it."""
+    inputs = _inputs(9, 1, key_size, value_size, dtype=torch.float32)
+    inputs[1] = inputs[1].exp()
+    r, decay, k, v, a, b = (x[:, 0].contiguous().numpy() for x in inputs)
+    for x in (r, decay, k, v, a, b):
+        x[count:] = np.nan
+    start = torch.randn(key_size, value_size, generator=torch.Generator().manual_seed(1))
+    state, out = start.clone(), np.full((9, value_size), np.nan, np.float32)
+    advance(state.numpy(), r, decay, k, v, a, b, count, out)
+    tokens = [x[:count].double() for x in inputs]
+    tokens[1] = tokens[1].log()
+    o, end = wkv7(*tokens, None, start[None, None].double(), backend="reference")
+    assert np.isnan(out[count:]).all()
+    assert _error(state, end[0, 0]) < 1e-6
+    if count:
+        assert _error(torch.from_numpy(out[:count]), o[:, 0]) < 1e-6
+
+
+def test_kernels_take_any_float_beside_v() -> None:
+    """v decides; the others may have another dtype, and their gradients have it too."""
+    inputs = _inputs(6, 1, 4, 3)
+    mixed = [x.to(d) for x, d in zip(inputs, (torch.float16, torch.float64, torch.float32), strict=False)] + [
+        x.float() for x in inputs[3:]
+    ]
+    values = [x.requires_grad_() for x in mixed]
+    o, _ = wkv7(*values, backend="cpu")
+    assert o.dtype == torch.float32
+    o.sum().backward()
+    assert [x.grad is not None and x.grad.dtype == x.dtype for x in values] == [True] * 6
+    assert _error(o, wkv7(*inputs, backend="reference")[0]) < 2e-3
+
+
+def test_bad_shapes_are_named() -> None:
+    r, w, k, v, a, b = _inputs(4, 2, 3, 5)
+    with pytest.raises(InputError, match=r"wkv7: k must be \(T, H, K\) and v \(T, H, V\), got \(2, 3\) and \(4, 2, 5\)"):
+        wkv7(r, w, k[0], v, a, b)
+    with pytest.raises(InputError, match=r"wkv7: w must have shape \(4, 2, 3\) to fit the other inputs, got \(4, 2\)"):
+        wkv7(r, w[..., 0], k, v, a, b)
+    with pytest.raises(InputError, match=r"wkv7: v must have shape \(4, 2, 5\) to fit the other inputs, got \(3, 2, 5\)"):
+        wkv7(r, w, k, v[1:], a, b)
+    with pytest.raises(InputError, match=r"state must have shape \(1, 2, 3, 5\) \(sequences first\), got \(1, 2, 5, 3\)"):
+        wkv7(r, w, k, v, a, b, None, torch.zeros(1, 2, 5, 3))

@@ -1,0 +1,48 @@
+"""Begin and end ids of every published pair of architecture and vocabulary."""
+
+import json
+
+import pytest
+from text.tokenizers_for_tests import build
+
+from runnel.text.library import LibraryTokenizer
+from runnel.text.markers import markers, vocabulary_name
+
+TABLE = [
+    ("mamba1", "gpt_neox_20b", None, 0),
+    ("mamba2", "gpt_neox_20b", None, 0),
+    ("mamba2", "mistral_v3", 1, 2),
+    ("rwkv7", "rwkv_world", 0, 0),
+    ("rwkv7", "gpt_neox_20b", 0, 0),
+    ("xlstm", "gpt_neox_20b", 0, 0),
+]
+
+
+@pytest.mark.parametrize(("architecture", "name", "begin", "end"), TABLE)
+def test_published_checkpoints(architecture, name, begin, end):
+    found = markers(architecture, build(name))
+    assert (found.begin, found.end) == (begin, end) and found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("gpt_neox_20b", "GPT-NeoX"), ("mistral_v3", "Mistral v3"), ("rwkv_world", "RWKV World")]
+)
+def test_vocabularies_are_told_by_their_tokens(name, expected):
+    assert vocabulary_name(build(name)) == expected
+
+
+def test_markers_of_files_that_contradict_the_vocabulary_are_not_taken():
+    neox = LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)  # the ids in xLSTM-7B's config
+    assert neox.encode("!").ids.tolist() == [2]
+    assert (markers("xlstm", neox).begin, markers("xlstm", neox).end) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "begin"), [("mamba1", None), ("mamba2", None), ("rwkv7", 3), ("xlstm", 3), ("transformer", 3)]
+)
+def test_other_vocabularies_keep_their_own(architecture, begin):
+    source = json.loads(build("neox_like")._source)
+    tokenizer = LibraryTokenizer(json.dumps(source), begin=3, end=4)
+    assert vocabulary_name(tokenizer) is None
+    found = markers(architecture, tokenizer)
+    assert (found.begin, found.end) == (begin, 4)

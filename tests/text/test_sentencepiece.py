@@ -1,0 +1,144 @@
+"""SentencePiece models: converted ones give the ids of the sentencepiece library; the rest is refused by name."""
+
+import functools
+import io
+import struct
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from text.test_tokenizer import TEXTS
+from text.tokenizers_for_tests import CORPUS, build, published_file, put_published
+
+from runnel.errors import CheckpointError
+from runnel.text.library import LibraryTokenizer
+from runnel.text.tokenizer import Tokenizer
+
+RUNS = st.lists(st.sampled_from([" ", "  ", "\u2581", "a", "\n", "\t", "0", "中"]), max_size=80).map("".join)
+
+
+@functools.cache
+def mistral():
+    library = pytest.importorskip("sentencepiece")
+    return library.SentencePieceProcessor(model_file=str(published_file("mistral_v3")))
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """One field of a protobuf message."""
+
+    def varint(number: int) -> bytes:
+        low = number & 127
+        return bytes([low]) if number < 128 else bytes([low | 128]) + varint(number >> 7)
+
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def piece(text: str, kind: int = 1, score: float = 0.0) -> bytes:
+    return field(1, field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + field(3, kind))
+
+
+def model(*pieces: bytes, trainer: bytes = b"", normalizer: bytes = b"") -> bytes:
+    start = [piece("<unk>", 2), piece("<s>", 3), piece("</s>", 3), piece("\u2581"), piece("a"), piece("b")]
+    return b"".join([*start, *pieces, field(2, field(3, 2) + trainer), field(3, field(4, 0) + normalizer)])
+
+
+def read(content: bytes, folder) -> LibraryTokenizer:
+    (folder / "tokenizer.model").write_bytes(content)
+    return Tokenizer.load(folder)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.one_of(TEXTS, RUNS, st.text(st.characters(exclude_categories=["Cs"]), max_size=100)))
+@example(text=" " * 37)
+@example(text="<s> </s> [INST] <0x0A>")
+def test_mistral_ids_equal_the_sentencepiece_library(text):
+    assert build("mistral_v3").encode(text).ids.tolist() == mistral().encode(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(numbers=st.lists(st.integers(1027, 32767), max_size=20))
+def test_joined_pieces_equal_the_sentencepiece_library(numbers):
+    text = "".join(mistral().id_to_piece(numbers)).replace("\u2581", " ")
+    assert build("mistral_v3").encode(text).ids.tolist() == mistral().encode(text)
+
+
+@pytest.mark.parametrize("alphabet", ["ab", "aab", "ab ", "abc ", "a "])
+def test_small_vocabularies_equal_the_sentencepiece_library(alphabet, tmp_path):
+    """Few letters make many ways to put a piece together."""
+    library = pytest.importorskip("sentencepiece")
+    import random
+
+    chance = random.Random(alphabet)
+    made = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(["".join(chance.choices(alphabet, k=chance.randint(5, 60))) for _ in range(60)] + CORPUS),
+        model_writer=made,
+        model_type="bpe",
+        vocab_size=400,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=5,
+    )
+    expected, got = library.SentencePieceProcessor(model_proto=made.getvalue()), read(made.getvalue(), tmp_path)
+    for _ in range(200):
+        text = "".join(chance.choices(alphabet, k=chance.randint(0, 50)))
+        assert got.encode(text).ids.tolist() == expected.encode(text)
+
+
+def test_markers_and_space():
+    tokenizer = build("mistral_v3")
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (1, 2, 32768)
+    assert tokenizer.adds_space and tokenizer.streams
+    assert tokenizer.token_id("[INST]") == 3
+    assert tokenizer.encode("").ids.tolist() == []
+
+
+def test_the_json_is_preferred_and_written(tmp_path):
+    put_published("mistral_v3", tmp_path / "model")
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    tokenizer.save(tmp_path / "saved")
+    again = Tokenizer.load(tmp_path / "saved")
+    assert (again.begin_id, again.end_id) == (1, 2)
+    text = "x = [1,  2]\n\treturn 'é😀'"
+    assert again.encode(text).ids.tolist() == tokenizer.encode(text).ids.tolist()
+    (tmp_path / "model" / "tokenizer.json").write_text(build("neox_like")._source)
+    assert Tokenizer.load(tmp_path / "model").vocab_size == build("neox_like").vocab_size
+
+
+def test_merges_follow_the_scores(tmp_path):
+    tokenizer = read(model(piece("ab", score=-2.0), piece("ba", score=-1.0), piece("\u2581a", score=-3.0)), tmp_path)
+    assert tokenizer.encode("aba").ids.tolist() == [8, 7]  # "_a" and "ba": the better merge first, not the first in the text
+    assert tokenizer.encode("z").ids.tolist() == [3, 0]
+    assert not read(model(normalizer=field(3, 0)), tmp_path).adds_space
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (model(trainer=field(3, 1)), "is a Unigram model and only BPE models"),
+        (model(normalizer=field(1, b"nmt_nfkc") + field(2, b"\0\0")), r"rewrites characters .*'nmt_nfkc'"),
+        (model(normalizer=field(4, 1)), "drops spaces"),
+        (model(trainer=field(24, 1)), "puts them behind words"),
+        (model(piece("ax")), "characters that are no pieces, such as 'x'"),
+        (model(piece("aa", 5)), "pieces that are switched off"),
+        (model(piece("  ", 4)), "words of its own, such as '  '"),
+        (piece("a") + field(2, field(3, 2)) + field(3, field(4, 0)), "no token for the unknown"),
+    ],
+)
+def test_other_kinds_are_refused(content, message, tmp_path):
+    with pytest.raises(CheckpointError, match=rf"tokenizer\.model .*{message}.*put the tokenizer\.json of this model beside it"):
+        read(content, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs", b"\x0a\xff\x01a", b"\x0a", b"\x0a\x02\x08\x01", model()[:-3], b"\x0b\x00"]
+)
+def test_damaged_files_are_refused(content, tmp_path):
+    with pytest.raises(CheckpointError, match=r"tokenizer\.model is no SentencePiece model, or is damaged .*download it again"):
+        read(content, tmp_path)
