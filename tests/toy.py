@@ -26,6 +26,10 @@ class Toy(Backbone):
     def step_bytes_per_token(self) -> int:
         return 8 * self.hidden_size
 
+    @property
+    def flops_per_token(self) -> int:
+        return 2 * self.hidden_size
+
     def embed(self, ids: Tensor) -> Tensor:
         return self.table[ids]
 
