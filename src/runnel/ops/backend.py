@@ -1,13 +1,16 @@
 """Which implementation of an operator runs, and why.
 
-Every operator has three: `reference` (a loop over time, for tests), `torch` (parallel form, any device and dtype,
-differentiable) and `cpu` (numba kernels, fp32 and bf16, differentiable). "auto" takes the kernels where they can run.
+Every operator has four: `reference` (a loop over time, for tests), `torch` (parallel form, any device and dtype,
+differentiable), `cpu` (numba kernels) and `gpu` (Triton kernels, its own or flash-linear-attention's); the kernels take fp32
+and bf16 and are differentiable. "auto" takes the kernels where they can run.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
+import os
 from typing import Literal
 
 import torch
@@ -15,8 +18,9 @@ from torch import Tensor
 
 from runnel.errors import BackendUnavailable, InputError
 
-Backend = Literal["reference", "torch", "cpu"]
-BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu")
+Backend = Literal["reference", "torch", "cpu", "gpu"]
+BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu", "gpu")
+_THROUGH_FLA = {"ssd": "fla.ops.simple_gla", "wkv7": "fla.ops.rwkv7"}  # operators whose GPU kernels are another package's
 
 _log = logging.getLogger("runnel")
 
@@ -25,34 +29,60 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
     """The backend to run `operator` with.
 
     Args:
-        operator: its name, for messages.
+        operator: its name.
         requested: "auto" or one of `BACKENDS`.
         x: the operator's main input; its device and dtype decide.
 
     Raises:
-        BackendUnavailable: "cpu" was asked for and cannot run here; the message says why.
+        BackendUnavailable: "cpu" or "gpu" was asked for and cannot run here; the message says why.
         InputError: there is no such backend.
     """
     if requested in ("reference", "torch"):
         return requested  # type: ignore[return-value]
-    if requested not in ("auto", "cpu"):
+    if requested not in ("auto", "cpu", "gpu"):
         raise InputError(f"{operator}: no backend {requested!r}; expected 'auto' or one of {', '.join(BACKENDS)}")
-    problem = _kernel_problem(x)
+    on_gpu = requested == "gpu" or (requested == "auto" and x.device.type == "cuda")
+    problem = (_gpu_problem(operator, x) if on_gpu else _cpu_problem(x)) or _dtype_problem(x)
+    kernels = "GPU kernels" if on_gpu else "compiled CPU kernels"
     if problem is None:
-        _say(f"{operator}: compiled CPU kernels")
-        return "cpu"
-    if requested == "cpu":
-        raise BackendUnavailable(f"{operator}: the CPU kernels cannot run because {problem}; use backend='auto' or 'torch'")
-    _say(f"{operator}: plain torch, because {problem}")
+        say_once(f"{operator}: {kernels}")
+        return "gpu" if on_gpu else "cpu"
+    if requested != "auto":
+        kernels = kernels.removeprefix("compiled ")
+        raise BackendUnavailable(f"{operator}: the {kernels} cannot run because {problem}; use backend='auto' or 'torch'")
+    # On a GPU the kernels are what it was bought for; that they are missing is worth a warning.
+    say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if on_gpu else logging.INFO)
     return "torch"
 
 
-def _kernel_problem(x: Tensor) -> str | None:
-    if x.device.type != "cpu":
-        return f"the input is on {x.device.type}"
+def _dtype_problem(x: Tensor) -> str | None:
     if x.dtype not in (torch.float32, torch.bfloat16):
         return f"the input is {str(x.dtype).removeprefix('torch.')} (they take float32 and bfloat16)"
-    return numba_problem()
+    return None
+
+
+def _cpu_problem(x: Tensor) -> str | None:
+    return f"the input is on {x.device.type}" if x.device.type != "cpu" else numba_problem()
+
+
+def _gpu_problem(operator: str, x: Tensor) -> str | None:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # then Triton runs kernels on the CPU: slow, for tests
+    if x.device.type != "cuda" and not interpreted:
+        return f"the input is on {x.device.type}"
+    if x.device.type == "cuda" and torch.version.hip is not None:
+        return "they are written for NVIDIA GPUs"
+    if x.device.type == "cuda" and torch.cuda.get_device_capability(x.device) < (8, 0):
+        return "the GPU is older than compute capability 8.0"
+    return _import_problem("triton") or (_import_problem(_THROUGH_FLA[operator]) if operator in _THROUGH_FLA else None)
+
+
+@functools.cache
+def _import_problem(module: str) -> str | None:
+    try:
+        importlib.import_module(module)
+    except (ImportError, RuntimeError, AttributeError) as error:  # all three have come from mismatched versions
+        return f"{module} cannot be imported ({error}); pip install 'runnel[gpu]' installs what it needs"
+    return None
 
 
 @functools.cache
@@ -68,5 +98,6 @@ def numba_problem() -> str | None:
 
 
 @functools.cache
-def _say(message: str) -> None:
-    _log.info(message)
+def say_once(message: str, level: int = logging.INFO) -> None:
+    """Log it the first time only."""
+    _log.log(level, message)

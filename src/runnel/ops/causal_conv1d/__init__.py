@@ -55,6 +55,8 @@ def causal_conv1d(
     chosen = choose(_NAME, backend, x)
     if chosen == "cpu":
         from runnel.ops.causal_conv1d.cpu import causal_conv1d_cpu as run
+    elif chosen == "gpu":
+        from runnel.ops.causal_conv1d.gpu import causal_conv1d_gpu as run
     elif chosen == "torch":
         from runnel.ops.causal_conv1d.torch import causal_conv1d_torch as run
     else:

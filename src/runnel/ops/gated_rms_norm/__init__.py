@@ -38,6 +38,8 @@ def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int
     chosen = choose(_NAME, backend, y)
     if chosen == "cpu":
         from runnel.ops.gated_rms_norm.cpu import gated_rms_norm_cpu as run
+    elif chosen == "gpu":
+        from runnel.ops.gated_rms_norm.gpu import gated_rms_norm_gpu as run
     elif chosen == "torch":
         from runnel.ops.gated_rms_norm.torch import gated_rms_norm_torch as run
     else:

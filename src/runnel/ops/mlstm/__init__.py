@@ -55,6 +55,8 @@ def mlstm(
     chosen = choose(_NAME, backend, v)
     if chosen == "cpu":
         from runnel.ops.mlstm.cpu import mlstm_cpu as run
+    elif chosen == "gpu":
+        from runnel.ops.mlstm.gpu import mlstm_gpu as run
     elif chosen == "torch":
         from runnel.ops.mlstm.torch import mlstm_torch as run
     else:

@@ -57,6 +57,8 @@ def selective_scan(
     chosen = choose(_NAME, backend, x)
     if chosen == "cpu":
         from runnel.ops.selective_scan.cpu import selective_scan_cpu as run
+    elif chosen == "gpu":
+        from runnel.ops.selective_scan.gpu import selective_scan_gpu as run
     elif chosen == "torch":
         from runnel.ops.selective_scan.torch import selective_scan_torch as run
     else:

@@ -59,6 +59,8 @@ def ssd(
     chosen = choose(_NAME, backend, x)
     if chosen == "cpu":
         from runnel.ops.ssd.cpu import ssd_cpu as run
+    elif chosen == "gpu":
+        from runnel.ops.ssd.gpu import ssd_gpu as run
     elif chosen == "torch":
         from runnel.ops.ssd.torch import ssd_torch as run
     else:

@@ -57,6 +57,8 @@ def wkv7(
     chosen = choose(_NAME, backend, v)
     if chosen == "cpu":
         from runnel.ops.wkv7.cpu import wkv7_cpu as run
+    elif chosen == "gpu":
+        from runnel.ops.wkv7.gpu import wkv7_gpu as run
     elif chosen == "torch":
         from runnel.ops.wkv7.torch import wkv7_torch as run
     else:

@@ -1,0 +1,144 @@
+"""Triton kernels of mlstm. Needs Triton.
+
+T tokens, H heads, K key size, V value size, N chunks. `table` is (3, N): of each chunk its sequence, first token and the token
+behind its last. Rows of q, k, v, i and f lie `..._row` elements apart; everything else is contiguous.
+Products in fp32 are made of three in tf32, which is as exact as fp32 to within a bit or two.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language import constexpr, tensor
+
+from runnel.ops.triton_math import log_sigmoid
+
+
+@triton.jit
+def _input_gate(i: tensor, row: tensor, token: tensor, stop: tensor, head: tensor) -> tensor:
+    """(CHUNK,) logarithms. In a hole -1e30: exp gives 0, and no difference of two of them is infinite."""
+    return tl.load(i + token * row + head, mask=token < stop, other=-1e30).to(tl.float32)
+
+
+@triton.jit
+def _forget_gate(f: tensor, row: tensor, token: tensor, stop: tensor, head: tensor) -> tensor:
+    """(CHUNK,) logarithms, 0 in holes: they forget nothing."""
+    value = log_sigmoid(tl.load(f + token * row + head, mask=token < stop, other=0.0).to(tl.float32))
+    return tl.where(token < stop, value, 0.0)
+
+
+@triton.jit
+def _tile(x: tensor, row: tensor, token: tensor, stop: tensor, head: tensor, column: tensor, SIZE: constexpr) -> tensor:
+    """(CHUNK, columns) of one head of x (T, H, SIZE) in fp32, zeros outside."""
+    mask = (token < stop)[:, None] & (column < SIZE)[None, :]
+    return tl.load(x + token[:, None] * row + head * SIZE + column[None, :], mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_state(
+    C_out: tensor, n_out: tensor, m_out: tensor, index: tensor, key: tensor, column: tensor, C: tensor, n: tensor, m: tensor,
+    K: constexpr, V: constexpr,
+) -> None:  # fmt: skip
+    """A program's tile of C into place `index` of (any, K, V). n is stored by one tile of columns, m by one program."""
+    tl.store(C_out + (index * K + key[:, None]) * V + column[None, :], C, mask=(key < K)[:, None] & (column < V)[None, :])
+    if tl.program_id(2) == 0:
+        tl.store(n_out + index * K + key, n, mask=key < K)
+        if tl.program_id(1) == 0:
+            tl.store(m_out + index, m)
+
+
+@triton.jit
+def pass_states(
+    k: tensor, k_row: tensor, v: tensor, v_row: tensor, i: tensor, i_row: tensor, f: tensor, f_row: tensor, table: tensor,
+    first: tensor, chunks: tensor, C_start: tensor, n_start: tensor, m_start: tensor, C_end: tensor, n_end: tensor,
+    m_end: tensor, C_in: tensor, n_in: tensor, m_in: tensor, heads: tensor,
+    K: constexpr, V: constexpr, CHUNK: constexpr, TILE_K: constexpr, TILE_V: constexpr,
+) -> None:  # fmt: skip
+    """One tile of one head's C over one sequence: the states (N, H, ...) that enter its chunks, and the end state (S, H, ...)."""
+    row = tl.program_id(0).to(tl.int64)
+    sequence, head = row // heads, row % heads
+    key = tl.program_id(1) * TILE_K + tl.arange(0, TILE_K)
+    column = tl.program_id(2) * TILE_V + tl.arange(0, TILE_V)
+    inside = (key < K)[:, None] & (column < V)[None, :]
+    C = tl.load(C_start + (row * K + key[:, None]) * V + column[None, :], mask=inside, other=0.0)
+    n = tl.load(n_start + row * K + key, mask=key < K, other=0.0)
+    m = tl.load(m_start + row)
+    for chunk in range(tl.load(first + sequence), tl.load(first + sequence + 1)):
+        _store_state(C_in, n_in, m_in, chunk * heads + head, key, column, C, n, m, K, V)
+        token = tl.load(table + chunks + chunk) + tl.arange(0, CHUNK)
+        stop = tl.load(table + 2 * chunks + chunk)
+        # From each token to the chunk's end as a sum of what lies between: differences of sums from the start would cancel.
+        to_end = tl.cumsum(_forget_gate(f, f_row, token + 1, stop, head), 0, reverse=True)
+        weight = to_end + _input_gate(i, i_row, token, stop, head)
+        kept = tl.sum(_forget_gate(f, f_row, token, stop, head), 0)
+        m_next = tl.maximum(kept + m, tl.max(weight, 0))
+        weight = tl.exp(weight - m_next)
+        old = tl.exp(kept + (m - m_next))
+        keys = _tile(k, k_row, token, stop, head, key, K) * weight[:, None]
+        values = _tile(v, v_row, token, stop, head, column, V)
+        C = C * old + tl.dot(tl.trans(keys), values, input_precision="tf32x3")
+        n = n * old + tl.sum(keys, 0)
+        m = m_next
+    _store_state(C_end, n_end, m_end, row, key, column, C, n, m, K, V)
+
+
+@triton.jit
+def _log_weights(enter: tensor, forget: tensor, CHUNK: constexpr) -> tensor:
+    """(CHUNK, CHUNK): of token j in token i, its input gate and all forget gates behind it up to i; -inf for j > i."""
+    place = tl.arange(0, CHUNK)
+    behind = place[:, None] > place[None, :]
+    steps = tl.where(behind, forget[:, None], 0.0)
+    return tl.where(place[:, None] >= place[None, :], tl.cumsum(steps, 0) + enter[None, :], float("-inf"))
+
+
+@triton.jit
+def _read(
+    q: tensor, q_row: tensor, k: tensor, k_row: tensor, C_in: tensor, n_in: tensor, token: tensor, stop: tensor, head: tensor,
+    index: tensor, column: tensor,
+    K: constexpr, V: constexpr, CHUNK: constexpr, TILE_K: constexpr, TILE_V: constexpr, EXACT: constexpr,
+) -> tuple[tensor, tensor, tensor]:  # fmt: skip
+    """q k^T (CHUNK, CHUNK), q C (CHUNK, TILE_V) and q n (CHUNK,) with the state that enters the chunk."""
+    scores = tl.zeros((CHUNK, CHUNK), tl.float32)
+    read = tl.zeros((CHUNK, TILE_V), tl.float32)
+    normaliser = tl.zeros((CHUNK,), tl.float32)
+    for first in range(0, K, TILE_K):
+        key = first + tl.arange(0, TILE_K)
+        queries, keys = _tile(q, q_row, token, stop, head, key, K), _tile(k, k_row, token, stop, head, key, K)
+        inside = (key < K)[:, None] & (column < V)[None, :]
+        C = tl.load(C_in + (index * K + key[:, None]) * V + column[None, :], mask=inside, other=0.0)
+        n = tl.load(n_in + index * K + key, mask=key < K, other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), scores, input_precision=EXACT)
+        read = tl.dot(queries, C, read, input_precision="tf32x3")
+        normaliser += tl.sum(queries * n[None, :], 1)
+    return scores, read, normaliser
+
+
+@triton.jit
+def outputs(
+    q: tensor, q_row: tensor, k: tensor, k_row: tensor, v: tensor, v_row: tensor, i: tensor, i_row: tensor, f: tensor,
+    f_row: tensor, table: tensor, chunks: tensor, C_in: tensor, n_in: tensor, m_in: tensor, h: tensor, heads: tensor,
+    eps: tensor, scale: tensor,
+    K: constexpr, V: constexpr, CHUNK: constexpr, TILE_K: constexpr, TILE_V: constexpr, EXACT: constexpr,
+) -> None:  # fmt: skip
+    """h of one chunk's tokens and one head, TILE_V of its columns; `scale` is that of q."""
+    chunk, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = tl.program_id(2) * TILE_V + tl.arange(0, TILE_V)
+    token = tl.load(table + chunks + chunk) + tl.arange(0, CHUNK)
+    stop = tl.load(table + 2 * chunks + chunk)
+    index = chunk * heads + head
+    scores, read, normaliser = _read(
+        q, q_row, k, k_row, C_in, n_in, token, stop, head, index, column, K, V, CHUNK, TILE_K, TILE_V, EXACT
+    )  # fmt: skip
+    forget = _forget_gate(f, f_row, token, stop, head)
+    log_weight = _log_weights(_input_gate(i, i_row, token, stop, head), forget, CHUNK)
+    kept, m = tl.cumsum(forget, 0), tl.load(m_in + index)
+    m_token = tl.maximum(kept + m, tl.max(log_weight, 1))
+    mix = scores * scale * tl.exp(log_weight - m_token[:, None])
+    entering = tl.exp(kept + (m - m_token)) * scale
+    values = _tile(v, v_row, token, stop, head, column, V)
+    numerator = entering[:, None] * read + tl.dot(mix, values, input_precision="tf32x3")
+    weight = entering * normaliser + tl.sum(mix, 1)
+    denominator = tl.maximum(tl.abs(weight), tl.exp(-m_token)) + eps
+    inside = (token < stop)[:, None] & (column < V)[None, :]
+    at = (token[:, None] * heads + head) * V + column[None, :]
+    tl.store(h + at, (numerator / denominator[:, None]).to(h.dtype.element_ty), mask=inside)

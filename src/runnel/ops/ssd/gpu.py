@@ -1,0 +1,72 @@
+"""ssd through flash-linear-attention's simple gated linear attention. Needs Triton and flash-linear-attention.
+
+T tokens, S sequences, H heads, P head size, G groups, N state size.
+
+There q is C, k is B, v is dt x and the logarithm of the decay is dt A; the state is the transpose of ours; D x is added here.
+That package has no groups: B and C are copied for every head.
+
+Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, all of it in fp32. Longer sequences take its chunked
+kernel, whose factors (dt x among them) and states between chunks are bf16. It would multiply fp32 in tf32, which keeps 11 bits:
+longer fp32 sequences run in plain torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from runnel.ops.backend import say_once
+from runnel.ops.ssd.torch import ssd_torch
+from runnel.ops.triton_launch import without_empty
+
+_RECURRENT = 64  # tokens; about where a chunk pays for itself
+
+
+def ssd_gpu(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
+    form = _form(x, cu)
+    if form == "torch":
+        return ssd_torch(x, dt, A, B, C, D, cu, state)
+    start = x.new_zeros(cu.numel() - 1, *x.shape[1:], B.shape[2], dtype=torch.float32) if state is None else state.float()
+    wide = x.float()
+    left, cu, (kept,) = without_empty(cu, start)
+    if not left.numel() or not x.numel():
+        return x.clone(), start.clone()
+    y, end = _attend(wide, dt.float(), A.float(), B, C, cu, kept, "chunk" if form == "chunk" else "recurrent")
+    end = start.index_copy(0, left.to(x.device), end.float())
+    if D is not None:
+        y = y + D.float()[:, None] * wide
+    return y.to(x.dtype), end
+
+
+def _form(x: Tensor, cu: Tensor) -> Literal["recurrent", "chunk", "torch"]:
+    if cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT:
+        return "recurrent"
+    if x.dtype == torch.bfloat16:
+        return "chunk"
+    say_once(f"ssd: plain torch for float32 sequences of more than {_RECURRENT} tokens, because the GPU kernels round to tf32")
+    return "torch"
+
+
+def _attend(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, cu: Tensor, start: Tensor | None, form: Literal["recurrent", "chunk"]
+) -> tuple[Tensor, Tensor]:
+    """x (T, H, P), dt (T, H) and A (H,) in fp32, start (S, H, P, N) -> y (T, H, P) without D x, the end state; none empty."""
+    from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
+
+    per_group = x.shape[1] // B.shape[1]
+    query, key = (coefficients[:, :, None].expand(-1, -1, per_group, -1).flatten(1, 2)[None] for coefficients in (C, B))
+    value, decay = (dt[..., None] * x)[None], (dt * A)[None]
+    # Only the chunked kernel needs one dtype, and it alone looks at the boundaries from the CPU.
+    if form == "chunk":
+        value = value.to(key.dtype)
+    run, more = (chunk_simple_gla, {"cu_seqlens_cpu": cu}) if form == "chunk" else (fused_recurrent_simple_gla, {})
+    y, end = run(
+        query, key, value, decay, scale=1.0, initial_state=None if start is None else start.transpose(2, 3).contiguous(),
+        output_final_state=True, cu_seqlens=cu.to(x.device), **more,
+    )  # fmt: skip
+    return y[0].float(), end.transpose(2, 3)

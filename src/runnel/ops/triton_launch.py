@@ -1,0 +1,112 @@
+"""What the Triton kernels of all operators share on the side that launches them. No Triton here.
+
+T tokens, S sequences, N chunks of all sequences together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from runnel.ops.packed import sequence_of_token
+
+
+def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Triton launches on the current GPU, not on that of its arguments."""
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
+
+
+def rows(tensor: Tensor) -> tuple[Tensor, int]:
+    """A tensor (T, ...) whose rows are contiguous, and the distance between them in elements.
+
+    Columns of a wider matrix are not copied.
+    """
+    if tensor.numel() and not tensor[0].is_contiguous():
+        tensor = tensor.contiguous()
+    return tensor, tensor.stride(0)
+
+
+def power_of_two(size: int, least: int = 1) -> int:
+    """The smallest power of two that is at least `size` and `least`: what a tile's side must be."""
+    return max(least, 1 << max(size - 1, 0).bit_length())
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Packed sequences cut into chunks; each sequence starts a new one. All on the GPU, int64."""
+
+    table: Tensor  # (3, N): sequence, first token, token behind the last
+    first: Tensor  # (S+1,) the first chunk of each sequence, and N
+    count: int  # N
+    most: int  # the largest number of chunks of one sequence
+
+    @classmethod
+    def of(cls, cu: Tensor, size: int, device: torch.device) -> Chunks:
+        """Cut at every `size` tokens of each sequence; cu (S+1,) int64 on the CPU."""
+        counts = (cu.diff() + size - 1) // size
+        first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        sequence = sequence_of_token(first)
+        start = cu[sequence] + (torch.arange(sequence.numel()) - first[sequence]) * size
+        table = torch.stack([sequence, start, torch.minimum(start + size, cu[sequence + 1])])
+        most = int(counts.max()) if counts.numel() else 0
+        return cls(table.to(device), first.to(device), sequence.numel(), most)
+
+
+def with_torch_backward(
+    forward: Callable[..., tuple[Tensor, ...]], path: Callable[..., tuple[Tensor, ...]], *inputs: Tensor | None
+) -> tuple[Tensor, ...]:
+    """`forward(*inputs)`, differentiable: its backward pass runs `path`, the same function in torch operations, once more.
+
+    Costs the memory and time of the torch path in the backward pass, and none of it where no gradient is wanted.
+    """
+    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
+        return forward(*inputs)
+    out: tuple[Tensor, ...] = _TorchBackward.apply(forward, path, *inputs)
+    return out
+
+
+class _TorchBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, forward: Any, path: Any, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        ctx.path = path
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        return forward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[2:]
+        leaves = [
+            None if x is None else x.detach().requires_grad_(needed) for x, needed in zip(ctx.saved_tensors, wanted, strict=True)
+        ]
+        with torch.enable_grad():
+            outputs = ctx.path(*leaves)
+        used = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
+        targets = [x for x, needed in zip(leaves, wanted, strict=True) if needed and x is not None]
+        if not used:
+            return (None,) * (2 + len(leaves))
+        found = iter(torch.autograd.grad([y for y, _ in used], targets, [g for _, g in used], allow_unused=True))
+        return None, None, *(next(found) if needed and x is not None else None for x, needed in zip(leaves, wanted, strict=True))
+
+
+def without_empty(cu: Tensor, *states: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor | None]]:
+    """Leave out sequences of no tokens, which flash-linear-attention's kernels do not take.
+
+    Args:
+        cu: (S+1,) int64 on the CPU.
+        states: (S, ...) each, or None.
+
+    Returns:
+        (R,) the sequences that are left, on the CPU; their cumulative lengths (R+1,); and their states.
+    """
+    left = cu.diff().nonzero().squeeze(1)
+    if left.numel() == cu.numel() - 1:
+        return left, cu, list(states)
+    return left, torch.cat([cu[:1], cu[left + 1]]), [None if s is None else s[left.to(s.device)] for s in states]

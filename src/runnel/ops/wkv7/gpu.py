@@ -1,0 +1,69 @@
+"""wkv7 through flash-linear-attention's RWKV-7 kernels. Needs Triton and flash-linear-attention.
+
+T tokens, S sequences, H heads, K key size, V value size. Its state, its w (the logarithm of the decay), a and b are ours.
+
+Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, all of it in fp32; it has no backward pass. Longer
+sequences, and those with gradients, take its chunked kernel, whose factors and states between chunks are bf16. It would multiply
+fp32 in tf32, which keeps 11 bits: such inputs run in plain torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from runnel.ops.backend import say_once
+from runnel.ops.triton_launch import without_empty
+from runnel.ops.wkv7.torch import wkv7_torch
+
+_RECURRENT = 64  # tokens; about where a chunk pays for itself
+
+
+def wkv7_gpu(
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, cu: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
+    inputs = r, w, k, v, a, b
+    form = _form(inputs, cu, state)
+    if form == "torch":
+        return wkv7_torch(*inputs, cu, state)
+    start = v.new_zeros(cu.numel() - 1, *k.shape[1:], v.shape[2], dtype=torch.float32) if state is None else state.float()
+    left, cu, (kept,) = without_empty(cu, start)
+    if not left.numel() or not v.numel():
+        return v.clone(), start.clone()
+    o, end = _recur(inputs, cu, kept, form)
+    return o.to(v.dtype), start.index_copy(0, left.to(v.device), end.float())
+
+
+def _form(inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None) -> Literal["recurrent", "chunk", "torch"]:
+    gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *(() if state is None else (state,))))
+    if not gradients and (cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT):
+        return "recurrent"
+    if inputs[3].dtype == torch.bfloat16:
+        return "chunk"
+    why = (
+        f"plain torch for float32 gradients and sequences of more than {_RECURRENT} tokens, because the GPU kernels round to tf32"
+    )
+    say_once(f"wkv7: {why}")
+    return "torch"
+
+
+def _recur(
+    inputs: tuple[Tensor, ...], cu: Tensor, start: Tensor | None, form: Literal["recurrent", "chunk"]
+) -> tuple[Tensor, Tensor]:
+    """inputs as in `wkv7_gpu`, start (S, H, K, V) in fp32 -> o, the end state; none of the sequences is empty."""
+    from fla.ops.rwkv7 import chunk_rwkv7, fused_recurrent_rwkv7
+
+    # The decay stays fp32. Only the chunked kernel needs one dtype for the rest, and looks at the boundaries from the CPU.
+    r, w, k, v, a, b = (x[None] for x in inputs)
+    run, more = fused_recurrent_rwkv7, {}
+    if form == "chunk":
+        r, k, a, b = (x.to(v.dtype) for x in (r, k, a, b))
+        run, more = chunk_rwkv7, {"cu_seqlens_cpu": cu}
+    o, end = run(
+        r, w.float(), k, v, a, b, scale=1.0, initial_state=None if start is None else start.contiguous(),
+        output_final_state=True, cu_seqlens=cu.to(v.device), **more,
+    )  # fmt: skip
+    return o[0], end

@@ -1,0 +1,307 @@
+"""The GPU backend where there is no GPU: what is chosen and said, how flash-linear-attention is called, and, if Triton can be
+imported (it is no development dependency), the kernels in Triton's interpreter and through its compiler.
+
+On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/performance-gpu.md has the commands.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from runnel import ops
+from runnel.errors import BackendUnavailable
+from runnel.ops import backend
+from runnel.ops.ssd.gpu import ssd_gpu
+from runnel.ops.triton_launch import Chunks, power_of_two, rows, with_torch_backward, without_empty
+from runnel.ops.wkv7.gpu import wkv7_gpu
+
+HERE = Path(__file__).parent
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    missing = [m for m in modules if not importlib.util.find_spec(m)]
+    return pytest.mark.skipif(bool(missing), reason=f"{' and '.join(missing)} cannot be imported (pip install 'runnel[gpu]')")
+
+
+def run_apart(*command: str, **environment: str) -> str:
+    """Triton reads its settings when it is imported, so each of these is a process of its own."""
+    paths = os.pathsep.join([str(HERE.parents[1] / "src"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths} | environment
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+# --- what is chosen ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """An input that says it is on a GPU, and packages that can be imported unless a test says otherwise."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(backend, "_import_problem", lambda module: None)
+    backend.say_once.cache_clear()
+    yield lambda dtype=torch.bfloat16: SimpleNamespace(device=SimpleNamespace(type="cuda"), dtype=dtype)
+    backend.say_once.cache_clear()
+
+
+def test_kernels_run_where_they_can(cuda):
+    assert backend.choose("mlstm", "auto", cuda()) == "gpu"
+    assert backend.choose("ssd", "gpu", cuda(torch.float32)) == "gpu"
+
+
+def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
+    monkeypatch.setattr(backend, "_import_problem", lambda module: f"{module} cannot be imported")
+    with caplog.at_level(logging.WARNING, logger="runnel"):
+        assert [backend.choose("mlstm", "auto", cuda()) for _ in range(3)] == ["torch"] * 3
+    assert [r.message for r in caplog.records] == ["mlstm: plain torch, because triton cannot be imported"]
+    with pytest.raises(BackendUnavailable, match="GPU kernels cannot run because triton cannot be imported; use backend='auto'"):
+        backend.choose("mlstm", "gpu", cuda())
+
+
+def test_only_operators_that_need_it_ask_for_flash_linear_attention(cuda, monkeypatch):
+    monkeypatch.setattr(backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None)
+    assert [backend.choose(o, "auto", cuda()) for o in ("mlstm", "ssd", "wkv7")] == ["gpu", "torch", "torch"]
+
+
+def test_other_gpus_and_dtypes_run_in_torch(cuda, monkeypatch):
+    assert backend.choose("mlstm", "auto", cuda(torch.float64)) == "torch"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert backend.choose("mlstm", "auto", cuda()) == "torch"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert backend.choose("mlstm", "auto", cuda()) == "torch"
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter takes tensors on the CPU")
+def test_gpu_kernels_asked_for_without_a_gpu():
+    with pytest.raises(BackendUnavailable, match="gated_rms_norm: the GPU kernels cannot run because the input is on cpu"):
+        ops.gated_rms_norm(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4), 1e-5, backend="gpu")
+
+
+def test_a_missing_package_is_named():
+    problem = backend._import_problem("no_such_package")
+    assert problem is not None
+    assert "no_such_package cannot be imported" in problem
+    assert "pip install 'runnel[gpu]'" in problem
+
+
+# --- what the kernels share ----------------------------------------------------------------------------------------------------
+
+
+def test_chunks_start_with_their_sequences():
+    chunks = Chunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
+    assert chunks.table.T.tolist() == [[0, 0, 4], [0, 4, 5], [2, 5, 6], [3, 6, 10], [3, 10, 14]]
+    assert (chunks.first.tolist(), chunks.count, chunks.most) == ([0, 2, 2, 3, 5], 5, 2)
+    assert (
+        Chunks.of(torch.tensor([0]), 4, torch.device("cpu")).count,
+        Chunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most,
+    ) == (0, 0)
+
+
+def test_rows_of_a_wider_matrix_are_not_copied():
+    wide = torch.arange(24.0).view(4, 6)
+    same, distance = rows(wide[:, 1:4])
+    assert (same.data_ptr(), distance) == (wide[:, 1:].data_ptr(), 6)
+    copied, distance = rows(wide[:, ::2])
+    assert (copied.is_contiguous(), distance) == (True, 3)
+
+
+def test_power_of_two():
+    assert [power_of_two(n) for n in (1, 2, 3, 16, 17)] == [1, 2, 4, 16, 32]
+    assert power_of_two(3, least=16) == 16
+
+
+def test_sequences_without_tokens_are_left_out():
+    state = torch.arange(4.0)[:, None]
+    left, cu, (kept, none) = without_empty(torch.tensor([0, 0, 3, 3, 5]), state, None)
+    assert (left.tolist(), cu.tolist(), kept.tolist(), none) == ([1, 3], [0, 3, 5], [[1.0], [3.0]], None)
+
+
+def test_backward_of_the_torch_path():
+    ran = []
+
+    def kernel(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        ran.append("kernel")
+        return x * scale, x + 1
+
+    def path(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        ran.append("path")
+        return x * scale, x + 1
+
+    x, scale = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor(3.0, requires_grad=True)
+    with torch.no_grad():
+        with_torch_backward(kernel, path, x, scale)
+    assert ran == ["kernel"]
+    first, second = with_torch_backward(kernel, path, x, scale)
+    torch.autograd.grad(second.sum(), x, retain_graph=True)  # the first output takes no part
+    gradients = torch.autograd.grad(first.sum() + 2 * second.sum(), (x, scale))
+    assert [g.tolist() for g in gradients] == [[5.0, 5.0], 3.0]
+    assert ran == ["kernel", "kernel", "path", "path"]
+
+
+# --- how flash-linear-attention is called --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Loops over time with flash-linear-attention's conventions in place of its kernels; the names called are noted."""
+    called: list[str] = []
+
+    def recurrence(name, step):
+        def run(*inputs, scale, initial_state, output_final_state, cu_seqlens, **options):
+            assert scale == 1.0
+            assert output_final_state
+            assert cu_seqlens.dtype == torch.int64
+            assert bool((cu_seqlens.diff() > 0).all()), "an empty sequence"
+            assert initial_state.is_contiguous()
+            assert options.keys() <= ({"cu_seqlens_cpu"} if name.startswith("chunk") else set())
+            called.append(name)
+            out, ends = [], []
+            for s, (start, stop) in enumerate(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)):
+                h = initial_state[s]  # (H, K, V)
+                for t in range(start, stop):
+                    h, o = step(h, *(x[0, t].float() for x in inputs))
+                    out.append(o)
+                ends.append(h)
+            return torch.stack(out)[None].to(inputs[0].dtype), torch.stack(ends)
+
+        return run
+
+    def gated(h, q, k, v, g):
+        h = g.exp()[:, None, None] * h + k[:, :, None] * v[:, None]
+        return h, (q[:, :, None] * h).sum(1)
+
+    def delta(h, r, w, k, v, a, b):
+        h = w.exp()[:, :, None] * h + b[:, :, None] * (a[:, :, None] * h).sum(1)[:, None] + k[:, :, None] * v[:, None]
+        return h, (r[:, :, None] * h).sum(1)
+
+    for module, names, step in (
+        ("simple_gla", ("chunk_simple_gla", "fused_recurrent_simple_gla"), gated),
+        ("rwkv7", ("chunk_rwkv7", "fused_recurrent_rwkv7"), delta),
+    ):
+        stand_in = ModuleType(f"fla.ops.{module}")
+        for name in names:
+            setattr(stand_in, name, recurrence(name, step))
+        monkeypatch.setitem(sys.modules, f"fla.ops.{module}", stand_in)
+    for parent in ("fla", "fla.ops"):
+        monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    backend.say_once.cache_clear()
+    return called
+
+
+def ssd_inputs(lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
+    """6 heads in 2 groups."""
+    g, tokens = torch.Generator().manual_seed(0), sum(lengths)
+    x, dt = torch.randn(tokens, 6, 4, generator=g), F.softplus(torch.randn(tokens, 6, generator=g) - 2)
+    B, C = torch.randn(2, tokens, 2, 3, generator=g)
+    rates, skip = -torch.rand(6, generator=g) * 4, torch.randn(6, generator=g)
+    state = torch.randn(len(lengths), 6, 4, 3, generator=g)
+    return [x.to(dtype), dt, rates, B.to(dtype), C.to(dtype), skip], torch.tensor([0, *lengths]).cumsum(0), state
+
+
+def wkv7_inputs(lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
+    g, tokens = torch.Generator().manual_seed(0), sum(lengths)
+    r, w, k, a, b = torch.randn(5, tokens, 2, 3, generator=g)
+    a, v = F.normalize(a, dim=-1), torch.randn(tokens, 2, 4, generator=g)
+    inputs = [x.to(dtype) for x in (r, k, v, -a, a * b.sigmoid())]
+    inputs.insert(1, -w.sigmoid())
+    return inputs, torch.tensor([0, *lengths]).cumsum(0), torch.randn(len(lengths), 2, 3, 4, generator=g)
+
+
+@pytest.mark.parametrize(
+    ("run", "operator", "make"), [(ssd_gpu, ops.ssd, ssd_inputs), (wkv7_gpu, ops.wkv7, wkv7_inputs)], ids=["ssd", "wkv7"]
+)
+@pytest.mark.parametrize("with_state", [True, False])
+def test_layouts_empty_sequences_and_gradients(stand_in, run, operator, make, with_state):
+    inputs, cu, state = make((0, 5, 0, 0, 1, 0))
+    leaves = [x.clone().requires_grad_() for x in (*inputs, state)]
+    results = []
+    for call in (run, lambda *args: operator(*args, backend="reference")):
+        y, end = call(*leaves[:-1], cu, leaves[-1] if with_state else None)
+        taken = leaves if with_state else leaves[:-1]
+        results.append([y, end, *torch.autograd.grad(y.sin().sum() + end.cos().sum(), taken)])
+    for actual, truth in zip(*results, strict=True):
+        torch.testing.assert_close(actual, truth, rtol=1e-4, atol=1e-5)
+    assert stand_in == (["fused_recurrent_simple_gla"] if run is ssd_gpu else [])  # fp32 gradients of wkv7: plain torch
+
+
+def test_forms(stand_in, caplog):
+    """bf16: recurrent while short, then chunks; fp32: plain torch when long. wkv7's recurrent kernel has no backward pass."""
+    with caplog.at_level(logging.INFO, logger="runnel"), torch.no_grad():
+        for dtype in (torch.bfloat16, torch.float32):
+            for lengths in ((3, 64), (65, 2)):
+                for run, make in ((ssd_gpu, ssd_inputs), (wkv7_gpu, wkv7_inputs)):
+                    inputs, cu, state = make(lengths, dtype)
+                    y, end = run(*inputs, cu, state)
+                    assert (y.dtype, end.dtype) == (dtype, torch.float32)
+    recurrent, chunks = ["fused_recurrent_simple_gla", "fused_recurrent_rwkv7"], ["chunk_simple_gla", "chunk_rwkv7"]
+    assert stand_in == [*recurrent, *chunks, *recurrent]
+    assert [r.message.partition(" ")[0] for r in caplog.records] == ["ssd:", "wkv7:"]
+    assert all("round to tf32" in r.message for r in caplog.records)
+    stand_in.clear()
+    inputs, cu, state = wkv7_inputs((3,), torch.bfloat16)
+    wkv7_gpu(*inputs, cu, state.requires_grad_())
+    assert stand_in == ["chunk_rwkv7"]
+
+
+def test_nothing_to_attend_to(stand_in):
+    for run, make in ((ssd_gpu, ssd_inputs), (wkv7_gpu, wkv7_inputs)):
+        for lengths in ((), (0, 0)):
+            inputs, cu, state = make(lengths)
+            y, end = run(*inputs, cu, state)
+            assert y.shape[0] == 0
+            assert torch.equal(end, state)
+            assert end.data_ptr() != state.data_ptr() or not state.numel()
+    assert not stand_in
+
+
+# --- the kernels themselves ----------------------------------------------------------------------------------------------------
+
+
+@needs("triton")
+def test_own_kernels_in_the_interpreter():
+    """A part of the contract, in fp32. All of it, in minutes: `TRITON_INTERPRET=1 pytest tests/contracts/test_ops.py -m gpu`."""
+    cases = "conv1d-narrow or selective_scan-narrow or mlstm-odd or norm-groups"
+    tests = "values_and_state or gradients_equal or nothing_to_do or strided"
+    contract = str(HERE.parent / "contracts" / "test_ops.py")
+    out = run_apart(
+        "-m", "pytest", contract, "-q", "-p", "no:cacheprovider", "-m", "gpu", "-k", f"({cases}) and ({tests}) and float32",
+        TRITON_INTERPRET="1",
+    )  # fmt: skip
+    assert "16 passed" in out
+
+
+@needs("triton", "fla")
+def test_flash_linear_attention_in_the_interpreter():
+    run_apart("-W", "ignore", str(HERE / "interpreted_fla.py"), TRITON_INTERPRET="1")
+
+
+@needs("triton")
+def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
+    out = run_apart("-W", "ignore", str(HERE / "compiled_kernels.py"), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    found = dict(line.split() for line in out.splitlines())
+    assert {name.partition(".")[0] for name in found} == {"causal_conv1d", "gated_rms_norm", "mlstm", "selective_scan"}
+    assert len(found) == 12
+    assert set(found.values()) == {"0"}
+
+
+@needs("triton", "fla")
+def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
+    out = run_apart(
+        "-W", "ignore", str(HERE / "compiled_kernels.py"), "fla", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)
+    )
+    assert "dplr.chunk_dplr_bwd_dgk_kernel" in out
