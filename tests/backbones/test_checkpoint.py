@@ -362,7 +362,7 @@ def test_lm_head_of_golden_is_the_embedding() -> None:
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bf16", "int8", torch.float16, torch.int64, None])
+@pytest.mark.parametrize("dtype", ["float16", "bf16", "uint8", torch.float16, torch.int64, None])
 def test_unknown_dtype(dtype: Any) -> None:
     with pytest.raises(InputError, match=r'dtype must be "auto", \'float32\', \'bfloat16\', \'float64\'.*got'):
         load_backbone(GOLDEN / "mamba2-tiny-hf", dtype=dtype)

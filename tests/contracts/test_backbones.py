@@ -16,6 +16,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint import build_backbone
+from runnel.backbones.checkpoint_formats import BACKBONES
+from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
@@ -82,7 +85,15 @@ ARCHITECTURES = {
     ),
 }
 SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
+INT8_SHAPES = [shape for shape in SHAPES if BACKBONES[str(shape.id).split("-")[0]].int8_layers]
+NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
+
+
+def int8_backbone(entry: Architecture, config: str) -> Backbone:
+    """The same weights with 8-bit linear layers."""
+    model = entry.build(config)
+    return build_backbone(model.architecture, model.config.to_dict(), model.state_dict(), "int8", "cpu")
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -296,6 +307,44 @@ def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str)
     assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
     assert F.cosine_similarity(fast, expected).min() > 0.999
     assert F.cosine_similarity(fast, plain).min() > 0.999
+
+
+@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+@pytest.mark.parametrize(("entry", "config"), INT8_SHAPES)
+def test_8_bit_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
+    exact, small = entry.build(config), int8_backbone(entry, config)
+    assert small.fast is not None
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.no_grad():
+        expected, _ = exact(ids, cu)
+        fast, state = small(ids, cu)
+        again, _ = small(ids, cu, state)
+        small.fast = None
+        plain, plain_state = small(ids, cu)
+        plain_again, _ = small(ids, cu, plain_state)
+    assert fast.dtype == torch.float32
+    assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
+    for actual, wanted in ((fast, expected), (plain, expected), (fast, plain), (again, plain_again)):
+        cosine = F.cosine_similarity(actual, wanted)
+        assert cosine.mean() > 0.999
+        assert cosine.min() > 0.99
+    assert state.tokens.tolist() == list(LENGTHS)
+
+
+@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+@pytest.mark.parametrize(("entry", "config"), INT8_SHAPES)
+def test_packing_changes_nothing_in_8_bits(entry: Architecture, config: str) -> None:
+    """Not by a bit: the scales of a token's numbers are its own."""
+    small = int8_backbone(entry, config)
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.no_grad():
+        hidden, state = small(ids, cu)
+        for s, (start, end) in enumerate(pairwise(cu.tolist())):
+            alone, alone_state = small(ids[start:end])
+            assert torch.equal(hidden[start:end], alone)
+            assert_states_close(state.select([s]), alone_state, 0.0)
+            twin, _ = copy.deepcopy(small)(ids[start:end])
+            assert torch.equal(twin, alone)
 
 
 def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> None:

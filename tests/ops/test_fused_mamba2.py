@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
+from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import parallel
-from runnel.ops.rms_norm import add_rms_norm
+from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 from runnel.ops.ssd import fused, fused_plan
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -42,7 +43,15 @@ class Block:
         self.norm = torch.rand(self.inner) + 0.5
 
     def fused(
-        self, projected: Tensor, cu: Tensor, reads: list[int], writes: list[int], conv: Tensor, pool: Tensor, workers: int = 2
+        self,
+        projected: Tensor,
+        cu: Tensor,
+        reads: list[int],
+        writes: list[int],
+        conv: Tensor,
+        pool: Tensor,
+        workers: int = 2,
+        int8: bool = False,
     ) -> tuple[Tensor, Tensor]:
         shape = fused_plan.Shape(self.heads, self.size, self.groups, self.n, 0.0, float("inf"))
         small = [t.numpy() for t in (self.dt_bias, self.A, self.D, self.norm)]
@@ -51,12 +60,19 @@ class Block:
         buffers = fused_plan.allocate(shape, self.width, int(plan.row[-1]), 4 // projected.dtype.itemsize, workers)
         for memory in buffers[:-1]:
             memory.fill(np.nan)  # as a former step may have left it
+        padded = bytes_per_group(self.inner, self.heads)
         gated = torch.full((len(projected), self.inner), float("nan"), dtype=projected.dtype)
-        squares = torch.full((len(projected), self.heads), float("nan"))
+        if int8:
+            gated = torch.zeros(len(projected), self.heads * padded, dtype=torch.uint8)
+        squares, scales = (torch.full((len(projected), self.heads), float("nan")) for _ in range(2))
         rest = (conv.numpy(), shape, tuple(range(self.width)), weights, plan, buffers)
         with parallel():
             fused.prepare_chunks(_array(projected), LAYER, *rest)
-            fused.scan_heads(_array(projected), _array(gated), squares.numpy(), LAYER, rest[0], pool.numpy(), *rest[1:])
+            outputs = (_array(gated), scales.numpy(), squares.numpy())
+            fused.scan_heads(_array(projected), *outputs, LAYER, rest[0], pool.numpy(), *rest[1:])
+        if int8:
+            rows = (gated.view(-1, self.heads, padded)[..., : self.size].float() - 128) * scales[..., None]
+            gated = rows.flatten(1)
         return gated, squares
 
     def exact(self, projected: Tensor, cu: Tensor, conv: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -111,6 +127,23 @@ def test_block_equals_fp64(block: Block, lengths: list[int], reads: list[int], w
     assert torch.equal(projected, kept)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", [Block(2, 32, 1, 32), Block(3, 10, 1, 6)])
+def test_gated_output_in_8_bits(block: Block, dtype: torch.dtype) -> None:
+    """Each head of a token is off by half of its scale at most, and all else is as it was."""
+    cu = torch.tensor([0, 70, 70, 73])
+    projected = torch.randn(73, block.inner + block.channels + block.heads).to(dtype)
+    results = []
+    for int8 in (False, True):
+        conv, pool = torch.zeros(3, LAYERS, block.channels, 3), torch.zeros(3, LAYERS, block.heads, block.size, block.n)
+        results.append((*block.fused(projected, cu, [-1] * 3, [0, 1, 2], conv, pool, int8=int8), conv, pool))
+    (whole, *rest), (rounded, *same) = results
+    whole, rounded = (t.float().unflatten(-1, (block.heads, block.size)) for t in (whole, rounded))
+    steps = (whole - rounded).abs() / (whole.abs().amax(-1, keepdim=True) / 127)
+    assert steps.max() < (0.5001 if dtype == torch.float32 else 1.02)  # bf16 rounds numbers near 127 to halves
+    assert all(torch.equal(a, b) for a, b in zip(rest, same, strict=True))
+
+
 @pytest.mark.parametrize("workers", [1, 5])
 def test_workers_change_nothing(workers: int) -> None:
     block, cu = Block(2, 32, 1, 32), torch.tensor([0, 100, 103])
@@ -132,7 +165,7 @@ def test_normalized_groups_make_the_gated_norm(groups: int, size: int, dtype: to
     squares = gated.square().unflatten(-1, (heads, size)).sum(-1)
     out = (gated * weight).to(dtype)
     with parallel():
-        fused.normalize_groups(_array(out), squares.numpy(), groups, 1e-5)
+        fused.normalize_groups(_array(out), squares.numpy(), groups, 2 * size, 1e-5)
     expected = gated_rms_norm(y.double(), z.double(), weight.double(), 1e-5, groups)
     _near(out, expected, 1e-5 if dtype == torch.float32 else 1e-2)
 
@@ -149,6 +182,21 @@ def test_residual_and_norm_equal_fp64(tokens: int, width: int, parts: int, dtype
         add_rms_norm(residual.numpy(), _array(added), squares.numpy(), 9, weight.numpy(), 1e-5, _array(out))
     _near(residual, expected, 1e-6)
     _near(out, F.rms_norm(expected, (width,), weight.double(), 1e-5), 1e-6 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize(("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)])
+def test_norm_in_8_bits(tokens: int, width: int, parts: int) -> None:
+    torch.manual_seed(0)
+    residual, added, weight = torch.randn(tokens, width), torch.randn(tokens, width), torch.randn(width)
+    squares, whole, expected = torch.rand(tokens, parts), torch.empty(tokens, width), residual.clone()
+    out, scales = torch.zeros(tokens, bytes_per_group(width, 1), dtype=torch.uint8), torch.full((tokens, 1), float("nan"))
+    given = (added.numpy(), squares.numpy(), 9, weight.numpy(), 1e-5)
+    with parallel():
+        add_rms_norm(expected.numpy(), *given, whole.numpy())
+        add_rms_norm_bytes(residual.numpy(), *given, out.numpy(), scales.numpy())
+    assert torch.equal(residual, expected)
+    torch.testing.assert_close(scales, whole.abs().amax(1, keepdim=True) / 127 if tokens else scales)
+    assert (((out[:, :width].float() - 128) * scales - whole).abs() <= 0.5001 * scales).all()
 
 
 def test_plan_cuts_sequences_into_chunks() -> None:

@@ -51,6 +51,7 @@ class Backbone(nn.Module, ABC):
     title: ClassVar[str]  # the architecture's usual name, for messages
     matrices: ClassVar[tuple[str, ...]]  # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
     # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
+    int8_layers: ClassVar[tuple[str, ...]] = ()  # ends of the names of the linear layers that have kernels for 8 bits
     recurrent: ClassVar[bool] = True  # False: reads a text only whole, and has no state
     max_tokens: int | None = None  # the longest text it can read; None: any
     vocab_size: int

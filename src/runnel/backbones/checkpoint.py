@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint_files import Stored, find_checkpoint, from_tensors, open_weights, read_config, some
 from runnel.backbones.checkpoint_formats import BACKBONES, parse_config, recognise
+from runnel.backbones.int8 import int8_problem, quantize, replace_linear
 from runnel.backbones.transformer_config import recognises
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, NumericalError
 from runnel.hardware import has_native_bf16
@@ -30,7 +31,7 @@ __all__ = ["Checkpoint", "build_backbone", "load_backbone", "load_checkpoint", "
 
 resolve_folder = find_checkpoint  # the name that models use
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "int8": torch.int8}
 _STORED_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -63,12 +64,13 @@ def load_backbone(
         folder_or_hub_id: a local folder, or a hub id (owner/name), which is downloaded once and cached.
         dtype: of linear layers and embedding: "auto" (bf16 where the processor computes it natively, else fp32), "float32",
             "bfloat16", "float64" or the torch dtype. All else, the residual stream and the state are fp32 (fp64 with fp64).
+            "int8": linear layers in 8 bits and the rest as with "auto"; see `runnel.ops.int8_matmul`.
         device: "auto" (CUDA if there is one, else the CPU), or a device.
 
     Raises:
         CheckpointError: nothing there, damaged, of an unknown or refused kind, or a tensor is missing, unexpected or mis-shaped.
         NumericalError: a weight is NaN or infinite.
-        BackendUnavailable: the device is not there.
+        BackendUnavailable: the device is not there, or has no 8-bit products.
     """
     return load_checkpoint(folder_or_hub_id, dtype=dtype, device=device).backbone
 
@@ -131,13 +133,44 @@ def _build(
     expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
     check_tensors(stored, expected, where)
     small = torch.float64 if dtype == torch.float64 else torch.float32
+    whole, in_8_bits = dtype, tuple[str, ...]()
+    if dtype == torch.int8:
+        check_int8(backbone, device, where)
+        whole, in_8_bits = wanted_dtype("auto", device), tuple(f"{end}.weight" for end in backbone.int8_layers)
+        with torch.device("meta"), _NoRandomNumbers():
+            replace_linear(backbone, backbone.int8_layers)
     tensors = {}
     for name in expected:
-        target = dtype if name.endswith(backbone.matrices) else small
-        tensors[name] = read_tensor(name, stored[name], where).to(device, target).contiguous()
+        if name.endswith(in_8_bits):
+            tensors[name], tensors[name + "_scale"] = _read_int8(name, stored[name], where)
+        else:
+            target = whole if name.endswith(backbone.matrices) else small
+            tensors[name] = read_tensor(name, stored[name], where).to(device, target).contiguous()
     backbone.load_state_dict(tensors, strict=True, assign=True)
     backbone.eval()
     return backbone
+
+
+def check_int8(backbone: Backbone | type[Backbone], device: torch.device, where: str) -> None:
+    """Refuse 8-bit linear layers where there are no kernels for them.
+
+    Raises:
+        InputError: this kind of backbone has none.
+        BackendUnavailable: this device has none.
+    """
+    if not backbone.int8_layers:
+        raise InputError(f'{where}: {backbone.title} has no 8-bit kernels; use dtype="bfloat16" or "auto"')
+    if problem := int8_problem(device):
+        raise BackendUnavailable(f'{where}: 8-bit products cannot run because {problem}; use dtype="bfloat16" or "auto"')
+
+
+def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
+    """A weight in 8 bits and its scales: the file's own where it keeps it so, which loses nothing."""
+    if stored.rows is None:
+        return quantize(read_tensor(name, stored, where))
+    read_tensor(name, stored, where)  # for its checks
+    q, scale = (part.read() for part in stored.rows)
+    return q.contiguous(), scale.float().contiguous()
 
 
 class _NoRandomNumbers(TorchFunctionMode):

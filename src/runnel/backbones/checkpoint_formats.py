@@ -183,4 +183,4 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
         raise CheckpointError(
             f"{where}: mis-shaped tensor '{name}.scale' is {scale.shape}, expected {matrix.shape[:1]}, one per row"
         )
-    return Stored(matrix.shape, matrix.file, lambda: matrix.read().float() * scale.read()[:, None])
+    return Stored(matrix.shape, matrix.file, lambda: matrix.read().float() * scale.read()[:, None], rows=(matrix, scale))

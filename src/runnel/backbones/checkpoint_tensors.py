@@ -36,12 +36,16 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a file, not read yet. `dtype` is the file's; None where `read` computes the tensor from others."""
+    """A tensor in a file, not read yet. `dtype` is the file's; None where `read` computes the tensor from others.
+
+    `rows`: the two that it is computed from, if it is kept in 8 bits: numbers (N, K) int8 and one scale per row (N,).
+    """
 
     shape: tuple[int, ...]
     file: str
     read: Callable[[], Tensor]
     dtype: torch.dtype | None = None
+    rows: tuple[Stored, Stored] | None = None
 
 
 def from_tensors(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Stored]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runnel.backbones.checkpoint import Checkpoint, read_tensor, wanted_device, wanted_dtype
+from runnel.backbones.checkpoint import Checkpoint, check_int8, read_tensor, wanted_device, wanted_dtype
 from runnel.backbones.checkpoint_files import Stored, find_checkpoint, open_weights, read_config, some
 from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import (
@@ -67,6 +67,8 @@ def load(
     wanted = wanted_dtype(dtype, target)
     folder = find_checkpoint(folder_or_hub_id)
     where = str(folder)
+    if wanted == torch.int8:
+        check_int8(Transformer, target, where)
     values = read_config(folder)
     if values is None or not recognises(values):
         kind = (values or {}).get("model_type")

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runnel.backbones.int8 import Int8Linear
+
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4  # the time steps that a fresh model starts with
 
 
@@ -27,7 +29,12 @@ class RMSNorm(nn.Module):
 
 
 def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """`layer(x)` computed in the weight's dtype (autocast may lower it further) and returned in x's dtype."""
+    """`layer(x)` computed in the weight's dtype (autocast may lower it further) and returned in x's dtype.
+
+    8-bit weights are rounded numbers of x's dtype.
+    """
+    if isinstance(layer, Int8Linear):
+        return layer(x)
     bias = None if layer.bias is None else layer.bias.to(layer.weight.dtype)
     return F.linear(x.to(layer.weight.dtype), layer.weight, bias).to(x.dtype)
 

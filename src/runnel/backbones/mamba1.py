@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.int8 import int8_problem
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
@@ -121,6 +122,7 @@ class Mamba1(Backbone):
     config_class = Mamba1Config
     title = "Mamba-1"
     matrices = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
+    int8_layers = ("in_proj", "out_proj")  # x_proj and dt_proj are small and feed the exponentials
     config: Mamba1Config
 
     def __init__(self, config: Mamba1Config) -> None:
@@ -173,7 +175,7 @@ class Mamba1(Backbone):
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
 
     def prepare(self) -> None:
-        """Build the fused kernels' runner on CPU with fp32 or bf16 linear layers; elsewhere `step` runs `_forward`."""
+        """Build the fused kernels' runner on CPU with fp32, bf16 or 8-bit linear layers; elsewhere `step` runs `_forward`."""
         self.fast = None
         problem = self._kernel_problem()
         if problem is not None:
@@ -185,10 +187,15 @@ class Mamba1(Backbone):
 
     def _kernel_problem(self) -> str | None:
         """Why the fused CPU kernels cannot run, or None if they can."""
-        linear = [m.weight for m in self.layers.modules() if isinstance(m, nn.Linear)]
-        found = {(weight.device.type, weight.dtype) for weight in linear}
-        if found not in ({("cpu", torch.float32)}, {("cpu", torch.bfloat16)}):
-            return f"its linear layers are {found} (the kernels take all float32 or all bfloat16 on the CPU)"
+        mixers = [layer.mixer for layer in self.blocks]
+        outer = {m.weight.dtype for mixer in mixers for m in (mixer.in_proj, mixer.out_proj)}
+        inner = {m.weight.dtype for mixer in mixers for m in (mixer.x_proj, mixer.dt_proj)}
+        if self.device.type != "cpu":
+            return f"it is on {self.device}"
+        if inner not in ({torch.float32}, {torch.bfloat16}) or outer not in (inner, {torch.int8}):
+            return (
+                f"its linear layers are {outer | inner} (the kernels take all float32, all bfloat16, or 8 bits with one of them)"
+            )
         if self.config.inner_size % 16:
             return f"its inner width {self.config.inner_size} is not a multiple of 16"
-        return numba_problem()
+        return int8_problem(self.device) if outer == {torch.int8} else numba_problem()

@@ -1,5 +1,7 @@
 """Mamba-1 inference on CPU: matrix products by torch, everything between them in fused kernels, states in a pool.
 
+With 8-bit weights the products into and out of a block are `ops.int8_matmul`'s.
+
 T  tokens     S  sequences     D  hidden_size     Di inner_size     R  dt_rank     N  state_size     w  conv_width
 """
 
@@ -9,30 +11,35 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from runnel.backbones.mamba1 import Mamba1, Mamba1Layer
+from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
+from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import parallel
-from runnel.ops.rms_norm import add_rms_norm
+from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 from runnel.ops.selective_scan.fused import conv_silu, gated_scan
 from runnel.ops.selective_scan.tiles import rate_tiles, tiles_per_item
 from runnel.ops.simd import LANES
 
 _Array = np.ndarray[Any, Any]
+_GROUP = 64  # inputs of an 8-bit out_proj that share a scale, where it divides their number
 
 
 class Mamba1Cpu:
-    """The `FastPath` of a Mamba-1 whose linear layers are all fp32 or all bf16.
+    """The `FastPath` of a Mamba-1 whose linear layers are all fp32, all bf16, or 8 bits but for x_proj and dt_proj.
 
-    It keeps copies of the small fp32 parameters: build it anew (`prepare`) after changing weights.
+    It keeps copies of the small fp32 parameters and of 8-bit weights: build it anew (`prepare`) after changing weights.
     """
 
     def __init__(self, backbone: Mamba1) -> None:
         self.embed = backbone.embed
         self.config = backbone.config
-        self.dtype = backbone.blocks[0].mixer.in_proj.weight.dtype
-        self.layers = [_Layer(layer) for layer in backbone.blocks]
+        self.dtype = backbone.blocks[0].mixer.x_proj.weight.dtype
+        self.int8 = backbone.blocks[0].mixer.in_proj.weight.dtype == torch.int8
+        self.groups = self.config.inner_size // _GROUP if self.config.inner_size % _GROUP == 0 else 1
+        self.layers = [_Layer(layer, self.groups) for layer in backbone.blocks]
         self.final_norm = _array(backbone.norm_f.weight)
 
     def step(
@@ -51,25 +58,34 @@ class Mamba1Cpu:
         def room(columns: int) -> Tensor:
             return torch.empty(tokens, columns, dtype=self.dtype)
 
-        u, out, projected = room(c.hidden_size), room(c.hidden_size).zero_(), room(2 * c.inner_size)
-        x, dt, y = room(c.inner_size), room(c.inner_size), room(c.inner_size)
+        u, u_scale = input_room(tokens, c.hidden_size, 1, self.int8, self.dtype)
+        gated, gated_scale = input_room(tokens, c.inner_size, self.groups, self.int8, self.dtype)
+        out, projected = room(c.hidden_size).zero_(), room(2 * c.inner_size)
+        x, dt = room(c.inner_size), room(c.inner_size)
+        y = room(c.inner_size) if self.int8 else gated
         low_rank = room(c.rank + 2 * c.state_size)
         squares = np.empty((tokens, 0), np.float32)
         for index, layer in enumerate(self.layers):
             with parallel():
-                add_rms_norm(_bits(residual), _bits(out), squares, 1, layer.norm, eps, _bits(u))
-            layer.in_proj(u, projected)
+                before = (_bits(residual), _bits(out), squares, 1, layer.norm, eps, _bits(u))
+                if self.int8:
+                    add_rms_norm_bytes(*before, u_scale.numpy())
+                else:
+                    add_rms_norm(*before)
+            layer.in_proj(u, u_scale, projected)
             with parallel():
                 conv_silu(_bits(projected), 0, layer.taps, layer.conv_bias, conv.numpy(), index, *rows, _bits(x), group)
-            layer.x_proj(x, low_rank)
-            layer.dt_proj(low_rank[:, : c.rank], dt)
+            torch.mm(x, layer.x_proj, out=low_rank)
+            torch.mm(low_rank[:, : c.rank], layer.dt_proj, out=dt)
             coefficients = low_rank[:, c.rank :].float().contiguous()
             with parallel():
                 gated_scan(
                     _bits(x), _bits(dt), layer.dt_bias, layer.rates, _bits(coefficients), layer.skip,
                     _bits(projected), c.inner_size, ssm.numpy(), index, *rows, _bits(y), group,
                 )  # fmt: skip
-            layer.out_proj(y, out)
+                if self.int8:
+                    quantize_rows(_bits(y), gated.numpy(), gated_scale.numpy())
+            layer.out_proj(gated, gated_scale, out)
         hidden = torch.empty_like(residual)
         with parallel():
             add_rms_norm(_bits(residual), _bits(out), squares, 1, self.final_norm, eps, _bits(hidden))
@@ -82,30 +98,16 @@ class Mamba1Cpu:
 class _Layer:
     """One block's parameters as the kernels take them."""
 
-    def __init__(self, layer: Mamba1Layer) -> None:
+    def __init__(self, layer: Mamba1Layer, groups: int) -> None:
         mixer = layer.mixer
         self.norm = _array(layer.norm.weight)
-        self.in_proj, self.out_proj = _Product(mixer.in_proj), _Product(mixer.out_proj)
-        self.x_proj, self.dt_proj = _Product(mixer.x_proj), _Product(mixer.dt_proj, bias=False)
+        self.in_proj, self.out_proj = Product(mixer.in_proj, 1), Product(mixer.out_proj, groups)
+        self.x_proj, self.dt_proj = (linear.weight.detach().t() for linear in (mixer.x_proj, mixer.dt_proj))  # views
         self.dt_bias = _array(mixer.dt_proj.bias)
         self.taps = _array(mixer.conv1d.weight.squeeze(1).t())  # (w, Di)
         self.conv_bias = np.zeros(self.taps.shape[1], np.float32) if mixer.conv1d.bias is None else _array(mixer.conv1d.bias)
         self.rates = rate_tiles(-torch.exp(mixer.A_log.detach().float())).numpy()
         self.skip = _array(mixer.D)
-
-
-class _Product:
-    """A linear layer that writes into memory given to it; `bias=False` leaves its bias to a kernel."""
-
-    def __init__(self, layer: nn.Linear, *, bias: bool = True) -> None:
-        self.weight = layer.weight.detach().t()  # a view
-        self.bias = layer.bias.detach().to(layer.weight.dtype) if bias and layer.bias is not None else None
-
-    def __call__(self, x: Tensor, out: Tensor) -> None:
-        if self.bias is None:
-            torch.mm(x, self.weight, out=out)
-        else:
-            torch.addmm(self.bias, x, self.weight, out=out)
 
 
 def _array(parameter: Tensor) -> _Array:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.int8 import int8_problem
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
@@ -146,6 +147,7 @@ class Mamba2(Backbone):
     config_class = Mamba2Config
     title = "Mamba-2"
     matrices = ("in_proj.weight", "out_proj.weight", "embeddings.weight")
+    int8_layers = ("in_proj", "out_proj")
     config: Mamba2Config
 
     def __init__(self, config: Mamba2Config) -> None:
@@ -199,13 +201,14 @@ class Mamba2(Backbone):
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
 
     def prepare(self) -> None:
-        """Use the fused kernels where they run: on the CPU, with all projections in fp32 or all in bf16.
+        """Use the fused kernels where they run: on the CPU, with all projections in fp32, all in bf16 or all in 8 bits.
 
         Call it again after changing weights.
         """
         dtypes = {weight.dtype for layer in self.blocks for weight in (layer.mixer.in_proj.weight, layer.mixer.out_proj.weight)}
         self.fast = None
-        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}) and numba_problem() is None:
+        problem = int8_problem(self.device) if dtypes == {torch.int8} else numba_problem()
+        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}, {torch.int8}) and problem is None:
             from runnel.backbones.mamba2_cpu import Mamba2Cpu  # numba takes a while to import
 
             self.fast = Mamba2Cpu(self)

@@ -1,4 +1,6 @@
-"""Mamba-2 inference on the CPU: torch's matrix products and the fused kernels of `ops.ssd.fused` between them.
+"""Mamba-2 inference on the CPU: matrix products and the fused kernels of `ops.ssd.fused` between them.
+
+The products are torch's in fp32 and bf16, and `ops.int8_matmul`'s in 8 bits, whose inputs the kernels write as bytes.
 
 T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
 """
@@ -12,11 +14,12 @@ import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.numba_math import parallel
-from runnel.ops.rms_norm import add_rms_norm
+from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 from runnel.ops.ssd import fused, fused_plan
 
 if TYPE_CHECKING:
@@ -24,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class _Block(NamedTuple):
-    """One block's weights as the step needs them; the projections are the model's own tensors."""
+    """One block's weights as the step needs them; the projections are the model's own tensors, except in 8 bits."""
 
-    in_proj: nn.Linear
-    out_proj: nn.Linear
+    in_proj: Product
+    out_proj: Product
     norm: NDArray[np.float32]
     kernels: fused_plan.Weights
 
@@ -36,24 +39,28 @@ class _Work(NamedTuple):
     """Activations of one step, (T, ...)."""
 
     residual: Tensor  # D, fp32
-    normed: Tensor  # D, in the weights' dtype, as are the next three
-    projected: Tensor  # W
-    gated: Tensor  # Di
-    out: Tensor  # D
+    normed: Tensor  # D, in the weights' dtype; bytes if these are 8 bits
+    normed_scale: Tensor  # 1, fp32: of those bytes
+    projected: Tensor  # W, in the weights' dtype, or the embeddings' if these are 8 bits
+    gated: Tensor  # Di, like normed
+    gated_scale: Tensor  # H, fp32: of those bytes
+    out: Tensor  # D, like projected
     squares: Tensor  # H, fp32
 
 
 class Mamba2Cpu:
-    """The `FastPath` of Mamba-2 for fp32 or bf16 projections.
+    """The `FastPath` of Mamba-2 for fp32, bf16 or 8-bit projections.
 
-    Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
-    reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
+    Small weights are copied, and 8-bit ones laid out anew: build a new one after changing the model's. Memory grows to the
+    largest step seen and is reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
     """
 
     def __init__(self, model: Mamba2) -> None:
         c = model.config
         self._config, self._embeddings = c, model.embeddings
-        self._dtype: torch.dtype = model.blocks[0].mixer.in_proj.weight.dtype
+        dtype = model.blocks[0].mixer.in_proj.weight.dtype
+        self._int8 = dtype == torch.int8
+        self._dtype: torch.dtype = model.embeddings.weight.dtype if self._int8 else dtype
         self._shape = fused_plan.Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
         self._taps = tuple(range(c.conv_width))
         self._blocks = [self._block(layer) for layer in model.blocks]
@@ -92,22 +99,28 @@ class Mamba2Cpu:
         self, work: _Work, buffers: fused_plan.Buffers, plan: fused_plan.Plan, conv: NDArray[np.float32], ssm: NDArray[np.float32]
     ) -> Tensor:
         c, shape, taps = self._config, self._shape, self._taps
-        residual, normed, projected, gated, out, squares = (_bits(t) for t in work)
+        residual, normed, normed_scale, projected, gated, gated_scale, out, squares = (_bits(t) for t in work)
         hidden = torch.empty_like(work.residual)
         none = squares[:, :0]
         deferred = none
         work.out.zero_()
         for index, block in enumerate(self._blocks):
             with parallel():
-                add_rms_norm(residual, out, deferred, c.inner_size, block.norm, c.norm_eps, normed)
-            _multiply(block.in_proj, work.normed, work.projected)
+                before = (residual, out, deferred, c.inner_size, block.norm, c.norm_eps, normed)
+                if self._int8:
+                    add_rms_norm_bytes(*before, normed_scale)
+                else:
+                    add_rms_norm(*before)
+            block.in_proj(work.normed, work.normed_scale, work.projected)
             buffers.tasks.fill(0)
             with parallel():
-                fused.prepare_chunks(projected, index, conv, shape, taps, block.kernels, plan, buffers)
-                fused.scan_heads(projected, gated, squares, index, conv, ssm, shape, taps, block.kernels, plan, buffers)
+                given = (index, conv, ssm, shape, taps, block.kernels, plan, buffers)
+                fused.prepare_chunks(projected, index, conv, *given[3:])
+                fused.scan_heads(projected, gated, gated_scale, squares, *given)
                 if not self._defer:
-                    fused.normalize_groups(gated, squares, c.groups, c.norm_eps)
-            _multiply(block.out_proj, work.gated, work.out)
+                    divided = gated_scale if self._int8 else gated
+                    fused.normalize_groups(divided, squares, c.groups, c.inner_size // c.groups, c.norm_eps)
+            block.out_proj(work.gated, work.gated_scale, work.out)
             deferred = squares if self._defer else none
         with parallel():
             add_rms_norm(residual, out, deferred, c.inner_size, self._norm_f, c.norm_eps, hidden.numpy())
@@ -118,9 +131,10 @@ class Mamba2Cpu:
         c = self._config
         if self._work is None or len(self._work.residual) < tokens:
             residual, squares = torch.empty(tokens, c.hidden_size), torch.empty(tokens, c.num_heads)
-            normed, out = torch.empty(2, tokens, c.hidden_size, dtype=self._dtype)
-            projected, gated = (torch.empty(tokens, width, dtype=self._dtype) for width in (c.projection_size, c.inner_size))
-            self._work = _Work(residual, normed, projected, gated, out, squares)
+            projected, out = (torch.empty(tokens, width, dtype=self._dtype) for width in (c.projection_size, c.hidden_size))
+            normed, normed_scale = input_room(tokens, c.hidden_size, 1, self._int8, self._dtype)
+            gated, gated_scale = input_room(tokens, c.inner_size, c.num_heads, self._int8, self._dtype)
+            self._work = _Work(residual, normed, normed_scale, projected, gated, gated_scale, out, squares)
         workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
         if self._buffers is None or len(self._buffers.dt) < rows * c.num_heads or len(self._buffers.scratch) != workers:
             self._buffers = fused_plan.allocate(self._shape, c.conv_width, rows, 4 // self._dtype.itemsize, workers)
@@ -136,7 +150,9 @@ class Mamba2Cpu:
             _numpy(mixer.D),
             _numpy(mixer.norm.weight),
         )
-        return _Block(mixer.in_proj, mixer.out_proj, _numpy(layer.norm.weight), kernels)
+        return _Block(
+            Product(mixer.in_proj, 1), Product(mixer.out_proj, self._config.num_heads), _numpy(layer.norm.weight), kernels
+        )
 
 
 def _numpy(tensor: Tensor) -> NDArray[np.float32]:
@@ -153,9 +169,3 @@ def _bits(tensor: Tensor) -> NDArray[np.float32]:
     """The tensor's memory as an array; bf16 as uint16."""
     array: NDArray[np.float32] = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
-
-
-def _multiply(layer: nn.Linear, x: Tensor, out: Tensor) -> None:
-    torch.mm(x, layer.weight.t(), out=out)
-    if layer.bias is not None:
-        out.add_(layer.bias)

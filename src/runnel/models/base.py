@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint import Checkpoint, load_checkpoint, resolve_folder
 from runnel.backbones.checkpoint_files import read_config
+from runnel.backbones.int8 import quantize
 from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import recognises
 from runnel.engine import Engine
@@ -94,9 +95,10 @@ class Model:
         tensors: dict[str, Tensor] = {}
         for prefix, module in (("backbone", self.backbone), ("heads", self.heads)):
             for name, tensor in module.state_dict().items():
-                key = f"{prefix}.{name}"
-                if weights == "int8" and prefix == "backbone" and tensor.ndim == 2 and tensor.shape[1] >= 64:
-                    tensors[key], tensors[key + ".scale"] = _quantize_rows(tensor)
+                key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"  # of a layer that runs in 8 bits
+                wide = tensor.ndim == 2 and tensor.shape[1] >= 64 and tensor.is_floating_point()
+                if weights == "int8" and prefix == "backbone" and wide:
+                    tensors[key], tensors[key + ".scale"] = quantize(tensor)
                 else:
                     tensors[key] = tensor.detach().contiguous().clone()
         config = {
@@ -204,8 +206,3 @@ def _head_config(head: nn.Module) -> dict[str, object]:
         return {"kind": "token_features"}
     kind = next(name for name, cls in HEADS.items() if type(head) is cls)
     return {"kind": kind, **getattr(head, "options", {})}
-
-
-def _quantize_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    scale = (tensor.detach().float().abs().amax(dim=1, keepdim=True) / 127).clamp(min=1e-12)
-    return (tensor.detach().float() / scale).round().to(torch.int8), scale[:, 0].contiguous()

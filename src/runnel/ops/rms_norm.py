@@ -1,6 +1,6 @@
 """Residual addition and RMSNorm in one pass over the residual stream (CPU inference).
 
-T  tokens      D  width      K  partial sums of squares per token
+T  tokens      D  width      K  partial sums of squares per token      Dp  D padded to whole words
 """
 
 from __future__ import annotations
@@ -10,32 +10,50 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL
-from runnel.ops.simd import LANES, address, fma, load, load_some, mul, splat, store, store_some, total
+from runnel.ops.simd import LANES, address, fma, load, load_some, mul, shift, splat, store, store_some, total
 
 _BLOCK = 16  # tokens per task
 
 
 @njit(**SERIAL)
-def _add_rms_norm_token(residual: Any, added: Any, scale: Any, weight: Any, eps: Any, out: Any, t: int, width: int) -> None:
-    """One token; the arrays as pointers."""
+def _add(residual: Any, added: Any, scale: Any, eps: Any, width: int) -> Any:
+    """residual += scale * added for one token; returns 1 / rms(residual). The arrays are pointers to its rows."""
     whole, rest = width - width % LANES, width % LANES
-    row = t * width
     factor, sums = splat(scale), splat(np.float32(0.0))
-    for c in range(row, row + whole, LANES):
+    for c in range(0, whole, LANES):
         v = fma(load(added, c), factor, load(residual, c))
         store(residual, c, v)
         sums = fma(v, v, sums)
     if rest:
-        v = fma(load_some(added, row + whole, rest), factor, load_some(residual, row + whole, rest))
-        store_some(residual, row + whole, v, rest)
+        v = fma(load_some(added, whole, rest), factor, load_some(residual, whole, rest))
+        store_some(residual, whole, v, rest)
         sums = fma(v, v, sums)
-    inverse = splat(np.float32(1.0) / np.sqrt(total(sums) / np.float32(width) + np.float32(eps)))
+    return np.float32(1.0) / np.sqrt(total(sums) / np.float32(width) + np.float32(eps))
+
+
+@njit(**SERIAL)
+def _multiply(residual: Any, inverse: Any, weight: Any, width: int, out: Any) -> None:
+    """out = residual * inverse * weight for one token."""
+    whole, rest = width - width % LANES, width % LANES
+    factor = splat(inverse)
     for c in range(0, whole, LANES):
-        store(out, row + c, mul(mul(load(residual, row + c), inverse), load(weight, c)))
+        store(out, c, mul(mul(load(residual, c), factor), load(weight, c)))
     if rest:
-        v = mul(mul(load_some(residual, row + whole, rest), inverse), load_some(weight, whole, rest))
-        store_some(out, row + whole, v, rest)
+        store_some(out, whole, mul(mul(load_some(residual, whole, rest), factor), load_some(weight, whole, rest)), rest)
+
+
+@njit(**SERIAL)
+def _scale(squares: Any, t: int, count: Any, eps: Any) -> Any:
+    """What the block's output of token `t` is multiplied by: see `add_rms_norm`."""
+    parts = squares.shape[1]
+    if parts == 0:
+        return np.float32(1.0)
+    sums = np.float32(0.0)
+    for k in range(parts):
+        sums += squares[t, k]
+    return np.float32(1.0) / np.sqrt(sums / np.float32(count) + np.float32(eps))
 
 
 @njit(**PARALLEL)
@@ -51,15 +69,22 @@ def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: An
         weight: (D,) fp32.
         out: (T, D) fp32 or bf16 bits.
     """
-    tokens, width, parts = residual.shape[0], residual.shape[1], squares.shape[1]
+    tokens, width = residual.shape
     for block in prange((tokens + _BLOCK - 1) // _BLOCK):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
-            scale = np.float32(1.0)
-            if parts:
-                sums = np.float32(0.0)
-                for k in range(parts):
-                    sums += squares[t, k]
-                scale = np.float32(1.0) / np.sqrt(sums / np.float32(count) + np.float32(eps))
-            _add_rms_norm_token(
-                address(residual), address(added), scale, address(weight), np.float32(eps), address(out), t, width
-            )
+            row = shift(address(residual), t * width)
+            inverse = _add(row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width)
+            _multiply(row, inverse, address(weight), width, shift(address(out), t * width))
+
+
+@njit(**PARALLEL)
+def add_rms_norm_bytes(residual: Any, added: Any, squares: Any, count: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
+    """`add_rms_norm` with its result in 8 bits for `int8_matmul.multiply`: out (T, Dp) uint8, scales (T, 1) fp32."""
+    tokens, width = residual.shape
+    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+        normed = np.empty(width, np.float32)
+        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
+            row = shift(address(residual), t * width)
+            inverse = _add(row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width)
+            _multiply(row, inverse, address(weight), width, address(normed))
+            scales[t, 0] = quantize_row(address(normed), width, shift(address(out), t * out.shape[1]))

@@ -46,10 +46,10 @@ def as_kind(typing_context: Any, kind: Any, base: Any) -> Any:
 
 @intrinsic
 def numbers_per_word(typing_context: Any, kind: Any) -> Any:
-    """2 if `kind` points to bf16, 1 if to fp32."""
+    """1 if `kind` points to fp32, 2 if to bf16, 4 if to bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return ir.Constant(I64, 2 if is_bf16(kind) else 1)
+        return ir.Constant(I64, 32 // kind.dtype.bitwidth)
 
     return types.int64(kind), generate
 

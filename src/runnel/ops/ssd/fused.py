@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, softplus
 from runnel.ops.simd import (
     LANES,
@@ -158,11 +159,12 @@ def prepare_chunks(projected: Any, layer: int, conv_pool: Any, s: Any, taps: Any
 @njit(**SERIAL)
 def _prefetch_chunk(projected: Any, gated: Any, s: Any, p: Any, sequence: int, h: int, before: int) -> None:
     """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor does not foresee."""
-    begin, stride, inner, at = p.cu_seqlens[sequence] + before, projected.shape[1], gated.shape[1], h * s.head_size
+    begin, stride, width, size = p.cu_seqlens[sequence] + before, projected.shape[1], gated.shape[1], s.head_size
     tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
-    prefetch_rows(shift(address(projected), begin * stride + at), stride, tokens, s.head_size)
-    prefetch_rows(shift(address(projected), begin * stride + inner + at), stride, tokens, s.head_size)
-    prefetch_rows(shift(address(gated), begin * inner + at), inner, tokens, s.head_size)
+    source = shift(address(projected), begin * stride + h * size)
+    prefetch_rows(source, stride, tokens, size)
+    prefetch_rows(shift(source, s.heads * size), stride, tokens, size)
+    prefetch_rows(shift(address(gated), begin * width + h * (width // s.heads)), width, tokens, size)
 
 
 # ---- one head of one sequence ------------------------------------------------------------------------------------------
@@ -221,6 +223,22 @@ def _scan_chunk(
 
 
 @njit(**SERIAL)
+def _gate_chunk(
+    z: Any, stride: int, y: Any, x: Any, gated: Any, scales: Any, squares: Any, s: Any, w: Any, start: int, h: int, tokens: int
+) -> None:
+    """The chunk's part of `gated`, `scales` and `squares`. `start`: its first token. x is overwritten."""
+    size, heads, width, row = s.head_size, s.heads, round_up(s.head_size, TILE_COLUMNS), gated.shape[1]
+    out = shift(address(gated), start * row + h * (row // heads))
+    sums, weight = shift(address(squares), start * heads + h), shift(address(w.norm), h * size)
+    if numbers_per_word(address(gated)) == 4:
+        gate(z, stride, y, x, width, w.D[h], weight, tokens, size, x, width, sums, heads)
+        for t in range(tokens):
+            scales[start + t, h] = quantize_row(shift(x, t * width), size, shift(out, t * row))
+    else:
+        gate(z, stride, y, x, width, w.D[h], weight, tokens, size, out, row, sums, heads)
+
+
+@njit(**SERIAL)
 def _keep_conv(
     source: Any, stride: int, layer: int, pool: Any, s: Any, back: int, length: int, h: int, read: int, write: int
 ) -> None:
@@ -242,6 +260,7 @@ def _keep_conv(
 def _scan_head(
     projected: Any,
     gated: Any,
+    scales: Any,
     squares: Any,
     layer: int,
     conv_pool: Any,
@@ -257,7 +276,7 @@ def _scan_head(
 ) -> None:
     sequence, h = task // s.heads, task % s.heads
     size, n, back, stride = s.head_size, s.state_size, len(taps) - 1, projected.shape[1]
-    width, n_padded, inner = round_up(size, TILE_COLUMNS), round_up(n, 2 * LANES), s.heads * size
+    width, n_padded = round_up(size, TILE_COLUMNS), round_up(n, 2 * LANES)
     begin, length = p.cu_seqlens[sequence], p.cu_seqlens[sequence + 1] - p.cu_seqlens[sequence]
     read, write = p.read_rows[sequence], p.write_rows[sequence]
     head = size * n
@@ -276,19 +295,15 @@ def _scan_head(
         before = p.start[chunk] - begin
         tokens = min(length - before, CHUNK)
         here = shift(source, before * stride)
-        own = shift(here, inner + h * size)
+        own = shift(here, (s.heads + h) * size)
         if before + tokens < length:
             _prefetch_chunk(projected, gated, s, p, sequence, h, before + tokens)
         elif upcoming < (p.cu_seqlens.shape[0] - 1) * s.heads:
             _prefetch_chunk(projected, gated, s, p, upcoming // s.heads, upcoming % s.heads, 0)
-        out = shift(address(gated), p.start[chunk] * inner + h * size)
         history(own, stride, size, width, before, back, inputs, read >= 0, rest)
         convolve(own, stride, size, width, tokens, rest, shift(address(w.conv), h * width), w.conv.shape[1], taps, x)
         _scan_chunk(source, chunk, h, tokens, known, write >= 0 or before + tokens < length, s, p, b, x, state, y, memory)
-        gate(
-            shift(here, h * size), stride, y, x, width, w.D[h], shift(address(w.norm), h * size), tokens, size,
-            out, inner, shift(address(squares), p.start[chunk] * s.heads + h), s.heads,
-        )  # fmt: skip
+        _gate_chunk(shift(here, h * size), stride, y, x, gated, scales, squares, s, w, p.start[chunk], h, tokens)
         known = True
     if write >= 0:
         new = shift(address(pool), ((write * pool.shape[1] + layer) * s.heads + h) * head)
@@ -301,12 +316,25 @@ def _scan_head(
 
 @njit(**PARALLEL)
 def scan_heads(
-    projected: Any, gated: Any, squares: Any, layer: int, conv_pool: Any, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any
+    projected: Any,
+    gated: Any,
+    scales: Any,
+    squares: Any,
+    layer: int,
+    conv_pool: Any,
+    pool: Any,
+    s: Any,
+    taps: Any,
+    w: Any,
+    p: Any,
+    b: Any,
 ) -> None:
     """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside `numba_math.parallel()`.
 
     Args:
-        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input but for its rms.
+        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input but for its rms. Or in 8 bits
+            for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        scales: (T, H) fp32, filled with the scales of `gated` in 8 bits; else not used.
         squares: (T, H) fp32, filled with the sums of squares of y silu(z) over each head.
         conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are updated.
     """
@@ -316,13 +344,19 @@ def scan_heads(
         task = next_task(shift(address(b.tasks), 1))
         while task < tasks:
             upcoming = next_task(shift(address(b.tasks), 1))
-            _scan_head(projected, gated, squares, layer, conv_pool, pool, s, taps, w, p, b, task, upcoming, memory)
+            _scan_head(projected, gated, scales, squares, layer, conv_pool, pool, s, taps, w, p, b, task, upcoming, memory)
             task = upcoming
 
 
 @njit(**PARALLEL)
-def normalize_groups(gated: Any, squares: Any, groups: int, eps: float) -> None:
-    """Divide each group of channels of `gated` (T, Di) by its root mean square, in place. One group needs no such pass."""
+def normalize_groups(gated: Any, squares: Any, groups: int, count: int, eps: float) -> None:
+    """Divide each group of heads by its root mean square, in place. One group needs no such pass.
+
+    Args:
+        gated: (T, Di), or the (T, H) scales of its bytes.
+        squares: (T, H).
+        count: numbers behind the squares of a group.
+    """
     tokens, inner, heads = gated.shape[0], gated.shape[1], squares.shape[1]
     for t in prange(tokens):
         row = shift(address(gated), t * inner)
@@ -330,7 +364,7 @@ def normalize_groups(gated: Any, squares: Any, groups: int, eps: float) -> None:
             sums = ZERO
             for h in range(g * heads // groups, (g + 1) * heads // groups):
                 sums += squares[t, h]
-            factor = splat(np.float32(1.0) / np.sqrt(sums / np.float32(inner // groups) + np.float32(eps)))
+            factor = splat(np.float32(1.0) / np.sqrt(sums / np.float32(count) + np.float32(eps)))
             end = (g + 1) * inner // groups
             for c in range(g * inner // groups, end, LANES):
                 store_some(row, c, mul(load_some(row, c, end - c), factor), end - c)

@@ -1,0 +1,44 @@
+"""A linear layer that writes into memory given to it: the matrix products of the CPU fast paths.
+
+T  tokens      K  inputs      N  outputs      G  groups of inputs that share a scale, in 8 bits
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from runnel.backbones.int8 import Int8Linear
+from runnel.ops.int8_matmul import bytes_per_group, multiply, pack
+from runnel.ops.numba_math import parallel
+
+
+class Product:
+    """A linear layer in fp32 or bf16, which stays the model's own, or in 8 bits, whose weights are copied.
+
+    Args:
+        layer: the layer.
+        groups: G.
+    """
+
+    def __init__(self, layer: nn.Linear, groups: int) -> None:
+        self._layer = layer
+        self._packed = pack(layer.weight.detach(), layer.weight_scale, groups) if isinstance(layer, Int8Linear) else None
+
+    def __call__(self, x: Tensor, scale: Tensor, out: Tensor) -> None:
+        """out (T, N) = x (T, K) weight^T + bias. In 8 bits x is bytes with their scale (T, G): memory as from `input_room`."""
+        if self._packed is None:
+            torch.mm(x, self._layer.weight.t(), out=out)
+        else:
+            bits = out.view(torch.uint16) if out.dtype == torch.bfloat16 else out
+            with parallel():
+                multiply(x.numpy(), scale.numpy(), self._packed, bits.numpy(), torch.get_num_threads())
+        if self._layer.bias is not None:
+            out.add_(self._layer.bias)
+
+
+def input_room(tokens: int, inputs: int, groups: int, int8: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Memory for a `Product`'s x and scale: (T, K) of `dtype` and nothing, or bytes and (T, G) fp32."""
+    if not int8:
+        return torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, 0)
+    return torch.empty(tokens, groups * bytes_per_group(inputs, groups), dtype=torch.uint8), torch.empty(tokens, groups)

@@ -1,0 +1,282 @@
+"""Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, on processors with VNNI.
+
+    T  tokens      K  input width      N  output width      G  groups of inputs that share a scale      Kg = K / G
+    Kp  Kg padded to whole words of four bytes              Np  N padded to whole tiles
+
+A weight is q scale with q in -127 .. 127 and one scale per output. An input is (b - 128) scale with b in 1 .. 255 and one scale
+per token and group, taken from the largest number in it, so that a token's result does not depend on those beside it. Products
+are summed exactly in int32 within a group; the scales enter in fp32. The zero point of the inputs costs nothing: 128 times the
+sum of a group's weights is subtracted at the start of the sum.
+
+Kernels that see a whole group of inputs write the bytes themselves, with `quantize_row`. NaN and infinity end up in the scale,
+and so in every number of the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from llvmlite import binding, ir
+from numba import njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+from torch import Tensor
+
+from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.simd import (
+    F32,
+    I32,
+    I64,
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    VF32,
+    VI32,
+    address,
+    build_call,
+    build_constant,
+    build_fma,
+    build_pointer,
+    build_splat,
+    f32x16,
+    load,
+    load_some,
+    mul,
+    next_task,
+    shift,
+    splat,
+    store_some,
+)
+
+_BYTES_PER_WORD = 4
+_ZERO_POINT = 128
+_ROWS_PER_TASK = 32 * TILE_ROWS  # their inputs stay in the second-level cache
+_FEATURES = binding.get_host_cpu_features()
+
+
+def vnni_problem() -> str | None:
+    """Why 8-bit products cannot run here, or None if they can."""
+    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
+        return "numba is told to make code for another processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES)"
+    if not (_FEATURES.get("avx512vnni") or _FEATURES.get("avxvnni")):
+        return "the processor has no VNNI instructions"
+    return None
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+class Int8Weights(NamedTuple):
+    """The weights of a linear layer as `multiply` takes them."""
+
+    words: NDArray[np.int32]  # (Np / TILE_COLUMNS, G Kp / 4, TILE_COLUMNS): four inputs of one output in each
+    offsets: NDArray[np.int32]  # (Np / TILE_COLUMNS, G, TILE_COLUMNS): what a group's sum starts from
+    scale: NDArray[np.float32]  # (Np,)
+
+
+def pack(q: Tensor, scale: Tensor, groups: int) -> Int8Weights:
+    """Lay weights out for `multiply`: q (N, K) int8, scale (N,)."""
+    outputs, inputs = q.shape
+    panels = -(-outputs // TILE_COLUMNS)
+    size = bytes_per_group(inputs, groups)
+    padded = np.zeros((panels * TILE_COLUMNS, groups, size), np.int8)
+    padded[:outputs, :, : inputs // groups] = q.reshape(outputs, groups, -1).numpy()
+    sums = padded.sum(-1, dtype=np.int32).reshape(panels, TILE_COLUMNS, groups)
+    words = padded.reshape(panels, TILE_COLUMNS, -1, _BYTES_PER_WORD).transpose(0, 2, 1, 3)
+    scales = np.zeros(panels * TILE_COLUMNS, np.float32)
+    scales[:outputs] = scale.float().numpy()
+    offsets = np.ascontiguousarray(-_ZERO_POINT * sums.transpose(0, 2, 1))
+    return Int8Weights(np.ascontiguousarray(words).view(np.int32)[..., 0], offsets, scales)
+
+
+def bytes_per_group(inputs: int, groups: int) -> int:
+    """Kp of a layer with `inputs` inputs: a row of its input has `groups` times as many bytes."""
+    return -(-inputs // groups // _BYTES_PER_WORD) * _BYTES_PER_WORD
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def _larger(typing_context: Any, a: Any, b: Any) -> Any:
+    """The larger of |a| and |b| in each lane, with b already positive. NaN counts as larger than all numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        a, b = (builder.bitcast(v, VI32) for v in values)  # positive numbers, infinity and NaN are in the order of their bits
+        a = builder.and_(a, build_constant(VI32, 0x7FFFFFFF))
+        return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), VF32)
+
+    return f32x16(f32x16, f32x16), generate
+
+
+@intrinsic
+def _largest(typing_context: Any, x: Any) -> Any:
+    """The largest lane of positive numbers, or NaN if there is one."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        bits = build_call(builder, "llvm.vector.reduce.umax.v16i32", I32, [builder.bitcast(values[0], VI32)])
+        return builder.bitcast(bits, F32)
+
+    return types.float32(f32x16), generate
+
+
+@intrinsic
+def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: Any) -> Any:
+    """Write the first `count` lanes, whole numbers from -127 to 127 after rounding, as bytes from 1 to 255."""
+    vector = ir.VectorType(ir.IntType(8), LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        pointer, at, x, count = values
+        whole = builder.fptosi(build_call(builder, "llvm.rint.v16f32", VF32, [x]), VI32)
+        read = builder.trunc(builder.add(whole, build_constant(VI32, _ZERO_POINT)), vector)
+        lanes = ir.Constant(VI32, list(range(LANES)))
+        mask = builder.icmp_signed("<", lanes, build_splat(builder, builder.trunc(count, I32), VI32))
+        place = build_pointer(builder, pointer, at, vector)
+        build_call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), [read, place, ir.Constant(I32, 1), mask])
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, f32x16, types.intp), generate
+
+
+@njit(**SERIAL)
+def quantize_row(source: Any, size: int, target: Any) -> Any:
+    """Write `size` numbers as bytes and return their scale. source: pointer to fp32 or bf16; target: to uint8."""
+    largest = splat(np.float32(0.0))
+    for c in range(0, size, LANES):
+        largest = _larger(load_some(source, c, size - c), largest)
+    top = _largest(largest)
+    inverse = splat(np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0))  # 127 / denormal is infinite
+    for c in range(0, size, LANES):
+        _store_bytes(target, c, mul(load_some(source, c, size - c), inverse), size - c)
+    return top / np.float32(127.0)
+
+
+@njit(**PARALLEL)
+def quantize_rows(source: Any, target: Any, scales: Any) -> None:
+    """Rows as bytes in groups, where the kernel before could not write them. Call it inside `numba_math.parallel()`.
+
+    Args:
+        source: (T, K) fp32 or bf16 bits, C-contiguous.
+        target: (T, G Kp) uint8, C-contiguous.
+        scales: (T, G) fp32.
+    """
+    tokens, groups = scales.shape
+    size, padded = source.shape[1] // groups, target.shape[1] // groups
+    for t in prange(tokens):
+        for g in range(groups):
+            own = shift(address(source), t * source.shape[1] + g * size)
+            scales[t, g] = quantize_row(own, size, shift(address(target), t * target.shape[1] + g * padded))
+
+
+# ---- the product -----------------------------------------------------------------------------------------------------
+
+
+def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+    """sums + the sum of four products of unsigned and signed bytes, in each of sixteen words."""
+    if _FEATURES.get("avx512vnni"):
+        return build_call(builder, "llvm.x86.avx512.vpdpbusd.512", VI32, [sums, inputs, weights])
+    half = ir.VectorType(I32, LANES // 2)
+    parts = []
+    for start in (0, LANES // 2):
+        order = ir.Constant(half, list(range(start, start + LANES // 2)))
+        own = [builder.shuffle_vector(v, ir.Constant(VI32, ir.Undefined), order) for v in (sums, inputs, weights)]
+        parts.append(build_call(builder, "llvm.x86.avx512.vpdpbusd.256", half, own))
+    return builder.shuffle_vector(*parts, ir.Constant(VI32, list(range(LANES))))
+
+
+@intrinsic
+def _tile(
+    typing_context: Any, x: Any, x_row: Any, rows: Any, scales: Any, groups: Any, words: Any, offsets: Any, depth: Any, out: Any
+) -> Any:
+    """One tile: out[r, :] = sum over g of scales[r, g] * (offsets[g, :] + sum over k in g of x[r, k] * words[k, :]).
+
+    Args:
+        x: the bytes of the first of `rows` <= TILE_ROWS tokens, `x_row` bytes apart.
+        scales: fp32, `groups` of each token.
+        words, offsets: of one panel; `depth` words in each group.
+        out: TILE_ROWS rows of TILE_COLUMNS fp32; those from `rows` on are filled with something.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x_, stride, count, scales_, groups_, words_, offsets_, depth_, out_ = values
+        parts = range(0, TILE_COLUMNS, LANES)
+        last = builder.sub(count, ir.Constant(I64, 1))
+        rows_ = [ir.Constant(I64, r) for r in range(TILE_ROWS)]
+        rows_ = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows_]  # none behind the last token
+        starts = [builder.bitcast(builder.gep(x_, [builder.mul(stride, r)]), I32.as_pointer()) for r in rows_]
+        sums = [[cgutils.alloca_once(builder, VI32) for _ in parts] for _ in rows_]
+        totals = [[cgutils.alloca_once_value(builder, build_constant(VF32, 0.0)) for _ in parts] for _ in rows_]
+
+        def columns(base: Any, row: Any) -> list[Any]:
+            first = builder.mul(row, ir.Constant(I64, TILE_COLUMNS))
+            places = [build_pointer(builder, base, builder.add(first, ir.Constant(I64, c)), VI32) for c in parts]
+            return [builder.load(place, align=4) for place in places]
+
+        with cgutils.for_range(builder, groups_) as group:
+            for row in sums:
+                for slot, value in zip(row, columns(offsets_, group.index), strict=True):
+                    builder.store(value, slot)
+            with cgutils.for_range(builder, depth_) as loop:
+                k = builder.add(builder.mul(group.index, depth_), loop.index)
+                weights = columns(words_, k)
+                for start, row in zip(starts, sums, strict=True):
+                    inputs = build_splat(builder, builder.load(builder.gep(start, [k]), align=1), VI32)
+                    for slot, value in zip(row, weights, strict=True):
+                        builder.store(_build_dot(builder, builder.load(slot), inputs, value), slot)
+            for r, row, total in zip(rows_, sums, totals, strict=True):
+                at = builder.add(builder.mul(r, groups_), group.index)
+                scale = build_splat(builder, builder.load(builder.gep(scales_, [at]), align=4), VF32)
+                for slot, target in zip(row, total, strict=True):
+                    value = builder.sitofp(builder.load(slot), VF32)
+                    builder.store(build_fma(builder, value, scale, builder.load(target)), target)
+        for r, total in enumerate(totals):
+            for c, slot in zip(parts, total, strict=True):
+                place = build_pointer(builder, out_, ir.Constant(I64, r * TILE_COLUMNS + c), VF32)
+                builder.store(builder.load(slot), place, align=4)
+        return context.get_dummy_value()
+
+    size = types.intp
+    return types.none(x, size, size, scales, size, words, offsets, size, out), generate
+
+
+@njit(**SERIAL)
+def _panel(x: Any, scales: Any, w: Any, out: Any, first: int, stop: int, panel: int, tile: Any) -> None:
+    """The columns of one panel for the tokens [first, stop)."""
+    stride, groups, width, depth = x.shape[1], scales.shape[1], out.shape[1], w.words.shape[1]
+    column = panel * TILE_COLUMNS
+    words = shift(address(w.words), column * depth)
+    offsets, scale = shift(address(w.offsets), column * groups), shift(address(w.scale), column)
+    for t in range(first, stop, TILE_ROWS):
+        rows = min(TILE_ROWS, stop - t)
+        own = shift(address(scales), t * groups)
+        _tile(shift(address(x), t * stride), stride, rows, own, groups, words, offsets, depth // groups, tile)
+        for r in range(rows):
+            for c in range(0, TILE_COLUMNS, LANES):
+                v = mul(load(tile, r * TILE_COLUMNS + c), load(scale, c))
+                store_some(address(out), (t + r) * width + column + c, v, width - column - c)
+
+
+@njit(**PARALLEL)
+def multiply(x: Any, scales: Any, w: Any, out: Any, workers: int) -> None:
+    """out = x weight^T. Call it inside `numba_math.parallel()`.
+
+    Args:
+        x: (T, G Kp) uint8, C-contiguous; bytes between groups may be anything.
+        scales: (T, G) fp32.
+        w: `Int8Weights` packed for G groups.
+        out: (T, N) fp32 or bf16 bits.
+        workers: how many take part; each takes what is next.
+    """
+    tokens, panels = x.shape[0], w.words.shape[0]
+    tasks = (tokens + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK * panels
+    counter = np.zeros(1, np.int64)
+    for _ in prange(workers):
+        tile = np.empty(TILE_ROWS * TILE_COLUMNS, np.float32)
+        task = next_task(address(counter))
+        while task < tasks:
+            first = task // panels * _ROWS_PER_TASK
+            _panel(x, scales, w, out, first, min(first + _ROWS_PER_TASK, tokens), task % panels, address(tile))
+            task = next_task(address(counter))
