@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := runs/demo
 
-.PHONY: demo test check fix bench pocket clean
+.PHONY: demo test check fix bench bench-check pocket clean
 
 demo: $(READY)
 	mkdir -p $(DEMO)
@@ -26,8 +26,13 @@ fix: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Measures for about twenty minutes on two quiet cores and writes docs/performance.md, its json and its plots.
 bench: $(READY)
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/runnel bench --page docs
+
+# Four minutes: whether every bar of speed and memory that this machine can show still holds.
+bench-check: $(READY)
+	$(BIN)/runnel bench --check
 
 # Trains the built-in model anew, for hours: make pocket DATA=folder. tools/train_pocket says what the folder holds.
 pocket: $(READY)

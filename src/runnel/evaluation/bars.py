@@ -1,0 +1,215 @@
+"""The bars of speed and memory that this package must hold, and the quick measurement that says whether it does.
+
+Every bar is a ratio of two figures of one run, or a bound. `make bench-check` measures them in minutes; the page measures the
+same at more lengths.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from runnel.evaluation.bench import absent
+from runnel.evaluation.extras import remembered
+from runnel.evaluation.processes import Spec, Worker
+from runnel.evaluation.speed import Check, Point, Progress, Report, Settings, check, failure, measure, peak
+
+LONG = (8192, 262144)  # tokens of the texts whose memory and speed are compared
+_HELP_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bound on a figure: at least, or at most, `bound`."""
+
+    what: str
+    bound: float
+    at_most: bool = False
+
+    def __str__(self) -> str:
+        return f"{'<=' if self.at_most else '>='} {self.bound:g}"
+
+    def holds(self, value: float) -> bool:
+        return value <= self.bound if self.at_most else value >= self.bound
+
+
+BARS: Mapping[str, Bar] = {
+    "roofline mamba2-130m": Bar("mamba2-130m, bf16, 2k tokens: tokens/s over its linear layers alone", 0.60),
+    "roofline mamba-130m": Bar("mamba-130m, the same", 0.60),
+    "roofline rwkv7-0.1b": Bar("rwkv7-0.1b, the same", 0.60),
+    "roofline xlstm-scaled": Bar("xlstm-scaled, the same", 0.60),
+    "transformers": Bar("mamba2-130m, 2k tokens: tokens/s over the transformers library's", 10.0),
+    "llama.cpp": Bar("mamba2-130m, 2k tokens: tokens/s over llama.cpp's best of bf16 and q8_0", 3.0),
+    "memory": Bar("peak memory at 256k tokens over that at 8k", 1.05, at_most=True),
+    "long": Bar("tokens/s at 256k tokens over that at 8k", 0.95),
+    "short": Bar("mamba2-130m: tokens/s of 128 texts of 64 tokens over that of one of 8k", 0.7),
+    "remembered": Bar("pocket: 100 remembered documents of 512 tokens (fp32 states) over whole pairs", 10.0),
+    "help": Bar("seconds of runnel --help", 0.3, at_most=True),
+    "gpu roofline": Bar("GPU: 1.3B shape, bf16, 32k tokens: linear FLOP/s over the 8192-cube matrix product's", 0.35),
+    "gpu transformer": Bar("GPU: the same over a flash-attention transformer of equal size", 3.0),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A bar beside what was measured: a number, or in words why there is none (`lost` if its check failed)."""
+
+    what: str
+    bar: str
+    value: float | None
+    note: str
+    lost: bool
+
+    @property
+    def shown(self) -> str:
+        return self.note if self.value is None else f"{self.value:.3g}"
+
+    @property
+    def verdict(self) -> str:
+        return "LOST" if self.lost else "not measured" if self.value is None else "holds"
+
+
+def rows(values: Mapping[str, float | str]) -> list[Row]:
+    """Every bar with its value; text in place of one says why it was not measured, "wrong: ..." that its check failed."""
+    found = []
+    for key, bar in BARS.items():
+        value = values.get(key, "not measured")
+        if isinstance(value, str):
+            found.append(Row(bar.what, str(bar), None, value, value.startswith("wrong")))
+        else:
+            found.append(Row(bar.what, str(bar), value, "", not bar.holds(value)))
+    return found
+
+
+def check_bars(progress: Progress) -> list[Row]:
+    """Measure every bar that this machine can show, in about four minutes on two cores."""
+    settings = Settings(
+        models=("mamba2-130m",),
+        cells=((1, 2048), (1, 8192), (128, 64)),
+        other_cells=((1, 2048),),
+        others=("transformers", "llama.cpp"),
+    )
+    others, missing = absent(settings)
+    report = measure(replace(settings, others=others), progress)
+    second = measure(Settings(models=("mamba-130m", "rwkv7-0.1b", "xlstm-scaled"), cells=((1, 2048),)), progress)
+    points = [point.to_dict() for point in (*report.points, *second.points)]
+    long, checked = long_texts("pocket", progress)
+    scores = remembered("pocket", "bf16", progress)
+    reranked: list[dict[str, Any]] | str = scores if isinstance(scores, str) else [row.to_dict() for row in scores]
+    skipped = [*missing, *report.skipped, *second.skipped]
+    return rows(bar_values(points, [p.to_dict() for p in long], checked.note, reranked, skipped) | {"help": help_seconds()})
+
+
+def bar_values(
+    points: Sequence[Mapping[str, Any]],
+    long: Sequence[Mapping[str, Any]],
+    long_note: str,
+    reranked: Sequence[Mapping[str, Any]] | str,
+    skipped: Sequence[Mapping[str, str]],
+) -> dict[str, float | str]:
+    """The figure of each bar, from points and rows as their `to_dict` gives them."""
+    values: dict[str, float | str] = {}
+    for model in ("mamba2-130m", "mamba-130m", "rwkv7-0.1b", "xlstm-scaled"):
+        values[f"roofline {model}"] = _share(points, model)
+    ours = _rate(points, "mamba2-130m", "runnel", 1, 2048)
+    for other in ("transformers", "llama.cpp"):
+        values[other] = _over(ours, _rate(points, "mamba2-130m", other, 1, 2048, skipped))
+    values["short"] = _over(_rate(points, "mamba2-130m", "runnel", 128, 64), _rate(points, "mamba2-130m", "runnel", 1, 8192))
+    values |= _long_values(long, long_note)
+    if isinstance(reranked, str):
+        values["remembered"] = f"wrong: {reranked}"
+    else:
+        row = next(r for r in reranked if r["way"] == "fp32 states")
+        values["remembered"] = row["over_whole"]["median"] if row["over_whole"] else f"wrong: {row['note']}"
+    gpu = "see performance-gpu.md" if torch.cuda.is_available() else "no GPU here"
+    return values | {"gpu roofline": gpu, "gpu transformer": gpu}
+
+
+def _share(points: Sequence[Mapping[str, Any]], model: str) -> float | str:
+    for point in points:
+        if (point["model"], point["system"], point["batch"], point["tokens"], point["dtype"]) == (
+            model,
+            "runnel",
+            1,
+            2048,
+            "bf16",
+        ):
+            return point["of_roofline"]["median"] if point["of_roofline"] else f"wrong: {point['outcome']} {point['note']}"
+    return f"wrong: {model} could not be measured"
+
+
+def _rate(
+    points: Sequence[Mapping[str, Any]],
+    model: str,
+    system: str,
+    batch: int,
+    tokens: int,
+    skipped: Sequence[Mapping[str, str]] = (),
+) -> float | str:
+    """Tokens/s of a system's fastest dtype, or why there is none."""
+    cells = [p for p in points if (p["model"], p["system"], p["batch"], p["tokens"]) == (model, system, batch, tokens)]
+    if system == "runnel":
+        cells = [p for p in cells if p["dtype"] == "bf16"]
+    rates = [p["tokens_per_s"]["median"] for p in cells if p["tokens_per_s"]]
+    if rates:
+        return max(rates)
+    for cell in cells:
+        return f"{cell['outcome']}: {cell['note']}"
+    reasons = [row["reason"] for row in skipped if row["system"] == system and row["kind"] in ("missing", "refused")]
+    return reasons[0] if reasons else f"wrong: {system} could not be measured"
+
+
+def _over(above: float | str, below: float | str) -> float | str:
+    if isinstance(above, str):
+        return above
+    return below if isinstance(below, str) else above / below
+
+
+# ---- single figures --------------------------------------------------------------------------------------------------------
+
+
+def long_texts(model: str, progress: Progress, lengths: Sequence[int] = LONG, dtype: str = "bf16") -> tuple[list[Point], Check]:
+    """Speed and peak memory of one text of each length, each in a process of its own, short ones before and after long ones."""
+    spec = Spec("runnel", model, dtype)
+    with Worker(spec) as worker:
+        if "ready" not in worker.first:
+            return [], Check("runnel", model, dtype, False, note=failure(worker.first)[1])
+        checked = check([worker], Report(), progress)[spec]
+    points = {tokens: Point(model, "runnel", "runnel", dtype, tokens, 1, 1024) for tokens in lengths}
+    for tokens in (*lengths, lengths[0]) if checked.passed else ():
+        progress(f"{model}: one text of {tokens:,} tokens")
+        peak(points[tokens], spec, timed=False)
+    for point in points.values():
+        if not point.seconds:
+            point.outcome, point.note = ("failed", point.note) if checked.passed else ("wrong", checked.note)
+    return list(points.values()), checked
+
+
+def _long_values(long: Sequence[Mapping[str, Any]], note: str) -> dict[str, float | str]:
+    """The worst model's growth of memory and loss of speed between its shortest and its longest text."""
+    memory, speed = [], []
+    for model in dict.fromkeys(point["model"] for point in long):
+        cells = sorted((p for p in long if p["model"] == model), key=lambda p: p["tokens"])
+        if not all(p["tokens_per_s"] and p["peak_bytes"] for p in cells):
+            why = next(f"wrong: {p['outcome']} {p['note']}" for p in cells if not (p["tokens_per_s"] and p["peak_bytes"]))
+            return {"memory": why, "long": why}
+        memory.append(cells[-1]["peak_bytes"] / cells[0]["peak_bytes"])
+        speed.append(cells[-1]["tokens_per_s"]["median"] / cells[0]["tokens_per_s"]["median"])
+    return {"memory": max(memory), "long": min(speed)} if memory else dict.fromkeys(("memory", "long"), f"wrong: {note}")
+
+
+def help_seconds() -> float:
+    """Median time of `runnel --help`."""
+    seconds = []
+    for _ in range(_HELP_RUNS):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "runnel.cli", "--help"], check=True, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)

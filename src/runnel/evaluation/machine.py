@@ -1,0 +1,53 @@
+"""What figures were measured on."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runnel.hardware import cores, has_native_bf16
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, threads, memory, GPU and versions, in values for JSON."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "native_bf16": has_native_bf16(),
+        "gpu": gpu,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("runnel", "torch", "numba", "transformers", "llama-cpp-python")},
+    }
+
+
+def in_words(facts: dict[str, Any]) -> str:
+    """One line."""
+    versions = ", ".join(f"{name} {found}" for name, found in facts["versions"].items() if found)
+    bf16 = "bf16 in hardware" if facts["native_bf16"] else "bf16 emulated"
+    return (
+        f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} threads, {bf16}, "
+        f"{facts['gpu'] or 'no GPU'}; {facts['system']}, Python {facts['python']}, {versions}"
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

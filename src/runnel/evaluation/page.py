@@ -1,0 +1,152 @@
+"""docs/performance.md: what is measured for it, in which order, and its files. `page_text.py` writes the words.
+
+The page is the one source of claims about speed; `runnel bench --page docs` makes it anew, in about twenty minutes on two
+quiet cores.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import InputError
+from runnel.evaluation.bars import LONG, bar_values, help_seconds, long_texts, rows
+from runnel.evaluation.bench import TRAINING_TOKENS, absent
+from runnel.evaluation.extras import remembered, training
+from runnel.evaluation.machine import machine
+from runnel.evaluation.padding import padding
+from runnel.evaluation.page_text import page_text
+from runnel.evaluation.planning import plan
+from runnel.evaluation.plots import plot_segments, plot_speed
+from runnel.evaluation.segments import Grid, sweep, sweep_chunks
+from runnel.evaluation.shapes import describe_subject
+from runnel.evaluation.speed import OTHERS, Progress, Settings, measure
+from runnel.models.base import BUILT_IN
+from runnel.text.tokenizer import Tokenizer
+
+_ONE = ((1, 512), (1, 2048), (1, 8192))
+_SHORT = (128, 64)
+_SLOW_S = 25.0
+_TRAINING_LIMIT = 4 << 30
+_V = (128, 512, 1024, 2048, 4096, 8192, None)
+
+# The grid of the page. Chosen so that all of it takes twenty minutes, a third of them the fresh processes that memory takes.
+SPEED = (
+    Settings(
+        models=("mamba2-130m",),
+        cells=(*_ONE, (1, 32768), _SHORT),
+        others=OTHERS,
+        other_cells=_ONE,
+        memory=True,
+        slow_s=_SLOW_S,
+    ),
+    Settings(models=("mamba2-130m",), dtypes=("fp32",), cells=((1, 2048),)),
+    Settings(
+        models=("mamba-130m", "xlstm-scaled"), cells=(*_ONE, _SHORT), others=("transformers",), other_cells=_ONE, slow_s=_SLOW_S
+    ),
+    Settings(models=("rwkv7-0.1b", "pocket"), cells=(*_ONE, _SHORT)),
+)
+GRIDS = (
+    Grid("pocket", ((1, 2048), (1, 32768), (32, 2048)), _V),
+    Grid("mamba2-130m", ((1, 8192),), (256, 1024, 2048, 4096, None)),
+)
+BUDGETS_MIB = (96, 128, 256, 1024)
+CHUNKS, CHUNK_TOKENS = (16, 32, 64, 128, 256), 2048
+TRAINING = (("pocket", "runnel", (1, 4, 16, 64, 256)), ("pocket", "bert", (1, 4, 16, 64, 256)), ("mamba2-130m", "runnel", (1, 4)))
+
+
+def write_page(folder: Path, progress: Progress) -> bool:
+    """Measure and write performance.md, performance.json and two plots; whether any check failed.
+
+    Raises:
+        InputError: the folder is not there.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; give the one that holds the docs")
+    result = measure_page(progress)
+    (folder / "performance.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    render(folder)
+    return bool(result["wrong"])
+
+
+def render(folder: Path) -> None:
+    """Write the page and its plots from performance.json."""
+    result = json.loads((folder / "performance.json").read_text(encoding="utf-8"))
+    plot_speed(result["points"], folder / "performance.png")
+    plot_segments(result["segments"], folder / "performance-segments.png")
+    (folder / "performance.md").write_text(page_text(result), encoding="utf-8")
+
+
+def measure_page(progress: Progress) -> dict[str, Any]:
+    """Everything the page shows, in values for JSON."""
+    points, checks, skipped = _speed(progress)
+    long, long_checks = [], []
+    for model in ("mamba2-130m", "pocket"):
+        found, checked = long_texts(model, progress, LONG)
+        long += [point.to_dict() for point in found]
+        long_checks.append(checked)
+    segments = []
+    for grid in GRIDS:
+        cells, checked = sweep(grid, 3, progress)
+        segments += [cell.to_dict() for cell in cells]
+        long_checks.append(checked)
+    checks += [row for check in dict.fromkeys(long_checks) if (row := asdict(check)) not in checks]
+    trained = [
+        point.to_dict()
+        for model, system, batches in TRAINING
+        for point in training(model, system, batches, TRAINING_TOKENS, progress, memory_limit=_TRAINING_LIMIT, slow_s=_SLOW_S)
+    ]
+    scores = remembered("pocket", "bf16", progress)
+    reranked: list[dict[str, Any]] | str = scores if isinstance(scores, str) else [row.to_dict() for row in scores]
+    note = next((check.note for check in long_checks if check.note), "")
+    values = bar_values(points, long, note, reranked, skipped) | {"help": help_seconds()}
+    bars = [asdict(row) | {"shown": row.shown, "verdict": row.verdict} for row in rows(values)]
+    found_rows = [*points, *trained, *(reranked if isinstance(reranked, list) else [])]
+    return {
+        "format": 1,
+        "machine": machine(),
+        "bars": bars,
+        "points": points,
+        "checks": checks,
+        "skipped": skipped,
+        "long": long,
+        "segments": segments,
+        "plans": _plans(),
+        "chunks": [cell.to_dict() for cell in sweep_chunks(CHUNKS, CHUNK_TOKENS, 3, progress)],
+        "training": trained,
+        "remembered": reranked if isinstance(reranked, list) else [],
+        "padding": _padding(),
+        "wrong": not all(check["passed"] for check in checks) or any(row["outcome"] in ("wrong", "error") for row in found_rows),
+    }
+
+
+def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:
+    """Points, checks and skipped systems of all of `SPEED`."""
+    points: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
+    skipped: list[dict[str, str]] = []
+    for settings in SPEED:
+        others, missing = absent(settings)
+        report = measure(replace(settings, others=others), progress).to_dict()
+        points += report["points"]
+        checks += report["checks"]
+        skipped += [row for row in (*missing, *report["skipped"]) if row not in skipped]
+    return points, checks, skipped
+
+
+def _plans() -> list[dict[str, Any]]:
+    """The segments that budgets choose for the shape of the sweep."""
+    backbone = describe_subject("mamba2-130m")
+    return [{"model": "mamba2-130m"} | plan(backbone, budget << 20).to_dict() for budget in BUDGETS_MIB]
+
+
+def _padding() -> list[dict[str, Any]]:
+    """For the sections of the Python reference, in `pocket`'s tokens."""
+    from pydoc_data.topics import topics
+
+    tokenizer = Tokenizer.load(BUILT_IN["pocket"])
+    lengths = [max(1, len(encoded.ids)) for encoded in tokenizer.encode_batch([topics[name] for name in sorted(topics)])]
+    flops = describe_subject("pocket").flops_per_token
+    return [{"model": "pocket"} | padding(lengths, batch, flops).to_dict() for batch in (8, 32)]

@@ -1,0 +1,252 @@
+"""docs/performance.md in words and tables, from what `page.py` measured."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from runnel.evaluation.machine import in_words
+
+_MIB = 2**20
+Values = dict[str, Any]
+
+
+def page_text(result: Values) -> str:
+    """The page, in Markdown."""
+    parts = [_head(result), _bars(result), _speed(result), _long(result), _segments(result), _chunks(result)]
+    parts += [_training(result), _remembered(result), _padding(result), _checks(result)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False) -> str:
+    """The median of a figure; why there is none in its place."""
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['note']}" if row.get("note") else str(row["outcome"])
+    spread = row[key]
+    if spread is None:
+        return "–"
+    text: Callable[[str], str] = lambda which: f"{spread[which]:,.{digits}f}"  # noqa: E731
+    return f"{text('median')} ({text('min')}–{text('max')})" if extremes and spread["runs"] > 1 else text("median")
+
+
+def _mib(row: Values) -> str:
+    return "–" if row.get("peak_bytes") is None else f"{row['peak_bytes'] / _MIB:,.0f}"
+
+
+def _head(result: Values) -> str:
+    where = f"Measured on {in_words(result['machine'])}. Absolute figures belong to that machine; ratios carry over better."
+    return f"""# Performance
+
+Written by `make bench` (`runnel bench --page docs`), never by hand; every claim about speed elsewhere links here. Quick look
+whether it still holds: `make bench-check`. Own models and shapes: `runnel bench MODEL-OR-SHAPE...`.
+
+{textwrap.fill(where, 130)}
+
+Systems run in processes of their own, in interleaved rounds; a figure is the median, smallest and largest in brackets. Weights of
+named shapes are random. Before anything is timed its hidden vectors (in training: its gradient) must agree with a plain torch
+run in fp64 on the same weights; without that there is no figure, and the row says so. Memory is the peak of a fresh process,
+weights and libraries included. "Linear layers" are the matrix products of the same model alone, in the same dtype: the
+roofline."""
+
+
+def _bars(result: Values) -> str:
+    rows = [[row["what"], row["bar"], row["shown"], row["verdict"]] for row in result["bars"]]
+    lost = [row for row in result["bars"] if row["lost"]]
+    summary = f"{len(lost)} of {len(rows)} bars are lost." if lost else "No bar that could be measured is lost."
+    return f"## Bars\n\n{summary}\n\n" + table(["what", "bar", "measured", ""], rows)
+
+
+def _speed(result: Values) -> str:
+    points = result["points"]
+    ours = {_place(p): p for p in points if p["system"] == "runnel"}
+    rows = []
+    for point in points:
+        own = _own(ours, point)
+        times = "–"
+        if own is not None and own is not point and own["tokens_per_s"] and point["tokens_per_s"]:
+            times = f"{own['tokens_per_s']['median'] / point['tokens_per_s']['median']:.2f}"
+        rows.append(
+            [
+                point["model"],
+                point["title"],
+                point["dtype"],
+                f"{point['batch']} x {point['tokens']:,}",
+                figure(point, "tokens_per_s", extremes=True),
+                times,
+                figure(point, "of_roofline", 2) if point["system"] == "runnel" else "–",
+                "–" if point["ms_per_document"] is None else f"{point['ms_per_document']:,.1f}",
+                _mib(point),
+            ]
+        )
+    head = [
+        "model",
+        "system",
+        "dtype",
+        "texts x tokens",
+        "tokens/s",
+        "runnel over this",
+        "of roofline",
+        "ms per text",
+        "peak MiB",
+    ]
+    skipped = "".join(f"\n- {s['system']}, {s['model']}: {s['reason']}" for s in result["skipped"])
+    text = "## Speed\n\nReading texts, tokenisation excluded, in segments of 1,024 tokens.\n\n" + table(head, rows)
+    return text + (f"\n\nNot compared:\n{skipped}" if skipped else "") + "\n\n![tokens per second and memory](performance.png)"
+
+
+def _place(point: Values) -> tuple[Any, ...]:
+    return point["model"], point["dtype"], point["batch"], point["tokens"]
+
+
+def _own(ours: dict[tuple[Any, ...], Values], point: Values) -> Values | None:
+    """Our cell beside another system's: that of the same dtype, else that in bf16."""
+    return ours.get(_place(point)) or ours.get((point["model"], "bf16", point["batch"], point["tokens"]))
+
+
+def _long(result: Values) -> str:
+    rows = []
+    for point in result["long"]:
+        first = next(p for p in result["long"] if p["model"] == point["model"])
+        known = all(p["tokens_per_s"] and p["peak_bytes"] for p in (first, point))
+        speed = f"{point['tokens_per_s']['median'] / first['tokens_per_s']['median']:.2f}" if known else "–"
+        memory = f"{point['peak_bytes'] / first['peak_bytes']:.3f}" if known else "–"
+        rows.append([point["model"], f"{point['tokens']:,}", figure(point, "tokens_per_s"), _mib(point), speed, memory])
+    head = ["model", "tokens", "tokens/s", "peak MiB", "speed over the first", "memory over the first"]
+    return "## One long text\n\n" + table(head, rows)
+
+
+def _segments(result: Values) -> str:
+    rows = [
+        [
+            p["model"],
+            f"{p['batch']} x {p['tokens']:,}",
+            "all (horizontal)" if p["segment"] is None else f"{p['segment']:,}",
+            "–" if not p["tokens_per_s"] else _seconds(p),
+            figure(p, "tokens_per_s", extremes=True),
+            _mib(p),
+        ]
+        for p in result["segments"]
+    ]
+    head = ["model", "texts x tokens", "V", "seconds", "tokens/s", "peak MiB"]
+    return f"""## Horizontal and vertical inference
+
+Vertical inference takes V tokens (of all texts of a step together) through all layers before the next V; horizontal inference
+takes everything through one layer at a time (`runnel bench --segment N` and `--segment whole`). Both give the same vectors. Three
+runs; bf16.
+
+{table(head, rows)}
+
+![segments](performance-segments.png)
+
+`runnel.evaluation.planning.plan(backbone, memory_bytes)` and `runnel bench --budget MIB` choose the segment for what steps and
+states may take beyond the weights: as long as fits, up to where longer ones gain nothing.
+
+{_plans(result)}"""
+
+
+def _plans(result: Values) -> str:
+    head = ["model", "budget, MiB", "segment", "a step, MiB", "state of a text, MiB"]
+    rows = [
+        [
+            p["model"],
+            f"{p['memory_bytes'] / _MIB:,.0f}",
+            f"{p['segment']:,}",
+            f"{p['step_bytes'] / _MIB:,.1f}",
+            f"{p['state_bytes'] / _MIB:,.1f}",
+        ]
+        for p in result["plans"]
+    ]
+    return table(head, rows)
+
+
+def _seconds(point: Values) -> str:
+    return f"{point['tokens'] * point['batch'] / point['tokens_per_s']['median']:,.3f}"
+
+
+def _chunks(result: Values) -> str:
+    sizes = sorted({row["chunk"] for row in result["chunks"]})
+    by_place = {(row["operator"], row["chunk"]): row for row in result["chunks"]}
+    rows = [
+        [operator, *(figure(by_place[operator, size], "tokens_per_s") for size in sizes)]
+        for operator in dict.fromkeys(row["operator"] for row in result["chunks"])
+    ]
+    tokens = result["chunks"][0]["tokens"] if result["chunks"] else 0
+    return f"""### Chunks inside an operator
+
+Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels (the compiled
+kernels have Q built in; Mamba-1's scan has none). Tokens/s of one layer's recurrence alone, one text of {tokens:,} tokens, at the
+shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled:
+
+{table(["operator", *(f"Q = {size}" for size in sizes)], rows)}"""
+
+
+def _training(result: Values) -> str:
+    rows = [
+        [row["model"], row["system"], str(row["batch"]), figure(row, "tokens_per_s", extremes=True), _mib(row)]
+        for row in result["training"]
+    ]
+    if not rows:
+        return ""
+    first = result["training"][0]
+    limit = f"{first['memory_limit'] / 2**30:.0f} GiB" if first["memory_limit"] else "what is free"
+    return f"""## Training
+
+Forward, backward and AdamW over all weights, fp32, texts of {first["tokens"]} tokens, one vector a text. Each process may
+take {limit} of memory; "bert" is a transformer of as many weights.
+
+{table(["model", "system", "texts", "tokens/s", "peak MiB"], rows)}"""
+
+
+def _remembered(result: Values) -> str:
+    if not result["remembered"]:
+        return ""
+    first = result["remembered"][0]
+    rows = [
+        [r["way"], figure(r, "ms_per_document", 2, extremes=True), figure(r, "over_whole", 1), f"{r['agreement']:.5f}"]
+        for r in result["remembered"]
+    ]
+    head = ["documents as", "ms per document", "whole pairs over this", "correlation of scores"]
+    return f"""## Reranking with remembered documents
+
+{first["documents"]} documents of {first["tokens"]} tokens, one query, `{first["model"]}`.
+
+{table(head, rows)}"""
+
+
+def _padding(result: Values) -> str:
+    if not result["padding"]:
+        return ""
+    rows = [
+        [
+            str(row["batch"]),
+            *(f"{row[key] / 1e9:,.1f}" for key in ("packed_flops", "padded_sorted_flops", "padded_flops")),
+            f"{row['padded'] / row['tokens']:.2f}",
+        ]
+        for row in result["padding"]
+    ]
+    first = result["padding"][0]
+    head = ["texts a batch", "packed", "padded, sorted by length", "padded", "padded over packed"]
+    return f"""## What padding would cost
+
+GFLOP for the {first["texts"]} sections of the Python reference ({first["tokens"]:,} tokens) by `{first["model"]}`, which takes
+{first["flops"]:,} FLOP a token. runnel packs: it never pads.
+
+{table(head, rows)}"""
+
+
+def _checks(result: Values) -> str:
+    rows = []
+    for check in result["checks"]:
+        cosine = "–" if check["cosine"] is None else f"{check['cosine']:.6f}"
+        difference = "–" if check["difference"] is None else f"{check['difference']:.1e}"
+        verdict = "agrees" if check["passed"] else check["note"]
+        rows.append([check["model"], check["system"], check["dtype"], cosine, difference, verdict])
+    head = ["model", "system", "dtype", "least cosine", "largest difference over RMS", ""]
+    return "## Checks\n\nHidden vectors against a plain run in fp64, two texts of 130 and 70 tokens.\n\n" + table(head, rows)

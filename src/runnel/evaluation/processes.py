@@ -1,0 +1,89 @@
+"""Starting the processes of `worker.py` and talking to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+_KILLED = -9
+_SHORT_OF_MEMORY = re.compile(r"memory|bad_alloc|alloc|Thread creation failed|Resource temporarily", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a worker is built with.
+
+    Args:
+        system: a key of `worker.SYSTEMS`.
+        dtype: "bf16" or "fp32"; llama.cpp: also "q8_0".
+        memory_limit: bytes after which its allocations fail.
+        budget: bytes for steps and states (runnel).
+        cold: build only, run nothing yet.
+    """
+
+    system: str
+    model: str
+    dtype: str
+    device: str = "cpu"
+    memory_limit: int | None = None
+    budget: int | None = None
+    cold: bool = False
+
+
+class Worker:
+    """A process with one system. Use as a context; `first` is what it says of itself.
+
+    Answers hold what was asked for, or one of the keys "missing" (a package), "refused" (an input that the system cannot take),
+    "out_of_memory" and "error", each with a line of text.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        command = [sys.executable, "-m", "runnel.evaluation.worker", json.dumps(asdict(spec))]
+        environment = os.environ | {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+        self._said = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=environment
+        )
+        self.first = self._read()
+
+    def ask(self, op: str, **request: Any) -> dict[str, Any]:
+        """One answer. After "out_of_memory" by the system's hand the process is gone, and every answer is the same."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"op": op, **request}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self._read()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        code = self._process.wait()
+        self._said.seek(0)
+        last = (self._said.read().strip().splitlines() or ["it said nothing"])[-1]
+        # Killed as the system's last resort; or, under a limit, in a library that does not survive a failed allocation.
+        if code == _KILLED or (self.spec.memory_limit and _SHORT_OF_MEMORY.search(last)):
+            return {"out_of_memory": "the process was killed for its memory" if code == _KILLED else last[:300]}
+        return {"error": f"the process ended with code {code}: {last}"[:300], "kind": "Ended"}

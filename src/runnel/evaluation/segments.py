@@ -1,0 +1,130 @@
+"""Paper D's sweep: time and peak memory of horizontal and vertical inference over V, batch and length; chunk Q inside operators.
+
+V  tokens of a step through all layers (all texts of the batch together)      Q  tokens of a chunk in an operator's parallel form
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runnel.evaluation.processes import Spec, Worker
+from runnel.evaluation.speed import Check, Point, Progress, Report, check, failure, peak, spread
+from runnel.ops.mlstm.torch import mlstm_torch
+from runnel.ops.ssd.torch import ssd_torch
+from runnel.ops.wkv7.torch import wkv7_torch
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of a sweep: (texts, tokens of each) times segments; None is horizontal."""
+
+    model: str
+    cells: tuple[tuple[int, int], ...]
+    segments: tuple[int | None, ...]
+    dtype: str = "bf16"
+    device: str = "cpu"
+
+
+def sweep(grid: Grid, rounds: int, progress: Progress) -> tuple[list[Point], Check]:
+    """Every cell with every segment: `rounds` interleaved runs and one more in a fresh process for its peak memory.
+
+    A segment that is no shorter than all the texts together is horizontal inference, and is left out.
+    """
+    spec = Spec("runnel", grid.model, grid.dtype, grid.device)
+    with Worker(spec) as worker:
+        if "ready" not in worker.first:
+            return [], Check("runnel", grid.model, grid.dtype, False, note=failure(worker.first)[1])
+        checked = check([worker], Report(), progress)[spec]
+        points = [
+            Point(grid.model, "runnel", "runnel", grid.dtype, tokens, batch, segment)
+            for batch, tokens in grid.cells
+            for segment in grid.segments
+            if segment is None or segment < batch * tokens
+        ]
+        for point in points:
+            if not checked.passed:
+                point.outcome, point.note = "wrong", checked.note
+        for turn in range(rounds if checked.passed else 0):
+            for point in points:
+                progress(
+                    f"{grid.model}, sweep {turn + 1} of {rounds}: {point.batch} x {point.tokens:,}, V {point.segment or 'all'}"
+                )
+                answer = worker.ask("time", batch=point.batch, tokens=point.tokens, segment=point.segment)
+                if "seconds" in answer:
+                    point.seconds.append(answer["seconds"])
+                else:
+                    point.outcome, point.note = failure(answer)
+    for point in points:
+        if point.outcome == "ok":
+            progress(f"{grid.model}, sweep: memory of {point.batch} x {point.tokens:,}, V {point.segment or 'all'}")
+            peak(point, Spec("runnel", grid.model, grid.dtype, grid.device, cold=True))
+    return points, checked
+
+
+# ---- chunks ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Chunks:
+    """An operator's parallel form with chunks of Q tokens, at the shape of a published model."""
+
+    operator: str
+    chunk: int
+    tokens: int
+    difference: float
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> str:
+        return "ok" if self.difference < 1e-3 else "wrong"
+
+    def to_dict(self) -> dict[str, Any]:
+        rates = [self.tokens / s for s in self.seconds] if self.outcome == "ok" else []
+        facts = {"operator": self.operator, "chunk": self.chunk, "tokens": self.tokens, "difference": self.difference}
+        return facts | {"outcome": self.outcome, "tokens_per_s": spread(rates)}
+
+
+def sweep_chunks(chunks: Sequence[int], tokens: int, rounds: int, progress: Progress) -> list[Chunks]:
+    """Tokens/s of one layer's recurrence in plain torch, fp32, by Q. Each result must be that of the shortest chunk."""
+    found = []
+    with torch.inference_mode():
+        operators = _operators(tokens)
+        expected = {name: run(min(chunks)) for name, run in operators.items()}
+        for name, run in operators.items():
+            for chunk in chunks:
+                scale = float(expected[name].square().mean().sqrt())
+                found.append(Chunks(name, chunk, tokens, float((run(chunk) - expected[name]).abs().max()) / scale))
+        for turn in range(rounds):
+            for point in found:
+                progress(f"chunks {turn + 1} of {rounds}: {point.operator}, Q {point.chunk}")
+                start = time.perf_counter()
+                operators[point.operator](point.chunk)
+                point.seconds.append(time.perf_counter() - start)
+    return found
+
+
+def _operators(tokens: int) -> dict[str, Callable[[int], Tensor]]:
+    """The recurrences at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, on one text of random numbers."""
+    generator = torch.Generator().manual_seed(5)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(tokens, *shape, generator=generator)
+
+    cu = torch.tensor([0, tokens])
+    x, dt, A = random(24, 64), random(24).sigmoid() * 0.1, -torch.linspace(1, 16, 24)
+    B, C = random(1, 128), random(1, 128)
+    r, k, v = random(12, 64), random(12, 64), random(12, 64)
+    direction = torch.nn.functional.normalize(k, dim=-1)
+    w, gate = -0.6 * random(12, 64).sigmoid(), random(12, 64).sigmoid()
+    q, key, value, i, f = random(4, 128), random(4, 128), random(4, 256), random(4), random(4) + 3
+    return {
+        "ssd": lambda chunk: ssd_torch(x, dt, A, B, C, None, cu, None, chunk)[0],
+        "wkv7": lambda chunk: wkv7_torch(r, w, 0.1 * k, v, -direction, direction * gate, cu, None, chunk)[0],
+        "mlstm": lambda chunk: mlstm_torch(q, key, value, i, f, cu, None, 1e-6, chunk)[0],
+    }

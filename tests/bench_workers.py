@@ -1,0 +1,71 @@
+"""Stand-ins for the processes of a bench: they answer at once, with figures and vectors that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+Answers = dict[str, Any]
+HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
+READY = {"ready": True, "title": "a system", "flops_per_token": 2_000_000, "linear_flops_per_token": 1_000_000, "plan": None}
+
+
+class FakeWorker:
+    """`answers`: system -> op -> an answer or a function of the request; "first" is what it says of itself.
+
+    Unless told otherwise a system agrees with the plain path and reads 1000 tokens a second, its linear layers 4000.
+    """
+
+    answers: ClassVar[dict[str, dict[str, Answers | Callable[[Answers], Answers]]]] = {}
+    started: ClassVar[list[Any]] = []
+    asked: ClassVar[list[tuple[str, str, Answers]]] = []
+
+    def __init__(self, spec):
+        self.spec = spec
+        FakeWorker.started.append(spec)
+        self.first = self._told("first", {}) or READY | {"title": spec.system}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def ask(self, op, **request):
+        FakeWorker.asked.append((self.spec.system, op, request))
+        told = self._told(op, request)
+        if told is not None:
+            return told
+        if op == "hidden":
+            np.save(request["file"], HIDDEN)
+            return {"tokens": len(HIDDEN)}
+        if op == "gradient":
+            np.save(request["file"], HIDDEN.ravel())
+            return {}
+        if op == "products":
+            return {"error": 0.0}
+        seconds = request["batch"] * request["tokens"] / (4000 if request.get("part") == "linear" else 1000)
+        return {"seconds": seconds, "peak_bytes": 1 << 20}
+
+    def _told(self, op, request):
+        told = FakeWorker.answers.get(self.spec.system, {}).get(op)
+        return told(request) if callable(told) else told
+
+
+def wrong_hidden(request: Answers) -> Answers:
+    """Vectors that differ from the plain path's."""
+    np.save(request["file"], HIDDEN if request["plain"] else -HIDDEN)
+    return {"tokens": len(HIDDEN)}
+
+
+@pytest.fixture
+def fake_workers(monkeypatch):
+    """Stand-ins in place of every process; returns their class, whose `answers` a test fills."""
+    for name, value in (("answers", {}), ("started", []), ("asked", [])):
+        monkeypatch.setattr(FakeWorker, name, value)
+    for module in ("speed", "extras", "segments", "bars"):
+        monkeypatch.setattr(f"runnel.evaluation.{module}.Worker", FakeWorker)
+    return FakeWorker

@@ -1,0 +1,88 @@
+"""Training by batch size and reranking with remembered documents: results, and checks in front of them."""
+
+import numpy as np
+import pytest
+from bench_workers import HIDDEN
+
+from runnel.evaluation.extras import compare_gradients, remembered, training
+
+
+def trained(**changes):
+    said = []
+    return [p.to_dict() for p in training("m", "runnel", (1, 4, 16), 100, said.append, **changes)]
+
+
+def test_tokens_per_second_by_batch(fake_workers):
+    found = trained(rounds=2)
+    assert [(p["batch"], p["outcome"]) for p in found] == [(1, "ok"), (4, "ok"), (16, "ok")]
+    assert found[1]["tokens_per_s"] == pytest.approx({"median": 1000, "min": 1000, "max": 1000, "runs": 2})
+    assert [spec.dtype for spec in fake_workers.started] == ["fp32"] * 4
+
+
+def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
+    def full(request):
+        return {"out_of_memory": "cannot allocate"} if request["batch"] >= 4 else {"seconds": 1.0, "peak_bytes": 5}
+
+    fake_workers.answers = {"runnel": {"train": full}}
+    found = trained(memory_limit=1 << 30)
+    assert [p["outcome"] for p in found] == ["ok", "out of memory", "out of memory"]
+    assert [p["tokens_per_s"] is None for p in found] == [False, True, True]
+    assert [p["note"] for p in found] == ["", "cannot allocate", "a smaller batch was"]
+    assert {spec.memory_limit for spec in fake_workers.started} == {None, 1 << 30}  # the check of the gradient has no limit
+    assert len(fake_workers.started) == 3
+
+
+def test_no_figure_with_a_wrong_gradient(fake_workers):
+    def other(request):
+        np.save(request["file"], HIDDEN.ravel() if request["plain"] else -HIDDEN.ravel())
+        return {}
+
+    fake_workers.answers = {"runnel": {"gradient": other}}
+    found = trained()
+    assert {p["outcome"] for p in found} == {"wrong"}
+    assert found[0]["note"] == "the gradient differs from fp64: cosine -1.00000"
+    assert not [op for _, op, _ in fake_workers.asked if op == "train"]
+
+
+def test_no_figure_where_the_gradient_could_not_be_checked(fake_workers):
+    fake_workers.answers = {"runnel": {"gradient": {"error": "no"}}}
+    assert trained()[0]["note"] == "the gradient could not be checked: no"
+
+
+def test_slow_batches_are_left_out(fake_workers):
+    assert [p["outcome"] for p in trained(slow_s=1.0)] == ["ok", "ok", "left out"]
+
+
+def test_gradients():
+    assert compare_gradients(HIDDEN.ravel(), HIDDEN.ravel()) is None
+    assert compare_gradients(HIDDEN.ravel()[1:], HIDDEN.ravel()) is not None
+    assert compare_gradients(np.full(40, np.nan), HIDDEN.ravel()) is not None
+    assert compare_gradients(np.zeros(40), HIDDEN.ravel()) is not None
+
+
+def reranked(fake_workers, **agreement):
+    ways = {"whole pairs": [10.0, 12.0], "fp32 states": [1.0, 1.0], "int8 states": [2.0, 2.0]}
+    correlations = {"whole pairs": 1.0, "fp32 states": 1.0, "int8 states": 0.99} | agreement
+    fake_workers.answers = {"runnel": {"rerank": {"seconds": ways, "agreement": correlations}}}
+    return {row.way: row.to_dict() for row in remembered("m", "bf16", lambda message: None, documents=100, rounds=2)}
+
+
+def test_remembered_over_whole_pairs_of_the_same_round(fake_workers):
+    found = reranked(fake_workers)
+    assert found["fp32 states"]["over_whole"] == {"median": 11.0, "min": 10.0, "max": 12.0, "runs": 2}
+    assert found["fp32 states"]["ms_per_document"]["median"] == 10.0
+    assert found["int8 states"]["over_whole"]["median"] == 5.5
+
+
+@pytest.mark.parametrize(("way", "least"), [("fp32 states", 0.999), ("int8 states", 0.97)])
+def test_no_figure_with_other_scores(fake_workers, way, least):
+    assert reranked(fake_workers, **{way: least + 1e-4})[way]["outcome"] == "ok"
+    found = reranked(fake_workers, **{way: least - 1e-4})[way]
+    assert (found["outcome"], found["ms_per_document"], found["over_whole"]) == ("wrong", None, None)
+    assert "agree with whole pairs by" in found["note"]
+    assert reranked(fake_workers, **{way: float("nan")})[way]["outcome"] == "wrong"
+
+
+def test_why_it_cannot_be_measured(fake_workers):
+    fake_workers.answers = {"runnel": {"rerank": {"error": "it has no state"}}}
+    assert remembered("m", "bf16", lambda message: None) == "error: it has no state"

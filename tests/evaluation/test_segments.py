@@ -1,0 +1,41 @@
+"""The sweep over segments and chunks."""
+
+import pytest
+from bench_workers import wrong_hidden
+
+from runnel.evaluation.segments import Chunks, Grid, sweep, sweep_chunks
+
+GRID = Grid("m", ((1, 256), (4, 64)), (64, 128, 256, None))
+
+
+def test_every_segment_that_is_shorter_than_the_texts(fake_workers):
+    points, checked = sweep(GRID, 3, lambda message: None)
+    assert checked.passed
+    assert [(p.batch, p.tokens, p.segment) for p in points] == [
+        (batch, tokens, segment) for batch, tokens in GRID.cells for segment in (64, 128, None)
+    ]
+    assert {len(p.seconds) for p in points} == {3}
+    assert {p.peak_bytes for p in points} == {1 << 20}
+    assert len(fake_workers.started) == 1 + len(points)
+    assert {request["segment"] for _, op, request in fake_workers.asked if op == "peak"} == {64, 128, None}
+
+
+def test_no_figure_without_the_check(fake_workers):
+    fake_workers.answers = {"runnel": {"hidden": wrong_hidden}}
+    points, checked = sweep(GRID, 3, lambda message: None)
+    assert not checked.passed
+    assert {p.to_dict()["tokens_per_s"] for p in points} == {None}
+    assert not [op for _, op, _ in fake_workers.asked if op in ("time", "peak")]
+
+
+def test_chunks_of_every_operator_agree():
+    found = sweep_chunks((8, 16, 32), tokens=50, rounds=2, progress=lambda message: None)
+    assert [(c.operator, c.chunk) for c in found] == [(name, q) for name in ("ssd", "wkv7", "mlstm") for q in (8, 16, 32)]
+    assert [c.outcome for c in found] == ["ok"] * 9, found
+    assert {c.to_dict()["tokens_per_s"]["runs"] for c in found} == {2}
+
+
+@pytest.mark.parametrize("difference", [0.01, float("nan")])
+def test_no_figure_of_a_chunk_that_differs(difference):
+    shown = Chunks("ssd", 64, 100, difference, [1.0]).to_dict()
+    assert (shown["outcome"], shown["tokens_per_s"]) == ("wrong", None)
