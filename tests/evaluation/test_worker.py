@@ -32,6 +32,15 @@ def test_failures_are_answers(error, key):
     assert key in worker.answer(fail)
 
 
+def test_lack_of_memory_is_told_in_plain_words():
+    def fail():
+        raise RuntimeError(
+            "[enforce fail at a.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to allocate 219676672 bytes."
+        )
+
+    assert worker.answer(fail)["out_of_memory"] == "no room for 210 MiB more"
+
+
 def test_a_bug_is_not_an_answer():
     with pytest.raises(ZeroDivisionError):
         worker.answer(lambda: {"x": 1 / 0})

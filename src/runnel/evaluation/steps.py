@@ -69,9 +69,6 @@ def _trainable(system: System) -> nn.Module:
     if isinstance(system, Runnel):
         return system.backbone.train().requires_grad_(True)
     if isinstance(system, EqualBert):
-        for module in system.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0  # so that its gradient can be compared
         return system.model.train().requires_grad_(True)
     raise InputError(f"{system.title} is not trained here")
 

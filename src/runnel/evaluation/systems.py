@@ -176,7 +176,8 @@ class EqualBert:
         width, weights = _size(model)
         width = max(64, width - width % 64)
         layers = max(1, round(weights / (12 * width * width)))
-        shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": width // 64}
+        shape: dict[str, float] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": width // 64}
+        shape |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that gradients can be compared
         config = hf.BertConfig(**shape, intermediate_size=4 * width, max_position_embeddings=1 << 16, attn_implementation="sdpa")
         torch.manual_seed(0)
         self.model = hf.BertModel(config, add_pooling_layer=False).to(device, DTYPES[dtype]).eval()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -181,6 +182,8 @@ def answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _line(error: Exception) -> str:
+    if wanted := re.search(r"tried to allocate (\d+) bytes", str(error)):  # torch says it in a line of its own source
+        return f"no room for {int(wanted[1]) / 2**20:,.0f} MiB more"
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
