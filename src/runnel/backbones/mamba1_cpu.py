@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runnel.backbones.cpu_step import pool_arrays
 from runnel.backbones.mamba1 import Mamba1, Mamba1Layer
 from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import parallel
+from runnel.ops.packed import as_array, float_array, index_array
 from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 from runnel.ops.selective_scan.fused import conv_silu, gated_scan
 from runnel.ops.selective_scan.tiles import rate_tiles, tiles_per_item
@@ -40,15 +42,27 @@ class Mamba1Cpu:
         self.int8 = backbone.blocks[0].mixer.in_proj.weight.dtype == torch.int8
         self.groups = self.config.inner_size // _GROUP if self.config.inner_size % _GROUP == 0 else 1
         self.layers = [_Layer(layer, self.groups) for layer in backbone.blocks]
-        self.final_norm = _array(backbone.norm_f.weight)
+        self.final_norm = float_array(backbone.norm_f.weight)
 
     def step(
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
     ) -> Tensor:
         """See `Backbone.step`."""
+        with pool_arrays(pool, "conv", "ssm") as (conv, ssm):
+            return self._step(ids, cu_seqlens, conv, ssm, read_rows, write_rows, added)
+
+    def _step(
+        self,
+        ids: Tensor,
+        cu_seqlens: Tensor,
+        conv: _Array,
+        ssm: _Array,
+        read_rows: Tensor,
+        write_rows: Tensor,
+        added: Tensor | None,
+    ) -> Tensor:
         c, eps = self.config, self.config.norm_eps
-        conv, ssm = (pool[name].to(torch.float32).contiguous() for name in ("conv", "ssm"))  # as a rule the pool's own memory
-        rows = [tensor.to(torch.int64).contiguous().numpy() for tensor in (read_rows, write_rows, cu_seqlens)]
+        rows = [index_array(tensor) for tensor in (read_rows, write_rows, cu_seqlens)]
         group = tiles_per_item(len(read_rows), c.inner_size // LANES)
         residual = self.embed(ids)
         residual = residual.clone() if added is None else residual + added
@@ -67,31 +81,28 @@ class Mamba1Cpu:
         squares = np.empty((tokens, 0), np.float32)
         for index, layer in enumerate(self.layers):
             with parallel():
-                before = (_bits(residual), _bits(out), squares, 1, layer.norm, eps, _bits(u))
+                before = (as_array(residual), as_array(out), squares, 1, layer.norm, eps, as_array(u))
                 if self.int8:
                     add_rms_norm_bytes(*before, u_scale.numpy())
                 else:
                     add_rms_norm(*before)
             layer.in_proj(u, u_scale, projected)
             with parallel():
-                conv_silu(_bits(projected), 0, layer.taps, layer.conv_bias, conv.numpy(), index, *rows, _bits(x), group)
+                conv_silu(as_array(projected), 0, layer.taps, layer.conv_bias, conv, index, *rows, as_array(x), group)
             torch.mm(x, layer.x_proj, out=low_rank)
             torch.mm(low_rank[:, : c.rank], layer.dt_proj, out=dt)
             coefficients = low_rank[:, c.rank :].float().contiguous()
             with parallel():
                 gated_scan(
-                    _bits(x), _bits(dt), layer.dt_bias, layer.rates, _bits(coefficients), layer.skip,
-                    _bits(projected), c.inner_size, ssm.numpy(), index, *rows, _bits(y), group,
+                    as_array(x), as_array(dt), layer.dt_bias, layer.rates, as_array(coefficients), layer.skip,
+                    as_array(projected), c.inner_size, ssm, index, *rows, as_array(y), group,
                 )  # fmt: skip
                 if self.int8:
-                    quantize_rows(_bits(y), gated.numpy(), gated_scale.numpy())
+                    quantize_rows(as_array(y), gated.numpy(), gated_scale.numpy())
             layer.out_proj(gated, gated_scale, out)
         hidden = torch.empty_like(residual)
         with parallel():
-            add_rms_norm(_bits(residual), _bits(out), squares, 1, self.final_norm, eps, _bits(hidden))
-        for name, tensor in (("conv", conv), ("ssm", ssm)):
-            if tensor.data_ptr() != pool[name].data_ptr():
-                pool[name].copy_(tensor)
+            add_rms_norm(as_array(residual), as_array(out), squares, 1, self.final_norm, eps, as_array(hidden))
         return hidden
 
 
@@ -100,20 +111,11 @@ class _Layer:
 
     def __init__(self, layer: Mamba1Layer, groups: int) -> None:
         mixer = layer.mixer
-        self.norm = _array(layer.norm.weight)
+        self.norm = float_array(layer.norm.weight)
         self.in_proj, self.out_proj = Product(mixer.in_proj, 1), Product(mixer.out_proj, groups)
         self.x_proj, self.dt_proj = (linear.weight.detach().t() for linear in (mixer.x_proj, mixer.dt_proj))  # views
-        self.dt_bias = _array(mixer.dt_proj.bias)
-        self.taps = _array(mixer.conv1d.weight.squeeze(1).t())  # (w, Di)
-        self.conv_bias = np.zeros(self.taps.shape[1], np.float32) if mixer.conv1d.bias is None else _array(mixer.conv1d.bias)
+        self.dt_bias = float_array(mixer.dt_proj.bias)
+        self.taps = float_array(mixer.conv1d.weight.squeeze(1).t())  # (w, Di)
+        self.conv_bias = np.zeros(self.taps.shape[1], np.float32) if mixer.conv1d.bias is None else float_array(mixer.conv1d.bias)
         self.rates = rate_tiles(-torch.exp(mixer.A_log.detach().float())).numpy()
-        self.skip = _array(mixer.D)
-
-
-def _array(parameter: Tensor) -> _Array:
-    return parameter.detach().float().contiguous().numpy()
-
-
-def _bits(tensor: Tensor) -> _Array:
-    """The tensor's memory as the kernels take it: fp32, or bf16 as uint16."""
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        self.skip = float_array(mixer.D)

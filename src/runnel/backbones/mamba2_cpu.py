@@ -7,8 +7,7 @@ T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -16,9 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from runnel.backbones.cpu_step import CpuStep, pool_arrays
 from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.numba_math import parallel
+from runnel.ops.packed import as_array, float_array, index_array
 from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 from runnel.ops.ssd import fused, fused_plan
 
@@ -48,14 +49,17 @@ class _Work(NamedTuple):
     squares: Tensor  # H, fp32
 
 
-class Mamba2Cpu:
+class Mamba2Cpu(CpuStep):
     """The `FastPath` of Mamba-2 for fp32, bf16 or 8-bit projections.
 
     Small weights are copied, and 8-bit ones laid out anew: build a new one after changing the model's. Memory grows to the
     largest step seen and is reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
     """
 
+    own = ("_work", "_buffers")
+
     def __init__(self, model: Mamba2) -> None:
+        super().__init__()
         c = model.config
         self._config, self._embeddings = c, model.embeddings
         dtype = model.blocks[0].mixer.in_proj.weight.dtype
@@ -64,42 +68,28 @@ class Mamba2Cpu:
         self._shape = fused_plan.Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
         self._taps = tuple(range(c.conv_width))
         self._blocks = [self._block(layer) for layer in model.blocks]
-        self._norm_f = _numpy(model.norm_f.weight)
+        self._norm_f = float_array(model.norm_f.weight)
         self._defer = c.groups == 1 and not c.proj_bias  # the gated norm's division can wait until after out_proj
-        self._lock = threading.Lock()
         self._work: _Work | None = None
         self._buffers: fused_plan.Buffers | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For a deep copy of the model: the same runner on the copied weights, with its own memory and lock."""
-        return {**self.__dict__, "_lock": None, "_work": None, "_buffers": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
     def step(
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
     ) -> Tensor:
         """See `Backbone.step`."""
-        conv, ssm = (pool[name].to(torch.float32).contiguous() for name in ("conv", "ssm"))  # the pool's own memory as a rule
-        plan = fused_plan.plan_chunks(_indices(cu_seqlens), _indices(read_rows), _indices(write_rows))
-        with self._lock:
+        plan = fused_plan.plan_chunks(index_array(cu_seqlens), index_array(read_rows), index_array(write_rows))
+        with self._lock, pool_arrays(pool, "conv", "ssm") as (conv, ssm):
             work, buffers = self._memory(ids.numel(), int(plan.row[-1]))
             work.residual.copy_(self._embeddings(ids))
             if added is not None:
                 work.residual.add_(added)
-            hidden = self._layers(work, buffers, plan, conv.numpy(), ssm.numpy())
-        for name, tensor in (("conv", conv), ("ssm", ssm)):
-            if tensor.data_ptr() != pool[name].data_ptr():
-                pool[name].copy_(tensor)
-        return hidden
+            return self._layers(work, buffers, plan, conv, ssm)
 
     def _layers(
         self, work: _Work, buffers: fused_plan.Buffers, plan: fused_plan.Plan, conv: NDArray[np.float32], ssm: NDArray[np.float32]
     ) -> Tensor:
         c, shape, taps = self._config, self._shape, self._taps
-        residual, normed, normed_scale, projected, gated, gated_scale, out, squares = (_bits(t) for t in work)
+        residual, normed, normed_scale, projected, gated, gated_scale, out, squares = (as_array(t) for t in work)
         hidden = torch.empty_like(work.residual)
         none = squares[:, :0]
         deferred = none
@@ -144,28 +134,12 @@ class Mamba2Cpu:
         mixer = layer.mixer
         bias = torch.zeros(self._config.conv_channels) if mixer.conv1d.bias is None else mixer.conv1d.bias
         kernels = fused_plan.Weights(
-            fused_plan.pad_conv(_numpy(mixer.conv1d.weight.squeeze(1)), _numpy(bias), self._shape),
-            _numpy(mixer.dt_bias),
-            -np.exp(_numpy(mixer.A_log)),
-            _numpy(mixer.D),
-            _numpy(mixer.norm.weight),
+            fused_plan.pad_conv(float_array(mixer.conv1d.weight.squeeze(1)), float_array(bias), self._shape),
+            float_array(mixer.dt_bias),
+            -np.exp(float_array(mixer.A_log)),
+            float_array(mixer.D),
+            float_array(mixer.norm.weight),
         )
         return _Block(
-            Product(mixer.in_proj, 1), Product(mixer.out_proj, self._config.num_heads), _numpy(layer.norm.weight), kernels
+            Product(mixer.in_proj, 1), Product(mixer.out_proj, self._config.num_heads), float_array(layer.norm.weight), kernels
         )
-
-
-def _numpy(tensor: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().to(torch.float32).contiguous().numpy()
-    return array
-
-
-def _indices(tensor: Tensor) -> NDArray[np.int64]:
-    array: NDArray[np.int64] = tensor.to(torch.int64).contiguous().numpy()
-    return array
-
-
-def _bits(tensor: Tensor) -> NDArray[np.float32]:
-    """The tensor's memory as an array; bf16 as uint16."""
-    array: NDArray[np.float32] = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array

@@ -5,8 +5,7 @@ T  tokens    S  sequences    D  hidden_size    F  ffn_size    H  heads
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -14,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from runnel.backbones.cpu_step import CpuStep, pool_arrays
 from runnel.backbones.state import State
 from runnel.ops.numba_math import parallel
+from runnel.ops.packed import as_array, float_array, index_array
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
 from runnel.ops.wkv7 import fused, fused_plan, fused_shift
 
 if TYPE_CHECKING:
     from runnel.backbones.rwkv7 import Rwkv7, Rwkv7ChannelMix, Rwkv7Layer, Rwkv7TimeMix
-
-_STATES = ("att_shift", "wkv", "ffn_shift")
 
 
 class _Layer(NamedTuple):
@@ -47,14 +46,17 @@ class _Work(NamedTuple):
     low: Tensor  # (T + TILE_ROWS, Rw)
 
 
-class Rwkv7Cpu:
+class Rwkv7Cpu(CpuStep):
     """The `FastPath` of RWKV-7 for linear layers that are all fp32 or all bf16.
 
     Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
     reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
     """
 
+    own = ("_memory", "_residual", "_buffers")
+
     def __init__(self, model: Rwkv7) -> None:
+        super().__init__()
         c = model.config
         self._config, self._embed = c, model.embed
         self._dtype: torch.dtype = model.blocks[0].att.output.weight.dtype
@@ -63,36 +65,22 @@ class Rwkv7Cpu:
         self._ranks = int(self._layers[-1].low_rank.first[-1]) * TILE_COLUMNS
         self._width = 2 * c.hidden_size + max(4 * c.hidden_size, c.hidden_size + c.inner_size) + self._ranks
         self._norm_f = _shift_weights(model.norm_f)
-        self._lock = threading.Lock()
         self._memory: Tensor | None = None
         self._residual: Tensor | None = None
         self._buffers: fused_plan.Buffers | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For a deep copy of the model: the same runner on the copied weights, with its own memory and lock."""
-        return {**self.__dict__, "_lock": None, "_memory": None, "_residual": None, "_buffers": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
     def step(
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
     ) -> Tensor:
         """See `Backbone.step`."""
-        states = [pool[name].to(torch.float32).contiguous() for name in _STATES]  # the pool's own memory as a rule
-        plan = fused_plan.plan_step(_indices(cu_seqlens), _indices(read_rows), _indices(write_rows))
-        with self._lock:
+        plan = fused_plan.plan_step(index_array(cu_seqlens), index_array(read_rows), index_array(write_rows))
+        with self._lock, pool_arrays(pool, "att_shift", "wkv", "ffn_shift") as states:
             work = self._work(ids.numel())
             buffers = self._kernel_memory(len(plan.first) + len(plan.read_rows))
             work.residual.copy_(self._embed(ids))
             if added is not None:
                 work.residual.add_(added)
-            hidden = self._run(work, buffers, plan, *(state.numpy() for state in states))
-        for name, tensor in zip(_STATES, states, strict=True):
-            if tensor.data_ptr() != pool[name].data_ptr():
-                pool[name].copy_(tensor)
-        return hidden
+            return self._run(work, buffers, plan, *states)
 
     def _run(
         self,
@@ -104,7 +92,7 @@ class Rwkv7Cpu:
         ffn_shift: NDArray[np.float32],
     ) -> Tensor:
         eps, slots = self._config.norm_eps, work.slots
-        residual, out, mixes, middle, low = (_bits(t) for t in (work.residual, work.out, slots, work.middle, work.low))
+        residual, out, mixes, middle, low = (as_array(t) for t in (work.residual, work.out, slots, work.middle, work.low))
         work.out.zero_()
         for index, layer in enumerate(self._layers):
             buffers.tasks.fill(0)
@@ -117,7 +105,7 @@ class Rwkv7Cpu:
             _multiply(layer.att.receptance, slots[0], slots[3])
             _multiply(layer.att.key, slots[1], slots[0])
             _multiply(layer.att.value, slots[2], value)
-            products = fused.Products(*(_bits(t) for t in (slots[3], slots[0], value, work.v_first, work.low)))
+            products = fused.Products(*(as_array(t) for t in (slots[3], slots[0], value, work.v_first, work.low)))
             buffers.tasks.fill(0)
             with parallel():
                 fused.mix_heads(products, products.r, index, wkv, self._shape, layer.heads, layer.low_rank, plan, buffers)
@@ -173,30 +161,14 @@ class Rwkv7Cpu:
             layer.ffn,
             _shift_weights(layer.norm_att, att.x_r, att.x_k, att.x_v, att.x_w, att.x_a, att.x_g),
             fused_plan.pack_low_rank(downs, ups, shape),
-            fused_plan.HeadWeights(*(fused_plan.pad_heads(_numpy(weight), shape) for weight in small)),
+            fused_plan.HeadWeights(*(fused_plan.pad_heads(float_array(weight), shape) for weight in small)),
             _shift_weights(layer.norm_ffn, layer.ffn.x_k),
         )
 
 
 def _shift_weights(norm: nn.LayerNorm, *mixes: Tensor) -> fused_plan.ShiftWeights:
     stacked = torch.stack([mix.detach() for mix in mixes]) if mixes else torch.zeros(0, norm.weight.numel())
-    return fused_plan.ShiftWeights(*(fused_plan.pad_columns(_numpy(t)) for t in (norm.weight, norm.bias, stacked)))
-
-
-def _numpy(tensor: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().to(torch.float32).contiguous().numpy()
-    return array
-
-
-def _indices(tensor: Tensor) -> NDArray[np.int64]:
-    array: NDArray[np.int64] = tensor.to(torch.int64).contiguous().numpy()
-    return array
-
-
-def _bits(tensor: Tensor) -> NDArray[np.float32]:
-    """The tensor's memory as an array; bf16 as uint16."""
-    array: NDArray[np.float32] = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array
+    return fused_plan.ShiftWeights(*(fused_plan.pad_columns(float_array(t)) for t in (norm.weight, norm.bias, stacked)))
 
 
 def _multiply(layer: nn.Linear, x: Tensor, out: Tensor) -> None:

@@ -5,8 +5,7 @@ T  tokens    D  hidden_size    H  heads    K, V  key and value size of a head   
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -14,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from runnel.backbones.cpu_step import CpuStep, pool_arrays
 from runnel.backbones.state import State
 from runnel.ops.mlstm import fused, fused_plan
 from runnel.ops.numba_math import parallel
+from runnel.ops.packed import as_array, float_array, index_array
 from runnel.ops.rms_norm import add_rms_norm
 from runnel.ops.simd import TILE_ROWS
 from runnel.ops.ssd.fused_plan import Plan, plan_chunks, round_up
@@ -53,53 +54,41 @@ class _Work(NamedTuple):
     up: Tensor  # F
 
 
-class XlstmCpu:
+class XlstmCpu(CpuStep):
     """The `FastPath` of xLSTM for fp32 or bf16 linear layers.
 
     Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
     reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
     """
 
+    own = ("_work", "_buffers")
+
     def __init__(self, model: Xlstm) -> None:
+        super().__init__()
         c = model.config
         self._config, self._embeddings = c, model.embeddings
         self._dtype: torch.dtype = model.blocks[0].mlstm_layer.q.weight.dtype
         self._shape = fused_plan.Shape(c.num_heads, c.key_size, c.value_size, c.gate_cap, c.cell_eps, c.norm_eps)
         self._blocks = [_block(layer) for layer in model.blocks]
-        self._norm_f = _numpy(model.norm_f.weight)
-        self._lock = threading.Lock()
+        self._norm_f = float_array(model.norm_f.weight)
         self._work: _Work | None = None
         self._buffers: fused_plan.Buffers | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For a deep copy of the model: the same runner on the copied weights, with its own memory and lock."""
-        return {**self.__dict__, "_lock": None, "_work": None, "_buffers": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
     def step(
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
     ) -> Tensor:
         """See `Backbone.step`."""
-        names = ("C", "n", "m")
-        tensors = [pool[name].to(torch.float32).contiguous() for name in names]  # the pool's own memory as a rule
-        plan = plan_chunks(_indices(cu_seqlens), _indices(read_rows), _indices(write_rows))
-        with self._lock:
+        plan = plan_chunks(index_array(cu_seqlens), index_array(read_rows), index_array(write_rows))
+        with self._lock, pool_arrays(pool, "C", "n", "m") as (C, n, m):
             work, buffers = self._memory(ids.numel(), int(plan.row[-1]))
             work.residual.copy_(self._embeddings(ids))
             if added is not None:
                 work.residual.add_(added)
-            hidden = self._layers(work, buffers, plan, (tensors[0].numpy(), tensors[1].numpy(), tensors[2].numpy()))
-        for name, tensor in zip(names, tensors, strict=True):
-            if tensor.data_ptr() != pool[name].data_ptr():
-                pool[name].copy_(tensor)
-        return hidden
+            return self._layers(work, buffers, plan, (C, n, m))
 
     def _layers(self, work: _Work, buffers: fused_plan.Buffers, plan: Plan, pool: _Pool) -> Tensor:
         eps = self._config.norm_eps
-        residual, normed, out, gate, up = (_bits(t) for t in (work.residual, work.normed, work.out, work.gate, work.up))
+        residual, normed, out, gate, up = (as_array(t) for t in (work.residual, work.normed, work.out, work.gate, work.up))
         hidden = torch.empty_like(work.residual)
         nothing = residual[:, :0]  # no norm is put off
         work.out.zero_()
@@ -124,7 +113,7 @@ class XlstmCpu:
         layer, shape = block.mlstm, self._shape
         for linear, target in ((layer.q, work.q), (layer.k, work.k), (layer.v, work.v), (layer.ogate_preact, work.o)):
             _multiply(linear, work.normed, target)
-        q, k, v, o, gated = (_bits(t) for t in (work.q, work.k, work.v, work.o, work.gated))
+        q, k, v, o, gated = (as_array(t) for t in (work.q, work.k, work.v, work.o, work.gated))
         y = work.y.numpy()
         buffers.tasks.fill(0)
         with parallel():
@@ -156,26 +145,10 @@ class XlstmCpu:
 def _block(layer: XlstmLayer) -> _Block:
     mixer = layer.mlstm_layer
     gates = (mixer.igate_preact, mixer.fgate_preact)
-    norm = _numpy(layer.norm_mlstm.weight)
-    weight, bias = (np.concatenate([_numpy(getattr(gate, name)) for gate in gates]) for name in ("weight", "bias"))
-    kernels = fused_plan.Weights(fused_plan.pack_gates(weight, norm), bias, _numpy(mixer.multihead_norm.weight))
-    return _Block(mixer, layer.ffn, norm, _numpy(layer.norm_ffn.weight), kernels)
-
-
-def _numpy(tensor: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().to(torch.float32).contiguous().numpy()
-    return array
-
-
-def _indices(tensor: Tensor) -> NDArray[np.int64]:
-    array: NDArray[np.int64] = tensor.to(torch.int64).contiguous().numpy()
-    return array
-
-
-def _bits(tensor: Tensor) -> NDArray[np.float32]:
-    """The tensor's memory as an array; bf16 as uint16."""
-    array: NDArray[np.float32] = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array
+    norm = float_array(layer.norm_mlstm.weight)
+    weight, bias = (np.concatenate([float_array(getattr(gate, name)) for gate in gates]) for name in ("weight", "bias"))
+    kernels = fused_plan.Weights(fused_plan.pack_gates(weight, norm), bias, float_array(mixer.multihead_norm.weight))
+    return _Block(mixer, layer.ffn, norm, float_array(layer.norm_ffn.weight), kernels)
 
 
 def _multiply(layer: nn.Linear, x: Tensor, out: Tensor) -> None:

@@ -59,6 +59,11 @@ def as_array(tensor: Tensor) -> np.ndarray:
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
+def index_array(tensor: Tensor) -> np.ndarray:
+    """Indices as int64, copied only if they are not."""
+    return tensor.to(torch.int64).contiguous().numpy()
+
+
 def flat_rows(tensor: Tensor) -> tuple[np.ndarray, int]:
     """A tensor (T, ...) for a kernel: its memory as one line, and the distance between rows.
 

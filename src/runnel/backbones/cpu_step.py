@@ -1,0 +1,40 @@
+"""What the CPU fast paths share: one step at a time, a copy with its own memory, and the pool as arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from numpy.typing import NDArray
+
+from runnel.backbones.state import State
+
+
+class CpuStep:
+    """A fast path with memory that is kept between steps: `own` names those attributes, None until the first step."""
+
+    own: ClassVar[tuple[str, ...]]
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a deep copy of the model: the same runner on the copied weights, with its own memory and lock."""
+        return {**self.__dict__, "_lock": None, **dict.fromkeys(self.own)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+@contextmanager
+def pool_arrays(pool: State, *names: str) -> Iterator[list[NDArray[Any]]]:
+    """The pool's tensors as fp32 arrays to be changed: its own memory as a rule, else written back at the end."""
+    tensors = [pool[name].to(torch.float32).contiguous() for name in names]
+    yield [tensor.numpy() for tensor in tensors]
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor.data_ptr() != pool[name].data_ptr():
+            pool[name].copy_(tensor)
