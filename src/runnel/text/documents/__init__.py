@@ -1,0 +1,1 @@
+"""Documents of many kinds, each as one canonical text with blocks."""

@@ -1,0 +1,63 @@
+"""Zip files of unknown origin, within limits. Entries are read into memory by name; nothing is ever written to disk."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from pathlib import Path
+
+from runnel.errors import ReadError
+from runnel.text.documents.limits import Limits
+
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what docx and epub may use; others decompress without a bound
+_ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
+_ENCRYPTED = 0x1
+
+
+class Archive:
+    """A zip file opened for reading. Use as a context.
+
+    Raises:
+        ReadError: damaged, encrypted, or beyond the limits by what its directory declares. No entry yields more than declared.
+    """
+
+    def __init__(self, path: str | Path, limits: Limits) -> None:
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
+            raise ReadError(f"a damaged or cut-off zip archive ({error}); get it again or repair it") from error
+        entries = self._zip.infolist()
+        if len(entries) > limits.entries:
+            raise ReadError(f"an archive of {len(entries):,} files; expected at most {limits.entries:,} (Limits.entries)")
+        limits.check_unpacked(sum(entry.file_size for entry in entries), "the archive's unpacked content")
+        for entry in entries:
+            if entry.flag_bits & _ENCRYPTED:
+                raise ReadError("an encrypted archive; decrypt it first")
+            if entry.compress_type not in _PLAIN:
+                raise ReadError(f"{entry.filename!r} in the archive is packed by method {entry.compress_type}; expected deflate")
+        self.names = frozenset(entry.filename for entry in entries)
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def read(self, name: str) -> bytes:
+        """One entry."""
+        if name not in self.names:
+            raise ReadError(f"a file that lacks its part {name!r}; get it again or repair it")
+        try:
+            return self._zip.read(name)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+            raise ReadError(f"damaged in its part {name!r} ({error}); get it again or repair it") from error
+
+    def read_xml(self, name: str) -> bytes:
+        """One entry, refused if it declares entities: they can swell without bound or reach for other files."""
+        data = self.read(name)
+        if _ENTITY.search(data.replace(b"\0", b"")):  # in UTF-8 or UTF-16
+            raise ReadError(
+                f"its part {name!r} declares XML entities, which files of this kind do not need; it is not safe to read"
+            )
+        return data

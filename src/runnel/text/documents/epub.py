@@ -1,0 +1,72 @@
+"""EPUB: a zip archive whose package file lists pages of XHTML in reading order."""
+
+from __future__ import annotations
+
+import posixpath
+import xml.etree.ElementTree as ElementTree
+from urllib.parse import unquote
+
+from runnel.errors import ReadError
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.canonical import Canonical, DocumentText
+from runnel.text.documents.html import add_page
+from runnel.text.documents.limits import Limits
+from runnel.text.reading import decode
+
+_CONTAINER = "META-INF/container.xml"
+_ENCRYPTION = "META-INF/encryption.xml"
+_PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/x-dtbook+xml")
+
+
+def read_epub(archive: Archive, limits: Limits) -> DocumentText:
+    """The pages of the spine, one after another. Pages that are missing are told as warnings."""
+    package_name = _package_name(archive)
+    package = _parse(archive, package_name)
+    locked = _locked(archive)
+    items = {e.get("id"): e for e in package.iter() if _tag(e) == "item"}
+    canonical = Canonical()
+    for reference in (e for e in package.iter() if _tag(e) == "itemref"):
+        item = items.get(reference.get("idref"))
+        if item is None:
+            canonical.warnings.append(f"the reading order names {reference.get('idref')!r}, which is not in the book")
+            continue
+        if item.get("media-type", _PAGES[0]) not in _PAGES:
+            continue  # a picture by itself
+        # Always a name in the archive, whatever the path says; nothing is looked up on disk.
+        name = posixpath.normpath(
+            posixpath.join(posixpath.dirname(package_name), unquote(item.get("href", "").partition("#")[0]))
+        )
+        if name in locked:
+            raise ReadError("a book under copy protection (DRM); its pages are encrypted")
+        if name not in archive.names:
+            canonical.warnings.append(f"the page {name!r} is missing from the book")
+            continue
+        add_page(canonical, decode(archive.read(name), name, markup=True).text)
+        limits.check_unpacked(canonical.length, "the text of the book")
+    title = next((e.text for e in package.iter() if _tag(e) == "title"), None)
+    return canonical.finish("epub", title=title)
+
+
+def _package_name(archive: Archive) -> str:
+    for element in _parse(archive, _CONTAINER).iter():
+        if _tag(element) == "rootfile" and element.get("full-path"):
+            return str(element.get("full-path"))
+    raise ReadError(f"{_CONTAINER} names no package file; this is not a whole EPUB book")
+
+
+def _locked(archive: Archive) -> set[str]:
+    """Names of encrypted parts. Fonts are often among them, pages only where a book is protected."""
+    if _ENCRYPTION not in archive.names:
+        return set()
+    return {unquote(e.get("URI", "")) for e in _parse(archive, _ENCRYPTION).iter() if _tag(e) == "CipherReference"}
+
+
+def _parse(archive: Archive, name: str) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(archive.read_xml(name))
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # an encoding that the parser does not know
+        raise ReadError(f"its part {name!r} is not valid XML ({error}); get the book again or repair it") from error
+
+
+def _tag(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]

@@ -1,0 +1,148 @@
+"""HTML and XHTML: what a reader sees of a page, without scripts, styles and navigation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from runnel.errors import MissingDependency
+from runnel.text.documents.canonical import Canonical, DocumentText
+from runnel.text.reading import Decoded
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
+
+_LEFT_OUT = frozenset(
+    "head script style template noscript svg annotation iframe object embed canvas audio video "
+    "select datalist button nav dialog rp rt".split()
+)
+_BLOCKS = frozenset(
+    "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer form "
+    "h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu ol p pre search section summary table tbody td tfoot th thead "
+    "tr ul".split()
+)
+_KINDS = {"li": "item", "dt": "item", "dd": "item", "pre": "code", "blockquote": "paragraph"}
+_CELLS = ("td", "th")
+_HEADING = re.compile(r"h([1-6])\Z")
+_VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
+_SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
+_XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
+_CELL_BREAK = " | "
+_LINE_BREAK = "\v"  # <br>, as against a line end of the file, which is a space
+
+
+def read_html(decoded: Decoded) -> DocumentText:
+    """Blocks as a browser lays them out; tables row by row. Left out: scripts, styles, <nav>, form controls, hidden elements."""
+    canonical = Canonical()
+    canonical.warnings += [decoded.warning] if decoded.warning else []
+    title = add_page(canonical, decoded.text)
+    if not canonical.length:
+        canonical.warnings.append("no text: a page that is empty, has navigation only, or is filled by scripts")
+    return canonical.finish("html", title=title, encoding=decoded.encoding)
+
+
+def add_page(canonical: Canonical, markup: str) -> str | None:
+    """Add the blocks of a page to a text; returns the page's title."""
+    try:
+        from selectolax.lexbor import LexborHTMLParser
+    except ImportError as error:
+        raise MissingDependency(f'reading HTML and EPUB needs selectolax ({error}); pip install "runnel[documents]"') from error
+    if _XHTML.match(markup):  # HTML has no <title/>: its rules would take all that follows for the title
+        markup = _SELF_CLOSED.sub(r"<\1\2></\1>", markup)
+    tree = LexborHTMLParser(markup.replace("\0", ""))
+    head = tree.css_first("title")
+    if tree.body is not None:
+        _Page(canonical).read(tree.body)
+    return head.text() if head is not None else None
+
+
+def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
+    """("text" | "start" | "end", node) in document order, without recursion: pages can be nested without bound."""
+    node: Any = root
+    while True:
+        down = None
+        if node.tag == "-text":
+            yield "text", node
+        elif not (node.tag in _LEFT_OUT or node.tag.startswith(("-", "!")) or _hidden(node)):
+            yield "start", node
+            down = node.child
+            if down is None:
+                yield "end", node
+        while down is None:
+            if node.mem_id == root.mem_id:
+                return
+            down = node.next
+            if down is None:
+                node = node.parent
+                yield "end", node
+        node = down
+
+
+def _hidden(node: LexborNode) -> bool:
+    attributes = node.attributes
+    return bool(attributes) and ("hidden" in attributes or attributes.get("aria-hidden") == "true")
+
+
+class _Page:
+    """Gathers inline text until an element that stands by itself begins or ends."""
+
+    def __init__(self, canonical: Canonical) -> None:
+        self.canonical = canonical
+        self.inline: list[str] = []
+        self.kinds = ["paragraph"]  # of the open elements that set one
+        self.cells: int | None = None  # that have begun in the open row
+
+    def read(self, body: LexborNode) -> None:
+        for event, node in _walk(body):
+            if event == "text":
+                self.inline.append(node.text_content or "")
+            elif node.tag == "br":
+                self.inline += [_LINE_BREAK] if event == "start" else []
+            elif node.tag in _BLOCKS:
+                (self._start if event == "start" else self._end)(node)
+        self._flush()
+
+    def _start(self, node: LexborNode) -> None:
+        tag = node.tag or ""
+        if tag == "tr" and self.cells is None and node.css_first("table") is None:
+            self._flush()
+            self.cells = 0
+            self.kinds.append("row")
+            return
+        if self.cells is not None:  # all in a row is one block
+            self.inline.append(_CELL_BREAK if tag in _CELLS and self.cells else " ")
+            self.cells += tag in _CELLS
+            return
+        self._flush()
+        if tag in _KINDS or _HEADING.match(tag):
+            self.kinds.append(_KINDS.get(tag, tag))
+
+    def _end(self, node: LexborNode) -> None:
+        tag = node.tag or ""
+        if self.cells is not None and tag != "tr":
+            self.inline.append(" ")
+            return
+        self._flush()
+        if self.cells is not None:
+            self.cells = None
+            self.kinds.pop()
+        elif tag in _KINDS or _HEADING.match(tag):
+            self.kinds.pop()
+
+    def _flush(self) -> None:
+        if not self.inline:
+            return
+        text, self.inline = "".join(self.inline), []
+        kind = self.kinds[-1]
+        if kind == "code":
+            text = text.replace(_LINE_BREAK, "\n").strip("\n")
+        elif kind == "row":
+            text = " ".join(text.split()) if text.replace("|", "").strip() else ""
+        else:
+            text = "\n".join(" ".join(line.split()) for line in text.split(_LINE_BREAK))
+        heading = _HEADING.match(kind)
+        if heading:
+            self.canonical.add(" ".join(text.split()), level=int(heading[1]))
+        else:
+            self.canonical.add(text, kind)

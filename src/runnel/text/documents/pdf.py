@@ -1,0 +1,210 @@
+"""PDF: the text layer, page by page, through PDFium; outline entries as headings."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from runnel.errors import MissingDependency, ReadError
+from runnel.text.documents.canonical import BREAK, Canonical, DocumentText
+from runnel.text.documents.limits import Limits
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
+
+_HYPHEN = "\ufffe"  # what PDFium writes for a hyphen at the end of a line, the line end included
+_PIECE = re.compile(r"(\r\n|\ufffe)")
+_SPLIT_WORD = re.compile(r"(?<!\w)(\w++)\ufffe(\w++)")  # this form does not go back and forth in long words
+_WORD = re.compile(r"\w+(?:-\w+)*")
+_LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+_LOOSE = 1.3  # lines further apart than this, in the page's usual distances, begin a paragraph
+_DOUBLE = 2.0  # the most, in heights of a line, that counts as usual: pages with few lines have wide gaps only
+_UNMAPPED_SHARE = 0.05
+_SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
+_PASSWORD = 4  # FPDF_ERR_PASSWORD
+_SHOWN = 12  # ranges of pages in a warning
+_NUMBERING = 12  # characters that a heading may have more than its title in the outline: "Chapter 3: "
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    level: int
+    title: str
+
+
+def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
+    """The text of all pages in PDFium's order. Pages are opened one at a time.
+
+    Words that a hyphen parts at a line end are joined, with the hyphen if that is how the document writes the word elsewhere.
+    Lines that stand apart begin a paragraph.
+
+    Raises:
+        ReadError: encrypted, damaged, without pages, or without any text; the message has what to do.
+    """
+    try:
+        import pypdfium2
+    except ImportError as error:
+        raise MissingDependency(f'reading PDF needs pypdfium2 ({error}); pip install "runnel[documents]"') from error
+    try:
+        document = pypdfium2.PdfDocument(path)
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == _PASSWORD:
+            raise ReadError(
+                "an encrypted PDF that asks for a password; save a copy without one, for example with qpdf --decrypt"
+            ) from error
+        raise ReadError(f"a damaged or cut-off PDF ({error}); get it again or repair it, for example with qpdf") from error
+    try:
+        outline = _outline(document)
+        texts, faults, pictures, length = [], [], 0, 0
+        for number in range(len(document)):
+            text = ""
+            try:
+                page = document[number]
+                try:
+                    text = _page_text(page)
+                    pictures += not text.strip() and _has_picture(page)
+                finally:
+                    page.close()
+            except pypdfium2.PdfiumError:
+                faults.append(number + 1)
+            texts.append(text)
+            length += len(text)
+            limits.check_unpacked(length, "the text of the PDF")
+        return _build(texts, outline, faults, pictures, _title(document))
+    finally:
+        document.close()
+
+
+def _page_text(page: PdfPage) -> str:
+    """Lines as PDFium parts them, an empty line before those that begin a paragraph."""
+    layer = page.get_textpage()
+    try:
+        text = layer.get_text_range()
+        return _part_paragraphs(text, layer)
+    finally:
+        layer.close()
+
+
+def _part_paragraphs(text: str, layer: PdfTextPage) -> str:
+    pieces = _PIECE.split(text)  # line, separator, line, ...
+    boxes: list[tuple[float, float] | None] = []  # bottom and height of each line's first character
+    at, count = 0, layer.count_chars()
+    for number, piece in enumerate(pieces):
+        if number % 2 == 0:
+            _, bottom, _, top = layer.get_charbox(at, loose=True) if piece and at < count else (0.0, 0.0, 0.0, 0.0)
+            boxes.append((bottom, top - bottom) if top > bottom else None)
+        at += len(piece)
+    steps = [above[0] - below[0] if above and below else 0.0 for above, below in pairwise(boxes)]
+    forward = [step for step in steps if step > 0]
+    height = median([box[1] for box in boxes if box] or [0.0])
+    usual = min(median(forward), _DOUBLE * height) if forward else 0.0
+    for number, step in enumerate(steps):
+        if usual and step > _LOOSE * usual and pieces[2 * number + 1] != _HYPHEN:
+            pieces[2 * number + 1] = "\r\n\r\n"
+    return "".join(pieces)
+
+
+def _has_picture(page: PdfPage) -> bool:
+    from pypdfium2 import raw
+
+    return next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None) is not None
+
+
+def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
+    """Outline entries by page."""
+    entries: dict[int, list[_Entry]] = {}
+    for bookmark in document.get_toc():
+        target: Any = bookmark.get_dest()
+        page = None if target is None else target.get_index()
+        title = " ".join(bookmark.get_title().split())
+        if page is not None and title:
+            entries.setdefault(page, []).append(_Entry(bookmark.level + 1, title))
+    return entries
+
+
+def _title(document: PdfDocument) -> str | None:
+    return document.get_metadata_value("Title") or None
+
+
+def _build(
+    texts: list[str], outline: dict[int, list[_Entry]], faults: list[int], pictures: int, title: str | None
+) -> DocumentText:
+    empty = [number for number, text in enumerate(texts, start=1) if not text.strip() and number not in faults]
+    if len(empty) + len(faults) == len(texts):
+        raise ReadError(_without_text(len(texts), len(faults), pictures))
+    canonical = Canonical()
+    if faults:
+        canonical.warnings.append(f"{_pages(faults)} could not be read: damaged")
+    if empty:
+        scanned = f", {pictures:,} of them pictures: scans need OCR" if pictures else ""
+        canonical.warnings.append(f"{_pages(empty)} without text ({len(empty):,} of {len(texts):,} pages{scanned})")
+    unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
+    if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):
+        canonical.warnings.append(f"{unmapped:,} characters have no meaning in the file (a font without a character map)")
+    join = _joiner(texts)
+    before = ""
+    for number, text in enumerate(texts):
+        canonical.page = number + 1
+        if _HYPHEN in text:
+            text = _SPLIT_WORD.sub(join, text).replace(_HYPHEN, "-\n")
+        text = text.translate(_LIGATURES)
+        paragraphs = [p for p in re.split(r"\n\s*\n", text.replace("\r\n", "\n")) if p.strip()]
+        waiting = list(outline.get(number, ()))
+        for position, paragraph in enumerate(paragraphs):
+            kind, waiting = _open_headings(canonical, waiting, paragraph)
+            goes_on = position == 0 and before and not _SENTENCE_END.search(before) and paragraph.lstrip()[0].islower()
+            canonical.add(paragraph, kind, join="\n" if goes_on else BREAK)
+        for entry in waiting:  # not found on its page: it counts from the next page on
+            canonical.open_heading(entry.level, entry.title)
+        before = paragraphs[-1].rstrip() if paragraphs else before
+    return canonical.finish("pdf", title=title, pages=len(texts))
+
+
+def _open_headings(canonical: Canonical, waiting: list[_Entry], paragraph: str) -> tuple[str, list[_Entry]]:
+    """Open the entries up to the last whose title stands in this paragraph; returns its kind and the other entries."""
+    flat = " ".join(paragraph.split()).lower()
+    found = max((i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0)
+    for entry in waiting[:found]:
+        canonical.open_heading(entry.level, entry.title)
+    alone = found and len(flat) - len(waiting[found - 1].title) <= _NUMBERING
+    return "heading" if alone else "paragraph", waiting[found:]
+
+
+def _joiner(texts: list[str]) -> Any:
+    """How a word that was parted at a line end is written: as elsewhere in the document, else in one."""
+    split = [pair for text in texts if _HYPHEN in text for pair in _SPLIT_WORD.findall(text)]
+    wanted = {form for a, b in split for form in (f"{a}{b}".lower(), f"{a}-{b}".lower())}
+    counts: Counter[str] = Counter()
+    for text in texts if wanted else ():
+        counts.update(word for word in _WORD.findall(text.lower()) if word in wanted)
+
+    def join(match: re.Match[str]) -> str:
+        whole, hyphenated = match[1] + match[2], f"{match[1]}-{match[2]}"
+        return hyphenated if counts[hyphenated.lower()] > counts[whole.lower()] or match[1][-1].isdigit() else whole
+
+    return join
+
+
+def _without_text(pages: int, faults: int, pictures: int) -> str:
+    if not pages:
+        return "a PDF without pages"
+    if faults:
+        return f"a PDF of {pages:,} pages, none of which can be read: it is damaged; get it again or repair it"
+    if pictures:
+        return (
+            f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; run OCR on it first, for example ocrmypdf"
+        )
+    return f"a PDF without text on its {pages:,} pages"
+
+
+def _pages(numbers: list[int]) -> str:
+    """page 3; pages 1-4, 7."""
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    more = f" and {len(shown) - _SHOWN:,} more ranges" if len(shown) > _SHOWN else ""
+    return f"page{'s' if len(numbers) > 1 else ''} {', '.join(shown[:_SHOWN])}{more}"

@@ -1,0 +1,117 @@
+"""Plain text and Markdown. The canonical text is the file's own; blocks are marks in it."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+from runnel.text.documents.canonical import Canonical, DocumentText, straighten
+from runnel.text.reading import Decoded
+
+_BREAK = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
+_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S")
+_ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
+
+
+def read_plain(decoded: Decoded) -> DocumentText:
+    """Paragraphs end at blank lines. Form feeds, where there are any, part pages."""
+    text = straighten(decoded.text)
+    canonical = Canonical()
+    canonical.warnings += [decoded.warning] if decoded.warning else []
+    pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
+    canonical.page = 1 if pages else None
+    start = 0
+    for end, after in chain((match.span() for match in _BREAK.finditer(text)), [(len(text), len(text))]):
+        paragraph = text[start:end]
+        if words := paragraph.strip():
+            first = start + len(paragraph) - len(paragraph.lstrip())
+            if canonical.page is not None:
+                canonical.page += text.count("\f", start, first)
+            canonical.mark(first, first + len(words), "paragraph")
+            start = first
+        if canonical.page is not None:
+            canonical.page += text.count("\f", start, after)
+        start = after
+    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
+
+
+class _Marks:
+    """The blocks of a Markdown text: lines are gathered until something ends the block."""
+
+    def __init__(self, text: str, canonical: Canonical) -> None:
+        self.text, self.canonical = text, canonical
+        self.start: int | None = None
+        self.end = 0
+        self.kind = "paragraph"
+
+    def take(self, start: int, end: int, kind: str) -> None:
+        """Add a line to the open block, or open one."""
+        if self.start is None:
+            self.start, self.kind = start, kind
+        self.end = end
+
+    def close(self, kind: str | None = None) -> None:
+        if self.start is not None:
+            block = self.text[self.start : self.end]
+            start = self.start + len(block) - len(block.lstrip())
+            if block.strip():
+                self.canonical.mark(start, start + len(block.strip()), kind or self.kind)
+        self.start = None
+
+
+def read_markdown(decoded: Decoded) -> DocumentText:
+    """Headings (`# ...`, or underlined), fenced code, list items, rows of tables, paragraphs; front matter is a block of code."""
+    text = straighten(decoded.text)
+    canonical = Canonical()
+    canonical.warnings += [decoded.warning] if decoded.warning else []
+    marks = _Marks(text, canonical)
+    title: str | None = None
+    fence: str | None = None  # what closes the open code
+    at = 0
+    for number, whole in enumerate(text.split("\n")):
+        start, end = at, at + len(whole)
+        at = end + 1
+        if fence is not None:
+            marks.take(start, end, "code")
+            if whole.strip().startswith(fence) and not whole.strip().strip(fence[0]):
+                marks.close()
+                fence = None
+            continue
+        opening = _FENCE.match(whole) or (re.match("(---)$", whole) if number == 0 else None)
+        if opening:
+            marks.close()
+            fence = opening[1]
+            marks.take(start, end, "code")
+        elif not whole.strip():
+            marks.close()
+        elif heading := _ATX.match(whole):
+            marks.close()
+            level, words = len(heading[1]), _without_closing(whole[heading.end() :].strip())
+            _heading(marks, start, end, level, words)
+            title = title or (words if level == 1 else None)
+        elif marks.start is not None and marks.kind == "paragraph" and (line := _UNDERLINE.match(whole)):
+            level, words = 1 if line[1][0] == "=" else 2, text[marks.start : marks.end]
+            _heading(marks, marks.start, end, level, words)
+            title = title or (words.strip() if level == 1 else None)
+        else:
+            kind = "row" if _ROW.match(whole) else "item" if _ITEM.match(whole) else "paragraph"
+            if kind != "paragraph" or marks.kind == "row":
+                marks.close()
+            marks.take(start, end, kind)
+    marks.close()
+    return canonical.finish("md", text=text, title=title, encoding=decoded.encoding)
+
+
+def _without_closing(words: str) -> str:
+    """A heading's words without the # signs that may stand behind them."""
+    bare = words.rstrip("#")
+    return bare.strip() if not bare or bare[-1] in " \t" else words
+
+
+def _heading(marks: _Marks, start: int, end: int, level: int, title: str) -> None:
+    marks.canonical.open_heading(level, title)
+    marks.start, marks.end = start, end
+    marks.close("heading")

@@ -1,0 +1,207 @@
+"""Reading documents: the one door to all kinds. What may crash or hang is parsed in a process of its own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.text.documents.canonical import DocumentText
+from runnel.text.documents.kinds import HEAD_BYTES, PARSED_APART, ROWS, recognise
+from runnel.text.documents.limits import Limits
+from runnel.text.documents.plain import read_markdown, read_plain
+from runnel.text.documents.rows import read_rows
+from runnel.text.reading import check_encoding, decode, open_bytes
+
+_COMMAND = (sys.executable, "-P", "-m", "runnel.text.documents.worker")
+_PIECE = 1 << 20
+
+
+def read_document(path: str | Path, *, limits: Limits | None = None, encoding: str | None = None) -> DocumentText:
+    """One document, whatever its kind; `DocumentReader` is quicker for many.
+
+    Raises:
+        ReadError: it cannot be read; the message has the file, the cause and what to do.
+        InputError: a file of rows, which has many documents, or an unknown encoding.
+        MissingDependency: its kind needs a package that is not installed.
+    """
+    with DocumentReader(limits, encoding=encoding) as reader:
+        documents = reader.read(path)
+        first = next(documents, None)
+        if first is None or first.id is not None:
+            raise InputError(f"{path} holds rows, a document each; read it with DocumentReader.read")
+        return first
+
+
+class DocumentReader:
+    """Reads files one after another. Use as a context, from one thread at a time.
+
+    Plain text, Markdown and rows are read in this process. html, pdf, docx and epub are parsed in a second one, which starts when
+    it is first needed, stays for the next files, and is replaced after a file that crashed it or took too long: such a file
+    is a `ReadError` like any other.
+
+    Args:
+        limits: see `Limits`.
+        encoding: of text, rows and html; default: detected, see `runnel.text.reading.decode`.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, encoding: str | None = None) -> None:
+        check_encoding(encoding)
+        self.limits, self.encoding = limits or Limits(), encoding
+        self._worker: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> DocumentReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the second process. The reader can go on: it would start another."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.communicate()
+            self._worker = None
+
+    def read(self, path: str | Path) -> Iterator[DocumentText]:
+        """The document of a file, or one for each row of jsonl, csv and tsv. "-" is standard input; gzip is unpacked.
+
+        Raises:
+            ReadError, MissingDependency: as `read_document`.
+        """
+        name = "standard input" if str(path) == "-" else str(path)
+        file = open_bytes(path)
+        if file is sys.stdin.buffer:
+            yield from self._read_stream(file, name)
+            return
+        with file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                yield from self._read_stream(file, name)
+                return
+            yield from self._read(file, Path(path), name)
+            if _state(os.stat(path)) != _state(found):
+                raise ReadError(f"{name} changed while it was read; read it again")
+
+    def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
+        """What comes from a pipe can be read once, so it is copied first."""
+        with _copied(stream, name, self.limits.file_bytes) as copy:
+            yield from self._read(copy, Path(copy.name), name)
+
+    def _read(self, file: BinaryIO, path: Path, name: str) -> Iterator[DocumentText]:
+        head = file.read(HEAD_BYTES)
+        kind = recognise(head, name)
+        file.seek(0)
+        if kind == "gz":
+            yield from self._read_gzip(file, name)
+        elif kind in ROWS:
+            yield from read_rows(file, kind, name, self.limits, self.encoding)
+        elif (size := os.fstat(file.fileno()).st_size) > self.limits.file_bytes:
+            raise ReadError(f"{name} has {size:,} bytes; expected at most {self.limits.file_bytes:,} (Limits.file_bytes)")
+        elif kind == "zip" or kind in PARSED_APART:
+            yield self._ask(kind, path, name)
+        else:
+            data = file.read()
+            self.limits.check_unpacked(len(data), name)
+            decoded = decode(data, name, self.encoding)
+            yield read_markdown(decoded) if kind == "md" else read_plain(decoded)
+
+    def _read_gzip(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
+        try:
+            with gzip.open(file) as source:
+                kind = recognise(source.read(HEAD_BYTES), name)
+                source.seek(0)
+                if kind == "gz":
+                    raise ReadError(f"{name} is packed by gzip twice; unpack it first")
+                if kind in ROWS:
+                    yield from read_rows(source, kind, name, self.limits, self.encoding)
+                    return
+                with _copied(source, f"{name}, unpacked,", self.limits.unpacked_bytes) as copy:
+                    yield from self._read(copy, Path(copy.name), name)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ReadError(f"{name} is a damaged or cut-off gzip file ({error}); get it again") from error
+
+    # ---- the second process ------------------------------------------------------------------------------------------
+
+    def _ask(self, kind: str, path: Path, name: str) -> DocumentText:
+        request = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
+        worker = self._worker = self._worker or _start()
+        assert worker.stdin is not None and worker.stdout is not None
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            worker.kill()
+
+        timer = threading.Timer(self.limits.seconds, stop)
+        timer.start()
+        line = b""
+        try:
+            with suppress(BrokenPipeError):  # it is gone; why is told below
+                worker.stdin.write(json.dumps(request).encode() + b"\n")
+                worker.stdin.flush()
+            line = worker.stdout.readline()
+        finally:
+            timer.cancel()
+            timer.join()
+            if late.is_set() or not line.endswith(b"\n"):  # also after Ctrl-C: no later file may get this one's answer
+                self.close()
+        if not line.endswith(b"\n"):
+            raise ReadError(f"{name} {self._fate(late.is_set(), worker.returncode)}")
+        return _document(json.loads(line), name)
+
+    def _fate(self, late: bool, code: int) -> str:
+        if late:
+            return (
+                f"was not parsed within {self.limits.seconds:g} s (Limits.seconds); it may be damaged or made to stall programs"
+            )
+        why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return (
+            f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than "
+            f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
+        )
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def _document(answer: dict[str, Any], name: str) -> DocumentText:
+    if "missing" in answer:
+        raise MissingDependency(f"{name}: {answer['missing']}")
+    if "refused" in answer:
+        raise ReadError(f"{name}: {answer['refused']}")
+    return DocumentText.from_wire(answer["document"])
+
+
+@contextmanager
+def _copied(source: BinaryIO | gzip.GzipFile, name: str, most: int) -> Iterator[BinaryIO]:
+    """What a stream holds, in a temporary file."""
+    with tempfile.TemporaryDirectory(prefix="runnel-") as folder, open(Path(folder) / "copy", "w+b") as copy:
+        size = 0
+        while piece := source.read(_PIECE):
+            size += len(piece)
+            if size > most:
+                raise ReadError(f"{name} has more than {most:,} bytes; raise Limits if it is trusted")
+            copy.write(piece)
+        copy.flush()
+        copy.seek(0)
+        yield copy
+
+
+def _state(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,102 @@
+"""Rows of jsonl, csv and tsv files: a document each, read as a stream whatever the size of the file."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import BinaryIO
+
+from runnel.errors import ReadError
+from runnel.text.documents.canonical import DocumentText
+from runnel.text.documents.limits import Limits
+from runnel.text.documents.plain import read_plain
+from runnel.text.reading import Decoded
+
+
+def read_rows(
+    file: BinaryIO | gzip.GzipFile, kind: str, name: str, limits: Limits, encoding: str | None
+) -> Iterator[DocumentText]:
+    """The rows of an open file, which is closed behind them.
+
+    A jsonl row has "text", an "id" (or "_id") and perhaps a "title", which is put before the text. csv has a line of column names
+    first, tsv has the names, or else an id, a tab and the text in every line. A row of a table without a column "text" becomes
+    a line "column: value" for each value. Without an id the row's number, from 1, is taken.
+
+    Raises:
+        ReadError: a row is not what it should be, or too long; the message has the line number.
+    """
+    with io.TextIOWrapper(file, encoding=encoding or "utf-8-sig", newline="") as text:
+        lines = _lines(text, name, limits)
+        rows = _objects(lines, name) if kind == "jsonl" else _table(lines, kind, name, limits)
+        for number, values in enumerate(rows, start=1):
+            yield _document(values, number, kind, name, encoding or "utf-8")
+
+
+def _document(values: dict[str, object], number: int, kind: str, name: str, encoding: str) -> DocumentText:
+    key, title, text = values.get("id", values.get("_id")), values.get("title"), values.get("text")
+    title = title if isinstance(title, str) and title else None
+    if isinstance(text, str):
+        text = f"{title}\n{text}" if title else text
+    elif kind == "jsonl":
+        raise ReadError(f'{name}, row {number}: expected "text", got the keys {", ".join(map(repr, values)) or "of nothing"}')
+    else:
+        text = "\n".join(f"{column}: {value}" for column, value in values.items() if value and column not in ("id", "_id"))
+    document = read_plain(Decoded(text, encoding))
+    return replace(document, kind=kind, id=str(number if key is None or key == "" else key), title=title)
+
+
+def _lines(text: io.TextIOWrapper, name: str, limits: Limits) -> Iterator[str]:
+    number = 0
+    try:
+        while line := text.readline(limits.unpacked_bytes + 1):
+            number += 1
+            limits.check_unpacked(len(line), f"{name}, line {number}")
+            yield line
+    except UnicodeDecodeError as error:
+        raise ReadError(
+            f"{name}: the text after line {number} is not {text.encoding} ({error.reason}); give its encoding or convert it"
+        ) from error
+
+
+def _objects(lines: Iterator[str], name: str) -> Iterator[dict[str, object]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ReadError(f"{name}, line {number}: not valid JSON ({error}); expected one object a line") from error
+        if not isinstance(row, dict):
+            raise ReadError(f'{name}, line {number}: expected an object with "text", got {type(row).__name__}')
+        yield row
+
+
+def _table(lines: Iterator[str], kind: str, name: str, limits: Limits) -> Iterator[dict[str, object]]:
+    first = next(lines, "")
+    names = first.rstrip("\r\n").split("\t")
+    if kind == "tsv" and "text" not in names and len(names) == 2:  # no column names: the first line is a row
+        rest: Iterator[dict[str, object]] = (
+            dict(zip(("id", "text"), line.rstrip("\r\n").split("\t", 1), strict=False)) for line in lines
+        )
+        yield {"id": names[0], "text": names[1]}
+        yield from (row for row in rest if row.get("id") or row.get("text"))
+        return
+    delimiter = "\t" if kind == "tsv" else max(",;\t|", key=first.count)
+    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+    csv.field_size_limit(limits.unpacked_bytes)  # Python's own bound, 128 KiB, is less than many documents have
+    try:
+        columns = next(reader, [])
+        for row in reader:
+            if len(row) > len(columns):
+                raise ReadError(
+                    f"{name}, line {reader.line_num}: {len(row)} values in {len(columns)} columns; quote what holds {delimiter!r}"
+                )
+            if any(row):
+                yield dict(zip(columns, row, strict=False))
+    except csv.Error as error:
+        raise ReadError(f"{name}, line {reader.line_num}: not a valid table ({error})") from error

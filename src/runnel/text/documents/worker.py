@@ -1,0 +1,104 @@
+"""The process that parses untrusted files: a request a line on standard input, an answer a line on standard output, both JSON.
+
+A hostile file may crash it, fill its memory or keep it busy without end. Nobody else is harmed: see `reader.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import MissingDependency, ReadError, RunnelError
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.canonical import DocumentText
+from runnel.text.documents.limits import Limits
+from runnel.text.reading import decode
+
+Parser = Callable[[str, Limits, str | None], DocumentText]
+_GRACE_S = 5
+
+
+def _parse_html(path: str, limits: Limits, encoding: str | None) -> DocumentText:
+    from runnel.text.documents.html import read_html
+
+    data = Path(path).read_bytes()
+    limits.check_unpacked(len(data), "the file")
+    return read_html(decode(data, "it", encoding, markup=True))
+
+
+def _parse_pdf(path: str, limits: Limits, encoding: str | None) -> DocumentText:
+    from runnel.text.documents.pdf import read_pdf
+
+    return read_pdf(path, limits)
+
+
+def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
+    with Archive(path, limits) as archive:
+        if "META-INF/container.xml" in archive.names:
+            from runnel.text.documents.epub import read_epub
+
+            return read_epub(archive, limits)
+        if "word/document.xml" in archive.names or any(name.startswith("word/") for name in archive.names):
+            from runnel.text.documents.docx import read_docx
+
+            return read_docx(path, archive)
+        held = ", ".join(sorted(archive.names)[:3])
+    raise ReadError(f"a zip archive that is neither docx nor epub (it holds {held or 'nothing'}); unpack or convert it first")
+
+
+PARSERS: dict[str, Parser] = {"html": _parse_html, "pdf": _parse_pdf, "zip": _parse_zip}
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    limits = Limits(**request["limits"])
+    try:
+        return {"document": PARSERS[request["kind"]](request["path"], limits, request["encoding"]).to_wire()}
+    except MissingDependency as error:
+        return {"missing": str(error)}
+    except RunnelError as error:
+        return {"refused": str(error)}
+    except MemoryError:
+        return {"refused": f"it needs more than {limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"}
+    except Exception as error:  # a damaged file makes parsers raise anything; it is told, with the file's name, by the caller
+        return {
+            "refused": f"it cannot be parsed ({type(error).__name__}: {error}); it is damaged, or of a form that is not known"
+        }
+
+
+def _confine(limits: Limits) -> None:
+    """Limit this process's memory, where the system can, and keep no image of it if it crashes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main() -> None:
+    """Answer until standard input ends. What libraries write to standard output goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends this process
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")  # half a surrogate pair: JSON's escape
+    os.dup2(2, 1)
+    for number, line in enumerate(sys.stdin):
+        request = json.loads(line)
+        limits = Limits(**request["limits"])
+        if number == 0:
+            _confine(limits)
+        if hasattr(signal, "alarm"):
+            signal.alarm(int(limits.seconds) + _GRACE_S)  # should the caller be gone: this ends even a parser that hangs
+        answer = json.dumps(_answer(request), ensure_ascii=False)
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
+        answers.write(answer + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What must hold of every document, whatever its kind."""
+
+import hashlib
+from itertools import pairwise
+
+from runnel.text.documents.canonical import DocumentText
+from runnel.text.sentences import split_sentences
+
+
+def check(document):
+    """Blocks are ordered, disjoint and trimmed; between them there is white space alone; pages ascend; the rest is consistent."""
+    text, blocks = document.text, document.blocks
+    assert "\r" not in text
+    assert document.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    for block in blocks:
+        assert 0 <= block.start < block.end <= len(text)
+        assert text[block.start : block.end] == text[block.start : block.end].strip()
+        assert block.kind in ("heading", "paragraph", "item", "row", "code", "note")
+        assert all(title == " ".join(title.split()) for title in block.headings)
+    edges = [0, *(edge for block in blocks for edge in (block.start, block.end)), len(text)]
+    for before, after in list(pairwise(edges))[::2]:
+        assert before <= after and not text[before:after].strip(), text[before:after]
+    pages = [block.page for block in blocks if block.page is not None]
+    assert pages == sorted(pages) and all(1 <= page <= document.pages for page in pages)
+    spans = split_sentences(text)
+    assert "".join(text[a:b] for a, b in spans.tolist()) == text
+    for block in blocks:
+        assert document.block_at(block.start) == document.block_at(block.end - 1) == block
+    assert DocumentText.from_wire(document.to_wire()) == document
+    return document
+
+
+def shown(document):
+    """(kind, text) of each block."""
+    return [(block.kind, document.text[block.start : block.end]) for block in document.blocks]
+
+
+def paths(document):
+    """{text of a block: its heading path}."""
+    return {document.text[block.start : block.end]: block.headings for block in document.blocks}

@@ -1,0 +1,136 @@
+"""Word documents, written by python-docx."""
+
+import docx
+import pytest
+from document_checks import check, paths, shown
+from document_files import replace_in_zip
+from docx.oxml import OxmlElement
+from docx.oxml.ns import qn
+
+from runnel.errors import ReadError
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.docx import read_docx
+from runnel.text.documents.limits import Limits
+
+_BODY = "word/document.xml"
+
+
+def read(path):
+    with Archive(path, Limits()) as archive:
+        return check(read_docx(path, archive))
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A document with something of everything."""
+    document = docx.Document()
+    document.core_properties.title = "A title"
+    document.add_heading("The title", 0)
+    document.add_heading("Part one", 1)
+    document.add_paragraph("First ").add_run("bold\ttab").add_break()
+    document.add_paragraph("An item", style="List Bullet")
+    document.add_paragraph("  ")
+    table = document.add_table(2, 2)
+    for cell, text in zip((c for row in table.rows for c in row.cells), ("Name", "Size", "ox", "3\nfeet"), strict=True):
+        cell.text = text
+    document.add_heading("Detail", 2)
+    style = document.styles.add_style("My own", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
+    style.base_style = document.styles["Heading 1"]
+    document.add_paragraph("Part two", style="My own")
+    document.add_paragraph("Last.")
+    document.save(tmp_path / "a.docx")
+    return tmp_path / "a.docx"
+
+
+def test_blocks_and_headings(path):
+    document = read(path)
+    assert document.title == "A title" and document.pages is None
+    assert shown(document) == [
+        ("heading", "The title"),
+        ("heading", "Part one"),
+        ("paragraph", "First bold\ttab"),
+        ("paragraph", "An item"),  # a list by style alone
+        ("row", "Name | Size"),
+        ("row", "ox | 3 feet"),
+        ("heading", "Detail"),
+        ("heading", "Part two"),
+        ("paragraph", "Last."),
+    ]
+    path_of = paths(document)
+    assert path_of["Detail"] == ("The title", "Part one", "Detail") and path_of["Last."] == ("The title", "Part two")
+
+
+def test_changes_are_read_as_accepted_and_content_controls_are_read(path, tmp_path):
+    run = "<w:r><w:t>{}</w:t></w:r>"
+    more = (
+        f'<w:p><w:ins w:id="1" w:author="x">{run.format("inserted")}</w:ins>'
+        '<w:del w:id="2" w:author="x"><w:r><w:delText>deleted</w:delText></w:r></w:del></w:p>'
+        f"<w:sdt><w:sdtContent><w:p>{run.format('controlled')}</w:p></w:sdtContent></w:sdt>"
+        f"<w:p><w:r><w:br w:type='page'/><w:lastRenderedPageBreak/><w:t>on page two</w:t></w:r></w:p>"
+        "<w:p><m:oMath xmlns:m='http://schemas.openxmlformats.org/officeDocument/2006/math'><m:r><m:t>E=mc</m:t></m:r></m:oMath></w:p>"
+        "<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>counted</w:t></w:r></w:p>"
+    )
+    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", more.encode() + b"<w:sectPr", 1)})
+    document = read(tmp_path / "b.docx")
+    assert shown(document)[-5:] == [
+        ("paragraph", "inserted"),
+        ("paragraph", "controlled"),
+        ("paragraph", "on page two"),
+        ("paragraph", "E=mc"),
+        ("item", "counted"),
+    ]
+    assert document.pages == 2 and document.blocks[0].page == 1 and document.blocks[-1].page == 2
+
+
+def test_footnotes_come_last(path, tmp_path):
+    document = docx.Document(path)
+    w = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    notes = f"<w:footnotes {w}><w:footnote><w:p><w:r><w:t>A note.</w:t></w:r></w:p></w:footnote></w:footnotes>"
+    from docx.opc.packuri import PackURI
+    from docx.opc.part import Part
+
+    part = Part(PackURI("/word/footnotes.xml"), "application/xml", notes.encode(), document.part.package)
+    document.part.relate_to(part, "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes")
+    document.save(tmp_path / "b.docx")
+    assert shown(read(tmp_path / "b.docx"))[-1] == ("note", "A note.")
+
+
+def test_text_boxes_are_read_once(path, tmp_path):
+    document = docx.Document(path)
+    paragraph = document.add_paragraph("around ")
+    box, inner, run, text = (OxmlElement(tag) for tag in ("w:pict", "w:p", "w:r", "w:t"))
+    text.text = "in a box"
+    run.append(text)
+    inner.append(run)
+    box.append(inner)
+    paragraph._p.append(box)
+    fallback = box.makeelement("{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback", {}, None)
+    fallback.append(OxmlElement("w:p"))
+    fallback[0].append(OxmlElement("w:r"))
+    fallback[0][0].append(OxmlElement("w:t"))
+    fallback[0][0][0].text = "in a box"
+    paragraph._p.append(fallback)
+    document.save(tmp_path / "b.docx")
+    assert read(tmp_path / "b.docx").text.count("in a box") == 1
+    assert qn("w:p") == paragraph._p.tag
+
+
+@pytest.mark.parametrize("part", [_BODY, "word/styles.xml", "[Content_Types].xml"])
+def test_entities_are_refused(path, tmp_path, part):
+    bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>'
+    for encode in (lambda xml: xml.replace(b"?>", b"?>" + bomb, 1), lambda xml: (b"<x>" + bomb).decode().encode("utf-16")):
+        replace_in_zip(path, tmp_path / "b.docx", {part: encode})
+        with pytest.raises(ReadError, match="declares XML entities"):
+            read(tmp_path / "b.docx")
+
+
+def test_damaged_documents(path, tmp_path):
+    for part, change in (
+        (_BODY, lambda xml: xml[:300]),
+        ("[Content_Types].xml", lambda xml: b"<Types/>"),
+        ("_rels/.rels", lambda xml: b"nonsense"),
+        (_BODY, lambda xml: b"<other/>"),
+    ):
+        replace_in_zip(path, tmp_path / "b.docx", {part: change})
+        with pytest.raises(ReadError, match=r"not a whole Word document|lacks"):
+            read(tmp_path / "b.docx")

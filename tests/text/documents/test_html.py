@@ -1,0 +1,106 @@
+"""HTML: what is shown is read, what is not is not."""
+
+import pytest
+from document_checks import check, paths, shown
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runnel.text.documents.html import read_html
+from runnel.text.reading import Decoded
+
+PAGE = """<!doctype html><html><head><title> A
+ page</title><style>p {}</style><script>alert(1)</script></head>
+<body><nav><ul><li>menu</li></ul></nav><header><h1>Big <i>words</i></h1></header>
+<p>First <b>bold</b> para&shy;graph &amp; more,
+over lines.<br>After a break.</p>loose text
+<div>inside<div>deeper</div>after</div>
+<ul><li>one<ul><li>nested</li></ul></li><li><p>two</p></li></ul>
+<h2>Code</h2><pre>  def f():
+    return "&lt;x&gt;"
+
+f()
+</pre><p hidden>unseen</p><p aria-hidden="true">unseen</p><!-- comment --><template>unseen</template>
+<h2></h2><table><caption>Sizes</caption><tr><th>Name<th>Size</tr><tr><td><p>a</p><p>b</p><td>1</tr>
+<tr><td></td><td> </td></tr></table>
+<button>unseen</button><noscript>unseen</noscript><select><option>unseen</select>
+<p>Kanji <ruby>漢<rt>kan</rt></ruby></p><svg><text>unseen</text></svg>
+<h1>Next</h1><p>end</p></body></html>"""
+
+
+def html(markup):
+    return check(read_html(Decoded(markup, "utf-8")))
+
+
+def test_a_page():
+    document = html(PAGE)
+    assert document.title == "A page"
+    assert shown(document) == [
+        ("heading", "Big words"),
+        ("paragraph", "First bold paragraph & more, over lines.\nAfter a break."),
+        ("paragraph", "loose text"),
+        ("paragraph", "inside"),
+        ("paragraph", "deeper"),
+        ("paragraph", "after"),
+        ("item", "one"),
+        ("item", "nested"),
+        ("item", "two"),
+        ("heading", "Code"),
+        ("code", 'def f():\n    return "<x>"\n\nf()'),
+        ("paragraph", "Sizes"),
+        ("row", "Name | Size"),
+        ("row", "a b | 1"),
+        ("paragraph", "Kanji 漢"),
+        ("heading", "Next"),
+        ("paragraph", "end"),
+    ]
+    path = paths(document)
+    assert path["a b | 1"] == ("Big words", "Code") and path["end"] == ("Next",) and path["one"] == ("Big words",)
+
+
+def test_tables_for_layout_are_not_rows():
+    assert shown(html("<table><tr><td><p>left</p><table><tr><td>a<td>b</table><td>right</table>")) == [
+        ("paragraph", "left"),
+        ("row", "a | b"),
+        ("paragraph", "right"),
+    ]
+
+
+def test_xhtml_with_self_closed_elements():
+    markup = (
+        '<?xml version="1.0"?><html><head><title/><script src="x"/></head><body><p>a<br/>b<a id="x"/> c</p><p/>d</body></html>'
+    )
+    assert shown(html(markup)) == [("paragraph", "a\nb c"), ("paragraph", "d")]
+
+
+@pytest.mark.parametrize(
+    "markup", ["", " ", "<", "<html>", "<p>", "</p>", "<title>x", "<frameset><frame></frameset>", "<nav>x</nav>"]
+)
+def test_pages_with_nothing(markup):
+    document = html(markup)
+    assert document.text == ("<" if markup == "<" else "")
+    assert bool(document.warnings) == (not document.text)
+
+
+def test_a_fragment_and_odd_characters():
+    assert html("just text").text == "just text"
+    assert html("a\0b&#0;&#xD800;<p>c\x07d\ufeff").text.endswith("cd")
+
+
+def test_depth_is_no_danger():
+    assert html("<div>" * 10_000 + "deep").text == "deep"
+    assert html("<b>" * 20_000 + "deep").text == "deep"
+    assert html("<table><tr><td>" * 300 + "deep").text == "deep"
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.sampled_from(
+            "a|<p>|</p>|<div>|</div>|<table>|<tr>|<td>|</table>|<li>|<pre>|</pre>|<h2>|</h2>|\n | b|<br>|<nav>|</nav>".split("|")
+        )
+    )
+)
+def test_any_markup(parts):
+    document = html("".join(parts))
+    assert document == html("".join(parts))
+    assert not {"<", ">"} & set(document.text)

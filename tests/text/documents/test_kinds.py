@@ -1,0 +1,49 @@
+"""Recognising files by content before name."""
+
+import pytest
+
+from runnel.errors import ReadError
+from runnel.text.documents.kinds import recognise
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "kind"),
+    [
+        (b"%PDF-1.7\n", "a.txt", "pdf"),
+        (b"\xef\xbb\xbf\n %PDF-1.4", "a", "pdf"),
+        (b"About %PDF- headers", "a.txt", "txt"),
+        (b"PK\x03\x04", "a.pdf", "zip"),
+        (b"\x1f\x8b\x08", "a.md", "gz"),
+        (b"<!DOCTYPE html>", "a.txt", "html"),
+        (b"\xef\xbb\xbf <!-- saved --> <HTML lang=en>", "page", "html"),
+        (b'<?xml version="1.0"?>\n<html xmlns="x">', "a.xml", "html"),
+        ("<html>".encode("utf-16-le"), "a", "html"),
+        (b"<html> in markdown", "a.md", "md"),
+        (b"<htmlish>", "a", "txt"),
+        (b"<p>", "a.HTM", "html"),
+        (b"", "a.markdown", "md"),
+        (b"", "a.jsonl.gz", "jsonl"),
+        (b"{}", "a.ndjson", "jsonl"),
+        (b"a,b", "a.csv", "csv"),
+        (b"a", "a.tsv", "tsv"),
+        (b"", "a.docx", "txt"),
+        (b"import x", "a.py", "txt"),
+    ],
+)
+def test_kinds(head, name, kind):
+    assert recognise(head, name) == kind
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office file of before 2007, or an encrypted one; save it as docx"),
+        (b"{\\rtf1", "RTF"),
+        (b"BZh9", "compressed by bzip2; unpack it first"),
+        (b"\x89PNG", "an image; read its text by OCR"),
+        (b"%!PS-Adobe", "PostScript"),
+    ],
+)
+def test_what_cannot_be_read_is_named(head, message):
+    with pytest.raises(ReadError, match=f"a.x is .*{message}"):
+        recognise(head, "a.x")

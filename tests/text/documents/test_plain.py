@@ -1,0 +1,120 @@
+"""Plain text and Markdown: the text stays as it is, blocks are marks in it."""
+
+from document_checks import check, paths, shown
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.text.documents.canonical import Canonical
+from runnel.text.documents.plain import read_markdown, read_plain
+from runnel.text.reading import Decoded
+
+MARKDOWN = """---
+title: front matter
+---
+# Tools
+
+A paragraph over
+two lines.
+Setext title
+------------
+- one item
+- another,
+  over two lines
+1. counted
+
+~~~python
+# not a heading
+
+x = 1
+~~~
+### Deep #
+| a | b |
+|---|---|
+| 1 | 2 |
+#hashtag, no heading
+# Other
+
+last"""
+
+lines = st.lists(st.sampled_from(["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀"]))
+
+
+def plain(text):
+    return check(read_plain(Decoded(text, "utf-8")))
+
+
+def markdown(text):
+    return check(read_markdown(Decoded(text, "utf-8")))
+
+
+def test_paragraphs_end_at_blank_lines():
+    document = plain("\n one\ntwo \n \t\n\n  three\r\n\r\nfour\rfive\n")
+    assert document.text == "\n one\ntwo \n \t\n\n  three\n\nfour\nfive\n"
+    assert shown(document) == [("paragraph", "one\ntwo"), ("paragraph", "three"), ("paragraph", "four\nfive")]
+    assert document.pages is None and document.blocks[0].page is None
+    assert plain("").blocks == () and plain(" \n").blocks == ()
+
+
+def test_form_feeds_part_pages():
+    document = plain("one\n\ntwo\f\fthree\n\fpage four\f")
+    assert [(block.page, document.text[block.start : block.end]) for block in document.blocks] == [
+        (1, "one"), (1, "two"), (3, "three"), (4, "page four"),
+    ]  # fmt: skip
+    assert document.pages == 4
+
+
+def test_markdown_blocks_and_heading_paths():
+    document = markdown(MARKDOWN)
+    assert document.text == MARKDOWN and document.title == "Tools"
+    assert shown(document) == [
+        ("code", "---\ntitle: front matter\n---"),
+        ("heading", "# Tools"),
+        ("heading", "A paragraph over\ntwo lines.\nSetext title\n------------"),  # as CommonMark has it
+        ("item", "- one item"),
+        ("item", "- another,\n  over two lines"),
+        ("item", "1. counted"),
+        ("code", "~~~python\n# not a heading\n\nx = 1\n~~~"),
+        ("heading", "### Deep #"),
+        ("row", "| a | b |"),
+        ("row", "|---|---|"),
+        ("row", "| 1 | 2 |"),
+        ("paragraph", "#hashtag, no heading"),
+        ("heading", "# Other"),
+        ("paragraph", "last"),
+    ]
+    path = paths(document)
+    assert path["| 1 | 2 |"] == ("Tools", "A paragraph over two lines. Setext title", "Deep")
+    assert path["last"] == ("Other",)
+
+
+def test_markdown_is_what_the_file_holds():
+    assert markdown("a\r\n# b\r\nc").text == "a\n# b\nc"
+    assert shown(markdown("```\nopen to the end\n\n# x")) == [("code", "```\nopen to the end\n\n# x")]
+    assert shown(markdown("#")) == [("heading", "#")]
+
+
+@given(lines)
+def test_any_lines(some):
+    text = "\n".join(some)
+    assert plain(text).text == text
+    assert markdown(text).text == text
+    assert markdown(text) == markdown(text)
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), st.sampled_from(["paragraph", "item", 1, 2, 3]), st.integers(0, 2))))
+def test_built_documents(parts):
+    canonical = Canonical()
+    canonical.page = 1
+    for text, kind, more in parts:
+        canonical.page += more
+        canonical.add(text, **({"level": kind} if isinstance(kind, int) else {"kind": kind}))
+    assert canonical.page is not None
+    document = check(canonical.finish("html", pages=canonical.page))
+    assert len(document.blocks) <= len(parts)
+
+
+def test_halves_of_surrogate_pairs_are_replaced_and_told():
+    canonical = Canonical()
+    canonical.add("one \ud800 two", level=1)
+    document = check(canonical.finish("html", title="\udc00"))
+    assert document.text == "one \ufffd two" and "1 halves of surrogate pairs" in document.warnings[0]

@@ -1,0 +1,285 @@
+"""The one door: every kind by one call, within limits; and nothing that a file does to its parser harms the caller."""
+
+import gzip
+import io
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import docx
+import pytest
+from document_checks import check
+from document_files import epub, pdf, replace_in_zip
+
+from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.text.documents import reader as module
+from runnel.text.documents.limits import Limits
+from runnel.text.documents.reader import DocumentReader, read_document
+
+WORKER = Path(__file__).parents[2] / "worker_that_fails.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A file of each kind, all of which say "A sentence."."""
+    path = tmp_path_factory.mktemp("kinds")
+    (path / "a.txt").write_bytes(b"A sentence.\r\n")
+    (path / "a.md").write_text("# Head\n\nA sentence.")
+    (path / "a.html").write_text("<p>A sentence.")
+    (path / "page").write_text("<!doctype html><p>A sentence.")
+    (path / "a.pdf").write_bytes(pdf([["A sentence."]]))
+    (path / "misnamed.txt").write_bytes(pdf([["A sentence."]]))
+    (path / "a.txt.gz").write_bytes(gzip.compress(b"A sentence."))
+    (path / "a.pdf.gz").write_bytes(gzip.compress(pdf([["A sentence."]])))
+    (path / "a.jsonl").write_text('{"text": "A sentence."}')
+    (path / "a.csv").write_text("id,text\n7,A sentence.")
+    epub(path / "a.epub", ["<p>A sentence.</p>"])
+    document = docx.Document()
+    document.add_paragraph("A sentence.")
+    document.save(path / "a.docx")
+    return path
+
+
+def test_every_kind_through_one_reader_twice_the_same(folder):
+    with DocumentReader() as reader:
+        first = {path.name: list(reader.read(path)) for path in sorted(folder.iterdir())}
+        second = {path.name: list(reader.read(str(path))) for path in sorted(folder.iterdir())}
+    assert first == second and len(first) == 12
+    for (document,) in first.values():
+        check(document)
+        assert "A sentence." in document.text
+    assert {name: documents[0].kind for name, documents in first.items()} == {
+        "a.csv": "csv", "a.docx": "docx", "a.epub": "epub", "a.html": "html", "a.jsonl": "jsonl", "a.md": "md", "a.pdf": "pdf",
+        "a.pdf.gz": "pdf", "a.txt": "txt", "a.txt.gz": "txt", "misnamed.txt": "pdf", "page": "html",
+    }  # fmt: skip
+
+
+def test_one_document_by_one_call(folder):
+    document = read_document(folder / "a.pdf")
+    assert document.text == "A sentence." and document.blocks[0].page == 1
+    assert read_document(folder / "a.txt").text == "A sentence.\n"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.pdf", "a.txt.gz", "page"])
+def test_standard_input(folder, monkeypatch, name):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
+    assert read_document("-").text.strip() == "A sentence."
+    assert not sys.stdin.closed
+
+
+def test_pipes_can_be_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("<!doctype html><b>piped</b>"))
+    writer.start()
+    assert read_document(tmp_path / "pipe").text == "piped"
+    writer.join()
+
+
+def test_an_encoding_reaches_all_text(tmp_path):
+    (tmp_path / "a.html").write_bytes("<p>Привет".encode("koi8-r"))
+    (tmp_path / "a.txt").write_bytes("Привет".encode("koi8-r"))
+    for name in ("a.html", "a.txt"):
+        assert read_document(tmp_path / name, encoding="koi8-r").text == "Привет"
+        with pytest.raises(ReadError, match=f"{name}.*is not valid utf-8"):
+            read_document(tmp_path / name)
+    with pytest.raises(InputError, match="unknown encoding 'utf-99'"):
+        DocumentReader(encoding="utf-99")
+
+
+def test_limits(folder, tmp_path):
+    (tmp_path / "big.txt").write_text("x" * 1001)
+    (tmp_path / "big.txt.gz").write_bytes(gzip.compress(b"x" * 10_000_000))
+    (tmp_path / "twice.gz").write_bytes(gzip.compress(gzip.compress(b"x")))
+    small = Limits(unpacked_bytes=1000)
+    with pytest.raises(ReadError, match=r"big\.txt has 1,001 bytes; expected at most 1,000 \(Limits.file_bytes\)"):
+        read_document(tmp_path / "big.txt", limits=Limits(file_bytes=1000))
+    with pytest.raises(ReadError, match=r"big\.txt is larger than 1,000 bytes"):
+        read_document(tmp_path / "big.txt", limits=small)
+    with pytest.raises(ReadError, match=r"big\.txt\.gz, unpacked, has more than 1,000 bytes"):
+        read_document(tmp_path / "big.txt.gz", limits=small)
+    with pytest.raises(ReadError, match="packed by gzip twice"):
+        read_document(tmp_path / "twice.gz")
+    with pytest.raises(ReadError, match=r"a\.docx: the archive's unpacked content is larger than 1,000 bytes"):
+        read_document(folder / "a.docx", limits=small)
+
+
+def test_endless_input_ends_at_the_limit():
+    with pytest.raises(ReadError, match=r"/dev/zero has more than 1,000,000 bytes"):
+        read_document("/dev/zero", limits=Limits(file_bytes=1_000_000))
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.epub", "a.txt.gz"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_files_cut_off_anywhere_are_read_errors_with_their_name(folder, tmp_path, name, share):
+    data = (folder / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: int(len(data) * share)])
+    try:
+        text = read_document(tmp_path / name).text
+    except ReadError as error:
+        assert name in str(error)
+    else:
+        assert name == "a.pdf" and text == "A sentence."  # PDFium mends what it can
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a.docx", "a.epub", "a.html", "a.txt.gz", "a.csv"])
+def test_damage_anywhere_is_a_document_or_a_read_error(folder, tmp_path, name):
+    whole = (folder / name).read_bytes()
+    chance = random.Random(name)
+    with DocumentReader(Limits(seconds=20)) as reader:
+        for _ in range(40):
+            data = bytearray(whole)
+            for _ in range(chance.randint(1, 30)):
+                at = chance.randrange(len(data))
+                data[at : at + chance.choice((0, 1, 4))] = chance.randbytes(chance.choice((0, 1, 1, 4)))
+            (tmp_path / name).write_bytes(data)
+            try:
+                for document in reader.read(tmp_path / name):
+                    check(document)
+            except ReadError as error:
+                assert name in str(error)
+
+
+def test_other_archives_are_named(folder, tmp_path):
+    replace_in_zip(folder / "a.epub", tmp_path / "a.zip", {})
+    assert read_document(tmp_path / "a.zip").kind == "epub"  # by content
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("xl/workbook.xml", "")
+    with pytest.raises(ReadError, match=r"b\.zip: a zip archive that is neither docx nor epub \(it holds xl/workbook.xml\)"):
+        read_document(tmp_path / "b.zip")
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x"}\n{"text": "y"}\n')
+    with DocumentReader() as reader:
+        rows = reader.read(path)
+        next(rows)
+        path.write_text('{"text": "x"}\n')
+        with pytest.raises(ReadError, match=r"a\.jsonl changed while it was read; read it again"):
+            list(rows)
+
+
+# ---- the second process ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing(monkeypatch, tmp_path):
+    """A reader whose parser for html does what the file says."""
+    monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-P", str(WORKER)))
+    with DocumentReader(Limits(seconds=20, memory_bytes=1 << 31)) as reader:
+
+        def read(deed):
+            path = tmp_path / f"{deed or 'good'}.html"
+            path.write_text(f"<!-- a page -->{deed}")
+            return next(reader.read(path)).text
+
+        read.reader = reader
+        yield read
+
+
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [("segfault", r"crashed the process that parsed it \(SIGSEGV\)"), ("abort", "SIGABRT"), ("exit", "exit code 3")],
+)
+def test_a_crash_is_a_read_error_and_the_next_file_is_read(failing, deed, message):
+    before = failing("")
+    with pytest.raises(ReadError, match=rf"{deed}\.html .*{message}"):
+        failing(deed)
+    after = failing("")
+    assert before.startswith("process ") and after.startswith("process ") and after != before
+
+
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [
+        ("raise", r"cannot be parsed \(ZeroDivisionError: by the parser\)"),
+        ("recurse", "cannot be parsed .RecursionError"),
+        pytest.param(
+            "memory",
+            "needs more than 2,147,483,648 bytes of memory",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux"),
+        ),
+    ],
+)
+def test_what_a_parser_raises_is_a_read_error_and_costs_no_new_process(failing, deed, message):
+    before = failing("")
+    with pytest.raises(ReadError, match=rf"{deed}\.html: .*{message}"):
+        failing(deed)
+    assert failing("") == before == failing("chatter")
+
+
+def test_a_parser_that_hangs_is_ended(failing):
+    failing("")
+    failing.reader.limits = Limits(seconds=0.3)
+    start = time.monotonic()
+    with pytest.raises(ReadError, match=r"hang\.html was not parsed within 0\.3 s"):
+        failing("hang")
+    assert time.monotonic() - start < 10
+    failing.reader.limits = Limits(seconds=20)
+    assert failing("").startswith("process ")
+
+
+def test_an_interrupt_leaves_no_answer_behind(failing, monkeypatch):
+    good = failing("")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.json, "dumps", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            failing("chatter")
+    assert failing("") != good
+
+
+def test_closing_ends_the_process(failing):
+    process = int(failing("").split()[1])
+    failing.reader.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    assert failing("") != f"process {process}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_the_process_ends_with_its_caller(tmp_path, folder):
+    program = (
+        "import os, sys\nfrom runnel.text.documents.reader import DocumentReader\nreader = DocumentReader()\n"
+        f"next(reader.read({str(folder / 'a.html')!r}))\nprint(reader._worker.pid, flush=True)\nos._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    worker = Path("/proc") / done.stdout.strip()
+    for _ in range(100):
+        if not worker.exists() or "Z" in worker.joinpath("stat").read_text().rpartition(")")[2].split()[0]:
+            return
+        time.sleep(0.05)
+    pytest.fail("the parsing process outlives its caller")
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("a.html", "selectolax"), ("a.epub", "selectolax"), ("a.pdf", "pypdfium2"), ("a.docx", "docx")]
+)
+def test_a_missing_package_is_named_with_the_install_line(folder, tmp_path, monkeypatch, name, package):
+    program = tmp_path / "worker.py"
+    program.write_text(f"import sys\nsys.modules[{package!r}] = None\nfrom runnel.text.documents import worker\nworker.main()")
+    monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-P", str(program)))
+    with pytest.raises(MissingDependency, match=rf"{name}: reading .* needs .*pip install .runnel\[documents\]"):
+        read_document(folder / name)
+
+
+def test_the_process_starts_light():
+    code = "import sys, runnel.text.documents.worker\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "rich", "typer", "docx", "selectolax", "pypdfium2"} & set(loaded)
+
+
+def test_plain_files_start_no_process(folder, monkeypatch):
+    monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
+    for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"):
+        with DocumentReader() as reader:
+            assert next(reader.read(folder / name)).text

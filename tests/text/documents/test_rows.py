@@ -1,0 +1,102 @@
+"""Rows of jsonl, csv and tsv as documents."""
+
+import gzip
+
+import pytest
+from document_checks import check
+
+from runnel.errors import InputError, ReadError
+from runnel.text.documents.limits import Limits
+from runnel.text.documents.reader import DocumentReader, read_document
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def read(name, content, limits=None, encoding=None):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with DocumentReader(limits, encoding=encoding) as reader:
+            return [(row.id, row.text) for row in map(check, reader.read(path))]
+
+    return read
+
+
+def test_jsonl(rows):
+    content = '\ufeff{"id": "a b", "text": "one\\r\\ntwo", "more": [1]}\n\n{"_id": 7, "title": "T", "text": "x"}\r\n{"text": ""}'
+    assert rows("a.jsonl", content) == [("a b", "one\ntwo"), ("7", "T\nx"), ("3", "")]
+    assert rows("a.ndjson", "") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "x"}\n{"text": ', "line 2: not valid JSON"),
+        ('\n["x"]', "line 2: expected an object with .text., got list"),
+        ('{"body": "x"}', "row 1: expected .text., got the keys 'body'"),
+        ("[" * 100_000, "line 1: not valid JSON"),
+        (b'{"text": "x"}\n{"text": "\xe9"}', "the text after line . is not utf-8-sig"),
+        ('{"text": "' + "x" * 1000, "line 1 is larger than 1,000 bytes"),
+    ],
+)
+def test_bad_rows_are_named(rows, content, message):
+    with pytest.raises(ReadError, match=rf"bad\.jsonl.*{message}"):
+        rows("bad.jsonl", content, Limits(unpacked_bytes=1000 if "larger" in message else 1 << 28))
+
+
+def test_rows_before_a_bad_one_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\nbad')
+    with DocumentReader() as reader:
+        documents = reader.read(tmp_path / "a.jsonl")
+        assert next(documents).text == "x"
+        with pytest.raises(ReadError, match="line 2"):
+            next(documents)
+
+
+def test_csv_with_a_text_column(rows):
+    content = 'id,title,text\n1,T,"a, ""b""\nc"\n\n2,,plain\n'
+    assert rows("a.csv", content) == [("1", 'T\na, "b"\nc'), ("2", "plain")]
+    assert rows("a.csv", "id;text\nx;caf\xe9\n".encode("cp1252"), encoding="cp1252") == [("x", "café")]
+
+
+def test_csv_without_a_text_column_names_its_values(rows):
+    assert rows("a.csv", "name;size;note\nox;3;\nant;1;small\n") == [
+        ("1", "name: ox\nsize: 3"),
+        ("2", "name: ant\nsize: 1\nnote: small"),
+    ]
+    assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []
+
+
+def test_csv_rows_longer_than_pythons_bound(rows):
+    assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]
+
+
+def test_bad_csv(rows):
+    with pytest.raises(ReadError, match=r"a\.csv, line 2: 3 values in 2 columns"):
+        rows("a.csv", "a,b\n1,2,3\n")
+    with pytest.raises(ReadError, match=r"a\.csv, line 2: not a valid table"):
+        rows("a.csv", 'a,b\n1,"2"x\n')
+
+
+def test_tsv_with_and_without_names(rows):
+    assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row
+    assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [("d1", "one text"), ("d2", "two \t tabs")]
+    assert rows("a.tsv", "id\ttext\nd1\tone\n") == [("d1", "one")]
+
+
+def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "row of text"}\n' * 20_000))
+    (tmp_path / "a.jsonl").write_text('{"text": "row of text"}\n' * 20_000)
+    small = Limits(file_bytes=1000, unpacked_bytes=1000)
+    for name in ("a.jsonl.gz", "a.jsonl"):
+        with DocumentReader(small) as reader:
+            assert sum(1 for _ in reader.read(tmp_path / name)) == 20_000
+    data = (tmp_path / "a.jsonl.gz").read_bytes()
+    (tmp_path / "a.jsonl.gz").write_bytes(data[:-20])
+    with DocumentReader() as reader, pytest.raises(ReadError, match=r"a\.jsonl\.gz is a damaged or cut-off gzip file"):
+        list(reader.read(tmp_path / "a.jsonl.gz"))
+
+
+def test_a_file_of_rows_is_not_one_document(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
+    with pytest.raises(InputError, match=r"a\.jsonl holds rows"):
+        read_document(tmp_path / "a.jsonl")

@@ -1,0 +1,38 @@
+"""The parsing process with parsers that crash, hang, take memory or talk: what a hostile file may make a library do."""
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+from runnel.text.documents import worker
+from runnel.text.documents.canonical import Canonical
+
+
+def behave(path, limits, encoding):
+    """Do what the file says."""
+    for word in Path(path).read_text().partition("-->")[2].split():
+        if word == "segfault":
+            ctypes.string_at(0)
+        if word == "abort":
+            os.abort()
+        if word == "exit":
+            os._exit(3)
+        if word == "hang":
+            time.sleep(1000)
+        if word == "memory":
+            bytearray(1 << 40)
+        if word == "raise":
+            raise ZeroDivisionError("by the parser")
+        if word == "recurse":
+            behave(path, limits, encoding)
+        if word == "chatter":
+            os.write(1, b"a library's own words\n" * 10_000)
+    canonical = Canonical()
+    canonical.add(f"process {os.getpid()}")
+    return canonical.finish("html")
+
+
+worker.PARSERS["html"] = behave
+sys.exit(worker.main())
