@@ -1,0 +1,252 @@
+"""LoRA adapters on a backbone's linear layers, by PEFT; over 4-bit weights by bitsandbytes (QLoRA).
+
+adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp32; the metadata say of what, and how they act
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.int8 import Int8Linear
+from runnel.backbones.layers import stream_dtype
+from runnel.errors import CheckpointError, InputError
+from runnel.models.base import Model
+
+FILE = "adapter.safetensors"
+# Every linear layer of an architecture, by the end of its name; for transformers these are looked up in the model.
+LORA_TARGETS: dict[str, tuple[str, ...]] = {
+    "mamba1": ("in_proj", "x_proj", "dt_proj", "out_proj"),
+    "mamba2": ("in_proj", "out_proj"),
+    "rwkv7": (
+        *("receptance", "key", "value", "output"),  # key and value of both halves of a layer
+        *("w_down", "w_up", "a_down", "a_up", "v_down", "v_up", "g_down", "g_up"),
+    ),
+    "xlstm": ("q", "k", "v", "ogate_preact", "out_proj", "proj_up_gate", "proj_up", "proj_down"),
+}
+_STAYS_WIDE = ("x_proj", "dt_proj", "_down", "_up")  # of Mamba-1 and RWKV-7: small, and they feed exponentials
+_FORMAT = "runnel-adapter-1"
+_NAME = "default"  # PEFT keeps adapters by name
+
+
+def add_lora(
+    model: Model, r: int, alpha: float, dropout: float = 0.0, targets: Sequence[str] | None = None, four_bit: bool = False
+) -> None:
+    """Put LoRA adapters around linear layers of the backbone and freeze all else in it. They change nothing until trained.
+
+    Args:
+        r: rank of the adapters.
+        alpha: they count alpha / r times.
+        dropout: of their inputs, in training mode.
+        targets: ends of names of linear layers; default: all of them (`LORA_TARGETS`).
+        four_bit: hold the large layers that get adapters in 4 bits (NF4 with double quantisation), as QLoRA does.
+
+    Raises:
+        InputError: a number is out of range, no linear layer has a target's name, or the weights are 8-bit numbers or have
+            adapters already.
+    """
+    if r < 1 or not 0 <= dropout < 1 or alpha <= 0:
+        raise InputError(
+            f"LoRA needs r of at least 1, alpha above 0 and dropout in [0, 1), got r={r}, alpha={alpha}, dropout={dropout}"
+        )
+    backbone = model.backbone
+    if backbone.adapted:
+        raise InputError(f"{model.source} has adapters already; merge() them first")
+    if any(isinstance(module, Int8Linear) for module in backbone.modules()):
+        raise InputError(f'{model.source} has 8-bit weights, which take no adapters; load it with dtype="float32" or "bfloat16"')
+    targets = _check_targets(backbone, targets)
+    if four_bit:
+        _quantize(backbone, targets)
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))  # type: ignore[arg-type]
+    inject_adapter_in_model(config, backbone, _NAME)
+    wide = stream_dtype(next(backbone.parameters()))
+    for name, parameter in backbone.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.to(wide)  # PEFT takes the weights' dtype
+    backbone.train(backbone.training)
+
+
+def merge(model: Model) -> None:
+    """Add the adapters to the weights that they stand on and take them away; 4-bit layers become what they stand for, fp32.
+
+    The model then gives the outputs that it gave with them, but for rounding to the weights' dtype.
+
+    Raises:
+        InputError: it has none.
+    """
+    backbone = model.backbone
+    if not backbone.adapted:
+        raise InputError(f"{model.source} has no adapters to merge")
+    for name, layer in _adapters(backbone):
+        base = layer.get_base_layer()
+        delta = layer.get_delta_weight(_NAME)
+        weight = _plain_weight(base)
+        merged = (weight.to(delta.dtype) + delta).to(weight.dtype)
+        if base.weight.is_floating_point():
+            base.weight.data = merged
+        else:
+            plain: Any = nn.Linear(base.in_features, base.out_features, base.bias is not None, device="meta")
+            plain.weight, plain.bias = nn.Parameter(merged, requires_grad=False), base.bias
+            base = plain
+        parent, _, own = name.rpartition(".")
+        setattr(backbone.get_submodule(parent), own, base)
+    del backbone.peft_config
+    backbone.train(backbone.training)
+
+
+def save_adapter(model: Model, folder: str | Path) -> None:
+    """Write the adapters and the heads, which are trained with them, to `adapter.safetensors` in a folder.
+
+    Raises:
+        InputError: the model has no adapters.
+    """
+    backbone = model.backbone
+    if not backbone.adapted:
+        raise InputError(f"{model.source} has no adapters to save; add_lora() makes them")
+    facts = {"format": _FORMAT, **_facts(model), **_settings(backbone)}
+    tensors = {f"backbone.{key}": tensor for key, tensor in _lora_tensors(backbone).items()}
+    tensors |= {f"heads.{key}": tensor.detach() for key, tensor in model.heads.state_dict().items()}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{FILE}.{os.getpid()}.partial"  # as in `Model.write`
+    save_file({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}, partial, {"runnel": json.dumps(facts)})
+    partial.replace(folder / FILE)
+
+
+def load_adapter(model: Model, folder: str | Path) -> None:
+    """Take the adapters of `save_adapter`, and give the heads the weights that were trained with them.
+
+    A model without adapters gets them; one with adapters of the same kind keeps its own and takes their weights.
+
+    Raises:
+        CheckpointError: no adapter is there, it is damaged, it belongs to a model of another shape or with other heads, or the
+            model has adapters of another kind.
+    """
+    path = Path(folder) / FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("runnel", "{}"))
+            tensors = {key: file.get_tensor(key) for key in file.keys()}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read the adapter {path}: {error}") from error
+    if facts.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} is not a runnel adapter (format {facts.get('format')!r}, expected {_FORMAT!r})")
+    theirs, ours = {key: facts.get(key) for key in _facts(model)}, _facts(model)
+    if theirs != ours:
+        raise CheckpointError(f"{path} was trained on {_described(theirs)}; {model.source} is {_described(ours)}")
+    heads = {key.removeprefix("heads."): tensor for key, tensor in tensors.items() if key.startswith("heads.")}
+    wanted = model.heads.state_dict()
+    different = sorted(
+        k for k in heads.keys() | wanted.keys() if k not in heads or k not in wanted or heads[k].shape != wanted[k].shape
+    )
+    if different:
+        raise CheckpointError(f"{path} has other heads than {model.source}; they differ in {', '.join(different[:3])}")
+    settings = {key: facts[key] for key in ("r", "alpha", "dropout", "targets", "four_bit")}
+    if not model.backbone.adapted:
+        add_lora(model, **settings)
+    elif _settings(model.backbone) != settings:
+        raise CheckpointError(f"{path} holds adapters with {settings}; {model.source} has some with {_settings(model.backbone)}")
+    lora = {key.removeprefix("backbone."): tensor for key, tensor in tensors.items() if key.startswith("backbone.")}
+    places = _lora_tensors(model.backbone)
+    if {key: tensor.shape for key, tensor in lora.items()} != {key: tensor.shape for key, tensor in places.items()}:
+        raise CheckpointError(f"{path} is damaged: its tensors are not those of adapters on {', '.join(settings['targets'])}")
+    for key, tensor in lora.items():
+        places[key].copy_(tensor)
+    model.heads.load_state_dict(heads)
+    model.refresh()
+
+
+def _facts(model: Model) -> dict[str, object]:
+    backbone = model.backbone
+    return {
+        "architecture": backbone.architecture,
+        "hidden_size": backbone.hidden_size,
+        "num_layers": backbone.num_layers,
+    }
+
+
+def _settings(backbone: Backbone) -> dict[str, Any]:
+    """The arguments of `add_lora` that made a backbone's adapters."""
+    whole: Any = backbone
+    config = whole.peft_config[_NAME]
+    return {
+        "r": config.r,
+        "alpha": config.lora_alpha,
+        "dropout": config.lora_dropout,
+        "targets": sorted(config.target_modules),
+        "four_bit": any(not layer.get_base_layer().weight.is_floating_point() for _, layer in _adapters(backbone)),
+    }
+
+
+def _described(facts: dict[str, object]) -> str:
+    return f"a {facts['architecture']} of {facts['num_layers']} layers, {facts['hidden_size']} wide"
+
+
+def _linear_layers(backbone: Backbone) -> list[str]:
+    return [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
+
+
+def _ends(name: str, targets: Sequence[str]) -> bool:
+    """PEFT's rule: a target is the last part of a name, or its last parts."""
+    return any(name == target or name.endswith("." + target) for target in targets)
+
+
+def _check_targets(backbone: Backbone, targets: Sequence[str] | None) -> tuple[str, ...]:
+    layers = _linear_layers(backbone)
+    every = LORA_TARGETS.get(backbone.architecture) or tuple(sorted({name.rpartition(".")[2] for name in layers}))
+    for target in targets or ():
+        if not any(_ends(name, [target]) for name in layers):
+            raise InputError(f"{backbone.title} has no linear layer named {target!r}; it has {', '.join(every)}")
+    return every if targets is None else tuple(targets)
+
+
+def _quantize(backbone: Backbone, targets: Sequence[str]) -> None:
+    """Put 4-bit layers in the place of the large targets."""
+    from bitsandbytes.nn import Linear4bit, Params4bit  # type: ignore[attr-defined]  # not listed there
+
+    for name in _linear_layers(backbone):
+        if not _ends(name, targets) or name.endswith(_STAYS_WIDE):
+            continue
+        layer: Any = backbone.get_submodule(name)
+        small = Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, quant_type="nf4", device="meta")
+        small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True)
+        small.bias = layer.bias
+        small.support_avx512bf16_for_cpu = False  # else evaluation lays the bits out anew: only for some widths, and for good
+        parent, _, own = name.rpartition(".")
+        setattr(backbone.get_submodule(parent), own, small.to(layer.weight.device))  # the move makes the 4 bits
+
+
+def _plain_weight(layer: Any) -> Tensor:
+    """The weight of a linear layer in floating point."""
+    weight: Tensor = layer.weight.data
+    if weight.is_floating_point():
+        return weight
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(weight, layer.weight.quant_state).float()
+
+
+def _adapters(backbone: Backbone) -> list[tuple[str, Any]]:
+    """PEFT's layers, by name."""
+    from peft.tuners.lora import LoraLayer
+
+    return [(name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer)]
+
+
+def _lora_tensors(backbone: Backbone) -> dict[str, Tensor]:
+    """The adapters' own tensors, as they are in memory: "layers.0.mixer.in_proj.lora_A" and so on."""
+    return {
+        f"{name}.{side}": getattr(layer, side)[_NAME].weight.data
+        for name, layer in _adapters(backbone)
+        for side in ("lora_A", "lora_B")
+    }

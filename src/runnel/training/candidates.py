@@ -1,0 +1,124 @@
+"""Where hard negatives come from: the best documents for a query by BM25, by an embedder, or of a run.
+
+N  documents   d  width of the vectors   B  queries at a time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from runnel.errors import InputError, MissingDependency
+from runnel.training.corpora import Texts
+from runnel.training.data import Triple
+
+if TYPE_CHECKING:
+    from runnel.models.embedder import Embedder
+
+Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
+"""For each example the rows of the corpus that its query finds, int64, best first, at most as many as the number."""
+
+_K1, _B = 0.9, 0.4  # what Lucene and the BEIR paper's baselines take
+_ROWS = 1 << 16  # document vectors in memory at a time
+
+
+def bm25_search(corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None) -> Search:
+    """Lucene's BM25 with k1 0.9 and b 0.4 over lower-cased words of two letters and more, without English stop words.
+
+    Documents that share no word with the query are not found. Ties go to the earlier row. It takes about 2.4 kB of memory for
+    a document of 50 words.
+
+    Args:
+        progress: called with (documents read, all documents).
+
+    Raises:
+        MissingDependency: bm25s is not there.
+    """
+    try:
+        import bm25s
+    except ImportError as error:
+        raise MissingDependency("mining by BM25 needs bm25s; run `pip install 'runnel[train]'`, or give an embedder") from error
+    index = bm25s.BM25(k1=_K1, b=_B)
+    tokens = bm25s.tokenize(_texts(corpus, progress), show_progress=False)
+    if not tokens.vocab:
+        raise InputError("the corpus has no words to search by; expected documents with text")
+    index.index(tokens, show_progress=False)
+    del tokens
+
+    def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
+        found = []
+        for words in bm25s.tokenize([t.query for t in triples], return_ids=False, show_progress=False):
+            scores = index.get_scores(words) if words else np.zeros(len(corpus), dtype=np.float32)
+            best = top(scores, depth)
+            found.append(best[scores[best] > 0])
+        return found
+
+    return search
+
+
+def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]:
+    for done, document in enumerate(corpus, start=1):
+        yield document.text
+        progress(done, len(corpus))
+
+
+def dense_search(embedder: Embedder, vectors: np.ndarray, rows: np.ndarray) -> Search:
+    """Inner products with the query's vector, exact.
+
+    Args:
+        vectors: float32 (N, d) of the documents that have a text; may be mapped from disk.
+        rows: int64 (N,), their rows in the corpus.
+    """
+
+    def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
+        queries = embedder.encode_query([t.query for t in triples])  # (B, d)
+        scores, places = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        for start in range(0, len(vectors), _ROWS):
+            products = queries @ vectors[start : start + _ROWS].T
+            best = np.stack([top(row, depth) for row in products])
+            scores = np.hstack([scores, np.take_along_axis(products, best, 1)])
+            places = np.hstack([places, best + start])
+            best = np.stack([top(row, depth) for row in scores])
+            scores, places = np.take_along_axis(scores, best, 1), np.take_along_axis(places, best, 1)
+        return list(rows[places])
+
+    return search
+
+
+def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
+    """What a run has for the query with the example's id; nothing, if it does not have it.
+
+    Raises (when called):
+        InputError: the examples have no ids, or the run names a document that the corpus lacks.
+    """
+
+    def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
+        found = []
+        for triple in triples:
+            if not triple.id:
+                raise InputError(f"the query {triple.query[:60]!r} has no id to look up in the run; expected data with query ids")
+            names = run.get(triple.id, [])[:depth]
+            rows = [row for row in map(corpus.row, names) if row is not None]
+            if len(rows) < len(names):
+                missing = next(name for name in names if corpus.row(name) is None)
+                raise InputError(
+                    f"the run has document {missing!r} for query {triple.id!r}, which is not in the corpus; give the corpus of "
+                    "this run"
+                )
+            found.append(np.array(rows, dtype=np.int64))
+        return found
+
+    return search
+
+
+def top(scores: np.ndarray, count: int) -> np.ndarray:
+    """The places of the `count` highest of scores (N,), highest first; of equal ones the earlier."""
+    if count < len(scores):
+        bar = np.partition(scores, len(scores) - count)[len(scores) - count]
+        above, level = np.flatnonzero(scores > bar), np.flatnonzero(scores == bar)
+        places = np.concatenate([above, level[: count - len(above)]])
+    else:
+        places = np.arange(len(scores))
+    return places[np.lexsort((places, -scores[places]))]

@@ -1,0 +1,170 @@
+"""Training examples: triples for embedders and rerankers, evidence for sentence retrievers; read one at a time, from any format.
+
+What cannot be used is dropped, counted and told; what contradicts itself is an error with its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import InputError
+from runnel.training.corpora import Texts, keys
+from runnel.training.formats import Format, Raw, find_source, read_raw
+from runnel.training.lines import read_json
+
+log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    """A query with documents that answer it and documents that do not. No text is empty, `positives` is not either."""
+
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    id: str = ""  # of the query, where the data has one
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A query with a document and the [start, end) character spans of it that answer the query, at least one."""
+
+    query: str
+    document: str
+    spans: tuple[tuple[int, int], ...]
+    id: str = ""
+
+
+@dataclass(slots=True)
+class Dropped:
+    """What was read and what was left out, by reason: give one to a reader, look at it or log `str` of it afterwards."""
+
+    kept: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)  # reason -> place of its first case
+
+    def add(self, reason: str, where: str) -> None:
+        """Count a case."""
+        self.counts[reason] += 1
+        self.first.setdefault(reason, where)
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"{count:,} {reason} (first: {self.first[reason]})" for reason, count in self.counts.most_common())
+        return f"{self.kept:,} examples kept" + (f", left out: {reasons}" if reasons else "")
+
+
+def read_triples(
+    path: str | Path,
+    format: Format | None = None,
+    *,
+    corpus: str | Path | Texts | None = None,
+    queries: str | Path | None = None,
+    dropped: Dropped | None = None,
+) -> Iterator[Triple]:
+    """Triples, one after the other; docs/data.md shows every format.
+
+    Args:
+        path: a BEIR folder (its train.tsv, or its only qrels), a file in the qrels of one, or a file; plain, .gz or .zst.
+        format: default is what the first row looks like. "qrels" (BEIR, TREC, MS MARCO), "id-triples" and "text-triples" (MS
+            MARCO), "tevatron", "flagembedding" (what `runnel mine` writes), "columns" (CSV with a header, or jsonl: a query, a
+            positive, negatives).
+        corpus, queries: where the texts of ids are; for a BEIR set they are found beside it.
+        dropped: filled while reading, for the caller to tell; without it the counts are logged at the end. Without a query,
+            without a positive, or with negatives that are all empty, an example is dropped; single empty texts are left out.
+
+    Raises:
+        InputError: the file does not fit its format, an id has no text, or a document is both positive and negative for a
+            query; the message has the line.
+        ReadError: see `runnel.training.lines.open_text`.
+    """
+    told = dropped is not None
+    dropped = dropped or Dropped()
+    for raw in read_raw(find_source(path, corpus, queries), format):
+        triple = _triple(raw, dropped)
+        if triple is not None:
+            dropped.kept += 1
+            yield triple
+    if dropped.counts and not told:
+        log.warning("%s: %s", path, dropped)
+
+
+def read_evidence(path: str | Path, *, dropped: Dropped | None = None) -> Iterator[Evidence]:
+    """Evidence examples, one after the other, from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
+
+    Spans are Python character offsets into the document. "id" may be missing, other keys are not read.
+
+    Args:
+        path: the file; plain, .gz or .zst.
+        dropped: filled while reading, for the caller to tell; without it the counts are logged at the end. Examples without a
+            query, a document or evidence are dropped.
+
+    Raises:
+        InputError: a row is not so, or a span does not lie in its document; the message has the line.
+    """
+    told = dropped is not None
+    dropped = dropped or Dropped()
+    for where, row in read_json(path):
+        evidence = _evidence(row, where)
+        reason = next((r for r, bad in _emptiness(evidence) if bad), None)
+        if reason is None:
+            dropped.kept += 1
+            yield evidence
+        else:
+            dropped.add(reason, where)
+    if dropped.counts and not told:
+        log.warning("%s: %s", path, dropped)
+
+
+def _triple(raw: Raw, dropped: Dropped) -> Triple | None:
+    positives = _texts(raw.positives, "empty positive texts", raw.where, dropped)
+    negatives = _texts(raw.negatives, "empty negative texts", raw.where, dropped)
+    both = set(positives) & set(negatives)
+    if both and not raw.judged:
+        raise InputError(
+            f"{raw.where}: a document is both positive and negative for the query {raw.query[:60]!r}: {min(both)[:60]!r}; "
+            "remove one of the two"
+        )
+    for _ in both:  # copies of one text under several ids are common in corpora
+        dropped.add("negative texts that are a positive's under another id", raw.where)
+    negatives = [text for text in negatives if text not in both]
+    if not raw.query.strip():
+        reason = "examples with an empty query"
+    elif not positives:
+        reason = "examples without a positive"
+    elif raw.negatives and not negatives:
+        reason = "examples without any of their negatives"
+    else:
+        return Triple(raw.query, tuple(positives), tuple(negatives), raw.id)
+    dropped.add(reason, raw.where)
+    return None
+
+
+def _texts(texts: list[str], reason: str, where: str, dropped: Dropped) -> list[str]:
+    for text in texts:
+        if not text.strip():
+            dropped.add(reason, where)
+    return list(dict.fromkeys(text for text in texts if text.strip()))
+
+
+def _evidence(row: dict[str, Any], where: str) -> Evidence:
+    query, document, spans = row.get("question", row.get("query")), row.get("document"), row.get("evidence")
+    if not isinstance(query, str) or not isinstance(document, str) or not isinstance(spans, list):
+        raise InputError(f'{where}: expected texts as "question" and "document" and a list as "evidence", got {keys(row)}')
+    for span in spans:
+        if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
+            raise InputError(f"{where}: expected spans as [start, end] in characters, got {str(span)[:60]}")
+        start, end = span
+        if not 0 <= start < end <= len(document):
+            raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
+    return Evidence(query, document, tuple((a, b) for a, b in spans), str(row.get("id", "")))
+
+
+def _emptiness(evidence: Evidence) -> Iterator[tuple[str, bool]]:
+    yield "examples with an empty query", not evidence.query.strip()
+    yield "examples with an empty document", not evidence.document.strip()
+    yield "examples without evidence", not any(evidence.document[a:b].strip() for a, b in evidence.spans)

@@ -1,0 +1,221 @@
+"""Evidence examples made ready for training a sentence retriever: which sentences are positive, and windows of long documents.
+
+S  sentences of a document   E  evidence spans of an example
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset as Table
+from datasets import Features, List, Value
+from datasets.arrow_writer import ArrowWriter
+from torch.utils.data import Dataset
+
+from runnel.errors import InputError
+from runnel.models.base import Model
+from runnel.text.sentences import split_sentences
+from runnel.training.data import Evidence
+from runnel.training.forward import SentenceItem, make_item
+
+log = logging.getLogger("runnel")
+
+PAPER_TOKENS = (2000, 5000, 10000)  # paper E mixes documents of these lengths
+
+_FEATURES = Features(
+    {
+        "id": Value("string"),
+        "query": Value("string"),
+        "document": Value("large_string"),
+        "edges": List(Value("int64")),  # where sentences start, and the end of the last
+        "labels": List(Value("bool")),
+        "tokens": Value("int64"),  # of the item
+    }
+)
+
+
+def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Which sentences answer: those that share at least half of themselves, or half of an evidence span, with one.
+
+    So the sentence around a short answer is positive, as are the sentences of a long passage, and every span makes at least one
+    sentence positive. A span that only spills over into a sentence does not: one false positive weighs as much as hundreds of
+    negatives in the loss. Only characters that are not whitespace count.
+
+    Args:
+        document: the text.
+        sentences: (S, 2) spans that tile it.
+        evidence: (E, 2) spans of it.
+
+    Returns:
+        (S,) bool.
+
+    Raises:
+        InputError: a span lies outside the document, or has nothing but whitespace.
+    """
+    labels = np.zeros(len(sentences), dtype=bool)
+    for start, end in evidence:
+        if not 0 <= start < end <= len(document) or not document[start:end].strip():
+            raise InputError(
+                f"the evidence span [{start}, {end}) of a document of {len(document)} characters is "
+                f"{'empty' if 0 <= start <= end <= len(document) else 'outside of it'}; spans count code points from 0"
+            )
+        first = int(np.searchsorted(sentences[:, 1], start, side="right"))
+        last = int(np.searchsorted(sentences[:, 0], end, side="left"))
+        for number in range(first, last):
+            a, b = sentences[number].tolist()
+            shared = _visible(document[max(a, start) : min(b, end)])
+            labels[number] |= 2 * shared >= min(_visible(document[a:b]), _visible(document[start:end])) > 0
+    return labels
+
+
+def choose_window(bounds: np.ndarray, labels: np.ndarray, tokens: int, rng: np.random.Generator) -> slice:
+    """The sentences of a window of at most `tokens` tokens, at a random place that has all positives in it.
+
+    Positives too far apart for that: one of them is drawn, and the window is put around it. No positives: any place. A sentence
+    that is longer than the window by itself is taken whole.
+
+    Args:
+        bounds: (S+1,) tokens: sentence i is [bounds[i], bounds[i+1]).
+        labels: (S,) bool.
+    """
+    total = int(bounds[-1] - bounds[0])
+    if total <= tokens:
+        return slice(0, len(labels))
+    inside = np.flatnonzero(labels if labels.any() else np.diff(bounds) > 0)
+    first, last = int(inside[0]), int(inside[-1]) + 1
+    if not labels.any() or bounds[last] - bounds[first] > tokens:
+        first = int(rng.choice(inside))
+        last = first + 1
+    if bounds[last] - bounds[first] >= tokens:
+        return slice(first, last)
+    lowest, highest = max(int(bounds[0]), int(bounds[last]) - tokens), min(int(bounds[first]), int(bounds[-1]) - tokens)
+    start = int(rng.integers(lowest, highest + 1))
+    return slice(int(np.searchsorted(bounds, start, side="left")), int(np.searchsorted(bounds, start + tokens, side="right")) - 1)
+
+
+@dataclass
+class _Counts:
+    """What became of the examples, to be told at the end."""
+
+    examples: int = 0
+    tokens: int = 0
+    windows: int = 0
+    missing: int = 0  # windows that have not all the evidence
+    unanswered: int = 0
+
+
+class SentenceData(Dataset[tuple[str, SentenceItem]]):
+    """Examples in an Arrow file, made into items when they are asked for: memory does not depend on their number.
+
+    Args:
+        model: whose tokenizer and templates read them.
+        path: a file from `write`.
+
+    Attributes:
+        lengths: (n,) int64 tokens of each item.
+    """
+
+    def __init__(self, model: Model, path: str | Path) -> None:
+        self._model, self._table = model, Table.from_file(str(path)).with_format("numpy")
+        self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)
+
+    @classmethod
+    def write(
+        cls,
+        path: str | Path,
+        model: Model,
+        evidence: Iterable[Evidence],
+        *,
+        tokens: Sequence[int] | None = PAPER_TOKENS,
+        seed: int = 0,
+        language: str = "en",
+    ) -> SentenceData:
+        """Label and cut examples, one at a time, and keep them in a file. Equal arguments give an equal file.
+
+        Args:
+            evidence: examples with spans in code points. One without a span is a document without an answer.
+            tokens: each example draws one of these lengths for its document; a longer document is cut to a window of whole
+                sentences (`choose_window`). None: whole documents.
+            language: of the documents, for sentence boundaries.
+
+        Raises:
+            InputError: an example that cannot be used; the message has its id.
+        """
+        if tokens is not None and (not tokens or min(tokens) < 1):
+            raise InputError(f"tokens must be lengths of at least 1, got {tokens}; None takes whole documents")
+        path, counts = Path(path), _Counts()
+        partial = path.with_name(path.name + ".partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ArrowWriter(path=str(partial), features=_FEATURES) as writer:
+            for row in _rows(model, evidence, tokens, seed, language, counts):
+                writer.write(row)
+            writer.finalize()
+        if not counts.examples:
+            partial.unlink(missing_ok=True)
+            raise InputError("there are no evidence examples to train on")
+        partial.replace(path)
+        log.info(
+            "%d examples, %d tokens; %d are windows of longer documents, %d of them without some of the evidence; "
+            "%d documents have no answer",
+            counts.examples, counts.tokens, counts.windows, counts.missing, counts.unanswered,
+        )  # fmt: skip
+        return cls(model, path)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> tuple[str, SentenceItem]:
+        row = self._table[int(index)]
+        return str(row["id"]), _item(self._model, row)
+
+
+def _rows(
+    model: Model, evidence: Iterable[Evidence], tokens: Sequence[int] | None, seed: int, language: str, counts: _Counts
+) -> Iterator[dict[str, Any]]:
+    for index, example in enumerate(evidence):
+        try:
+            row = _row(model, example, tokens, np.random.default_rng((seed, index)), language, counts)
+        except InputError as error:
+            raise InputError(f"evidence example {example.id}: {error}") from error
+        counts.examples += 1
+        counts.tokens += row["tokens"]
+        counts.unanswered += not any(row["labels"])
+        yield row
+
+
+def _row(
+    model: Model, example: Evidence, tokens: Sequence[int] | None, rng: np.random.Generator, language: str, counts: _Counts
+) -> dict[str, Any]:
+    document, sentences = example.document, split_sentences(example.document, language)
+    labels = label_sentences(document, sentences, example.spans)
+    wanted = int(rng.choice(np.asarray(tokens))) if tokens else None
+    item = make_item(model, example.query, document, sentences, labels)
+    if wanted is not None:
+        window = choose_window(item.bounds, labels, wanted, rng)
+        if window != slice(0, len(labels)):
+            counts.windows += 1
+            counts.missing += labels[window].sum() < labels.sum()
+            document = document[sentences[window.start, 0] : sentences[window.stop - 1, 1]]
+            sentences, labels = sentences[window] - sentences[window.start, 0], labels[window]
+            item = make_item(model, example.query, document, sentences, labels)
+    if not item.full.any():
+        raise InputError("the document has no tokens; leave it out")
+    edges = [0, *sentences[:, 1].tolist()]
+    row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
+    return row | {"tokens": len(item.ids)}
+
+
+def _item(model: Model, row: dict[str, Any]) -> SentenceItem:
+    edges = np.asarray(row["edges"], dtype=np.int64)
+    spans = np.stack([edges[:-1], edges[1:]], axis=1)
+    return make_item(model, str(row["query"]), str(row["document"]), spans, np.asarray(row["labels"], dtype=np.float32))
+
+
+def _visible(text: str) -> int:
+    """Characters that are not whitespace."""
+    return len("".join(text.split()))

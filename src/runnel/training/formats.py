@@ -1,0 +1,369 @@
+"""The file formats of training data for embedders and rerankers: recognised by their first row, then read row by row.
+
+What a row means (empty texts, contradictions) is decided in `runnel.training.data`; here is only where things stand.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from runnel.errors import InputError, ReadError
+from runnel.training.corpora import Texts, keys, read_corpus, read_qrels, read_queries, titled
+from runnel.training.lines import find, open_text, read_json, read_lines
+
+log = logging.getLogger("runnel")
+
+Format = Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"]
+
+_QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
+_POSITIVE = {"positive", "positives", "document", "answer", "passage", "sentence2", "sentence_b"}
+_NEGATIVE = re.compile(r"negatives?([_ ]?\d+)?")
+_DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
+_ADVICE = (
+    "name them query, positive and, where there are any, negative or negative_1, negative_2, ...; "
+    'or give format="columns" to take them in their order, as sentence-transformers does'
+)
+
+
+class Raw(NamedTuple):
+    """An example as it stands in the file. `judged`: its texts come from judgements of documents by id."""
+
+    where: str
+    id: str
+    query: str
+    positives: list[str]
+    negatives: list[str]
+    judged: bool = False
+
+
+class Source(NamedTuple):
+    """A file of examples and, where it holds ids, where their texts are."""
+
+    path: Path
+    corpus: Path | Texts | None
+    queries: Path | None
+
+
+def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> Source:
+    """The files behind a path: a folder, or a file in its `qrels`, is a BEIR set, whose corpus and queries lie beside it.
+
+    Raises:
+        InputError: the folder has several qrels and none is called train.
+        ReadError: it has none.
+    """
+    path = Path(path)
+    if path.is_dir():
+        splits = qrels_of(path)
+        train = find(path / "qrels", "train.tsv")
+        if train is None and len(splits) != 1:
+            found = ", ".join(p.name for p in splits) or "nothing"
+            raise InputError(
+                f"{path / 'qrels'} has {found}; expected train.tsv or one file only, give the path of the one to use"
+            )
+        path = train or splits[0]
+    folder = path.parent.parent if path.parent.name == "qrels" else None
+    if corpus is None and folder is not None:
+        corpus = find(folder, "corpus.jsonl")
+    if queries is None and folder is not None:
+        queries = find(folder, "queries.jsonl")
+    return Source(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
+
+
+def qrels_of(folder: Path) -> list[Path]:
+    """The qrels of a BEIR folder.
+
+    Raises:
+        ReadError: it has none.
+    """
+    found = sorted(p for p in folder.glob("qrels/*") if ".tsv" in p.suffixes)
+    if not found:
+        raise ReadError(f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file")
+    return found
+
+
+def recognise(path: Path) -> Format:
+    """The format of a file, by its first row.
+
+    Raises:
+        InputError: it is none of them; the message has the row.
+    """
+    where, line = next(read_lines(path), ("", ""))
+    if not line:
+        raise InputError(f"{path} is empty; expected training examples")
+    if line.startswith("{"):
+        return _recognise_json(*next(read_json(path)))
+    if line.startswith("["):
+        raise InputError(f"{where}: a list in JSON; expected jsonl, one object a line")
+    cells, fields = _cells(line), line.split()
+    if cells[0].lower() in _QUERY:
+        return "columns"
+    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 4 and fields[3].lstrip("-").isdecimal()):
+        return "qrels"
+    if line.count("\t") == 2:
+        return "id-triples" if len(fields) == 3 else "text-triples"
+    if len(cells) > 1:
+        raise InputError(f"{where}: expected the names of the columns before the first pair, got {line[:80]!r}; {_ADVICE}")
+    raise InputError(f"{where}: cannot tell the format from {line[:80]!r}; give format= one of {', '.join(get_args(Format))}")
+
+
+def _recognise_json(where: str, row: dict[str, Any]) -> Format:
+    if "evidence" in row:
+        raise InputError(
+            f"{where}: these are examples with evidence, which train a sentence retriever; read them with read_evidence"
+        )
+    if "pos" in row:
+        return "flagembedding"
+    if "positive_passages" in row or "positive_document_ids" in row:
+        return "tevatron"
+    return "columns"
+
+
+def read_raw(source: Source, format: Format | None) -> Iterator[Raw]:
+    """The examples of a file, as they are.
+
+    Raises:
+        InputError: unknown format; a row that does not fit it; ids without a text.
+    """
+    if format is not None and format not in get_args(Format):
+        raise InputError(f"unknown format {format!r}; expected one of {', '.join(get_args(Format))}")
+    yield from _READERS[format or recognise(source.path)](source, format is not None)
+
+
+# ---- texts in the rows -------------------------------------------------------------------------------------------------
+
+
+def _text_triples(source: Source, named: bool) -> Iterator[Raw]:
+    for where, line in read_lines(source.path):
+        query, positive, negative = _three(line, where, "query, positive and negative")
+        yield Raw(where, "", query, [positive], [negative])
+
+
+def _flagembedding(source: Source, named: bool) -> Iterator[Raw]:
+    note = _Note(source.path, {"query", "pos", "neg", "id", "query_id"})
+    for where, row in read_json(source.path):
+        note(row)
+        yield Raw(where, _id(row), _string(row, "query", where), _strings(row, "pos", where), _strings(row, "neg", where, []))
+
+
+def _tevatron(source: Source, named: bool) -> Iterator[Raw]:
+    note = _Note(source.path, {"query", "positive_passages", "negative_passages", "query_text", "query_id", *_TEVATRON_IDS})
+    texts: _Ids | None = None
+    for where, row in read_json(source.path):
+        note(row)
+        if "positive_passages" in row:
+            positives, negatives = (_passages(row, kind, where) for kind in ("positive_passages", "negative_passages"))
+            yield Raw(where, _id(row), _string(row, "query", where), positives, negatives)
+        else:
+            texts = texts or _Ids(source, queries=False)
+            positives, negatives = (_strings(row, kind, where, []) for kind in _TEVATRON_IDS)
+            yield texts.raw(where, _id(row), positives, negatives, query=_string(row, "query_text", where))
+
+
+_TEVATRON_IDS = ("positive_document_ids", "negative_document_ids")
+
+
+def _passages(row: dict[str, Any], kind: str, where: str) -> list[str]:
+    found = row.get(kind, [])
+    if not isinstance(found, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in found):
+        raise InputError(f'{where}: expected {kind!r} to be a list of objects with "title" and "text", got {str(found)[:80]}')
+    return [titled(p.get("title"), p["text"]) for p in found]
+
+
+def _columns(source: Source, by_order: bool) -> Iterator[Raw]:
+    _, first = next(read_lines(source.path), ("", ""))
+    rows = read_json(source.path) if first.startswith("{") else _read_csv(source.path, first)
+    order: list[str] = []
+    roles: dict[tuple[str, ...], _Roles] = {}
+    for where, row in rows:
+        names = tuple(row)
+        if names not in roles:
+            if by_order and sorted(order := order or list(names)) != sorted(names):
+                raise InputError(f"{where}: expected the columns {', '.join(order)}, as in the first row, got {keys(row)}")
+            roles[names] = _roles_by_order(order, where) if by_order else _roles_by_name(names, where)
+        yield _split(row, roles[names], where)
+
+
+class _Roles(NamedTuple):
+    query: str
+    positive: str
+    negatives: list[str]
+    labels: str | None
+
+
+def _roles_by_order(names: list[str], where: str) -> _Roles:
+    if len(names) < 2:
+        raise InputError(f"{where}: expected at least two columns, a query and a positive, got {names}")
+    labels = names[-1] if names[-1].lower() in _LABELS else None
+    return _Roles(names[0], names[1], names[2 : len(names) - (labels is not None)], labels)
+
+
+def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
+    query = [n for n in names if n.lower() in _QUERY]
+    positive = [n for n in names if n.lower() in _POSITIVE | _DOCUMENTS]
+    negatives = [n for n in names if _NEGATIVE.fullmatch(n.lower())]
+    labels = [n for n in names if n.lower() in _LABELS]
+    other = set(names) - {*query, *positive, *negatives, *labels, "id", "query_id"}
+    if len(query) != 1 or len(positive) != 1 or len(labels) > 1 or other:
+        raise InputError(f"{where}: cannot tell which is which of the columns {', '.join(map(repr, names))}; {_ADVICE}")
+    return _Roles(query[0], positive[0], negatives, labels[0] if labels else None)
+
+
+def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
+    query, documents = _string(row, roles.query, where), _strings(row, roles.positive, where)
+    if roles.labels is None:
+        return Raw(where, _id(row), query, documents, [t for name in roles.negatives for t in _strings(row, name, where)])
+    labels = row[roles.labels]
+    if not isinstance(labels, list) or not isinstance(row[roles.positive], list):
+        raise InputError(
+            f"{where}: {roles.labels!r} is a score of one pair; expected for each query a list of documents and one of as many "
+            "labels (above 0 is positive), or no scores but a positive and negatives"
+        )
+    if len(labels) != len(documents) or not all(isinstance(label, int | float) for label in labels):
+        raise InputError(f"{where}: expected a number for each of {len(documents)} documents, got {str(labels)[:80]}")
+    pairs = list(zip(documents, labels, strict=True))
+    return Raw(where, _id(row), query, [d for d, label in pairs if label > 0], [d for d, label in pairs if label <= 0])
+
+
+def _read_csv(path: Path, first: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows under their header; fields in quotes may hold line ends."""
+    csv.field_size_limit(2**31 - 1)  # documents are longer than the 128 kB that the module allows
+    with open_text(path) as file:
+        rows = csv.reader(file, delimiter=_delimiter(first), strict=True)
+        names: list[str] | None = None
+        where = f"{path}, line 1"
+        try:
+            for row in rows:
+                if names is None and row:
+                    names = [name.strip() for name in row]
+                elif row and names is not None:
+                    if len(row) != len(names):
+                        raise InputError(
+                            f"{where}: expected {len(names)} fields ({', '.join(names)}), got {len(row)}; a field with a "
+                            f"{'tab' if _delimiter(first) != ',' else 'comma'} or a line end in it must stand in double quotes"
+                        )
+                    yield where, dict(zip(names, row, strict=True))
+                where = f"{path}, line {rows.line_num + 1}"
+        except csv.Error as error:
+            raise InputError(f"{where}: not valid CSV ({error}); quotes inside a field in quotes are doubled") from error
+
+
+# ---- ids in the rows ---------------------------------------------------------------------------------------------------
+
+
+class _Ids:
+    """Texts for ids."""
+
+    def __init__(self, source: Source, queries: bool = True) -> None:
+        needs = {"corpus": source.corpus, **({"queries": source.queries} if queries else {})}
+        missing = [name for name, path in needs.items() if path is None]
+        if missing:
+            raise InputError(f"{source.path} has ids in place of texts; give {' and '.join(missing)} too")
+        self._source = source
+        self._queries = read_queries(str(source.queries)) if queries else {}
+        log.info("reading the corpus of %s", source.path)
+        self._texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
+
+    def raw(self, where: str, query_id: str, positives: list[str], negatives: list[str], query: str | None = None) -> Raw:
+        both = sorted(set(positives) & set(negatives))
+        if both:
+            raise InputError(
+                f"{where}: document {both[0]!r} is both positive and negative for query {query_id!r}; remove one of the two"
+            )
+        if query is None:
+            query = self._queries.get(query_id)
+        if query is None:
+            raise InputError(f"{where}: query {query_id!r} is not in {self._source.queries}; give the queries of this file")
+        return Raw(
+            where, query_id, query, [self._text(n, where) for n in positives], [self._text(n, where) for n in negatives], True
+        )
+
+    def _text(self, name: str, where: str) -> str:
+        text = self._texts.get(name)
+        if text is None:
+            raise InputError(f"{where}: document {name!r} is not in the corpus; give the corpus of this file")
+        return text
+
+
+def _qrels(source: Source, named: bool) -> Iterator[Raw]:
+    texts = _Ids(source)
+    for query, judged in read_qrels(source.path).items():
+        positives = [name for name, grade in judged.items() if grade > 0]
+        negatives = [name for name, grade in judged.items() if grade <= 0]
+        yield texts.raw(f"{source.path}, query {query!r}", query, positives, negatives)
+
+
+def _id_triples(source: Source, named: bool) -> Iterator[Raw]:
+    texts = _Ids(source)
+    for where, line in read_lines(source.path):
+        query, positive, negative = _three(line, where, "the ids of a query, a positive and a negative")
+        yield texts.raw(where, query, [positive], [negative])
+
+
+_READERS: dict[Format, Callable[[Source, bool], Iterator[Raw]]] = {
+    "qrels": _qrels,
+    "id-triples": _id_triples,
+    "text-triples": _text_triples,
+    "tevatron": _tevatron,
+    "flagembedding": _flagembedding,
+    "columns": _columns,
+}
+
+
+# ---- parts of a row ----------------------------------------------------------------------------------------------------
+
+
+class _Note:
+    """Says once which keys of the rows are not used."""
+
+    def __init__(self, path: Path, used: set[str]) -> None:
+        self._path, self._known = path, used
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        unused = [name for name, value in row.items() if name not in self._known and value not in (None, "", [])]
+        if unused:
+            self._known = self._known | set(unused)
+            log.warning("%s: nothing is made of %s", self._path, ", ".join(map(repr, unused)))
+
+
+def _three(line: str, where: str, what: str) -> list[str]:
+    parts = line.split("\t")
+    if len(parts) != 3:
+        raise InputError(f"{where}: expected {what} with tabs between them, got {len(parts) - 1} tabs in {line[:80]!r}")
+    return parts
+
+
+def _id(row: dict[str, Any]) -> str:
+    return str(row.get("id", row.get("query_id", "")))
+
+
+def _string(row: dict[str, Any], key: str, where: str) -> str:
+    if not isinstance(row.get(key), str):
+        raise InputError(f"{where}: expected a text as {key!r}, got {_got(row, key)}")
+    return row[key]
+
+
+def _strings(row: dict[str, Any], key: str, where: str, default: list[str] | None = None) -> list[str]:
+    found = row.get(key, default)
+    if isinstance(found, str):
+        return [found]
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise InputError(f"{where}: expected a text or a list of texts as {key!r}, got {_got(row, key)}")
+    return found
+
+
+def _got(row: dict[str, Any], key: str) -> str:
+    return f"{str(row[key])[:80]!r}" if key in row else keys(row)
+
+
+def _delimiter(line: str) -> str:
+    return "\t" if "\t" in line else ","
+
+
+def _cells(line: str) -> list[str]:
+    """The fields of one line of CSV; if its quotes do not close here, up to the end of the line."""
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=_delimiter(line)))]

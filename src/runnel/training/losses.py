@@ -1,0 +1,59 @@
+"""The loss that sentence-transformers lacks: paper E's, for the sentences of one document.
+
+S  sentences of a document
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from runnel.errors import InputError
+
+
+def sentence_weights(labels: Tensor) -> Tensor:
+    """What each sentence of a document weighs in its loss: positives share 1/2, the others share 1/2.
+
+    Where all sentences are of one class the formula still gives that class its 1/2: a document without an answer teaches low
+    scores, at half the weight of one that has both.
+
+    Args:
+        labels: (S,) 1 or True for the sentences that answer the query, S >= 1.
+
+    Returns:
+        (S,) fp32, which sum to 1, or to 1/2 where there is one class.
+
+    Raises:
+        InputError: there is no sentence.
+
+    Source: paper E, appendix F (w_i).
+    """
+    if labels.ndim != 1 or labels.numel() == 0:
+        raise InputError(
+            f"labels must be (S,) with at least one sentence, got shape {tuple(labels.shape)}; leave such documents out"
+        )
+    positive = labels.bool()
+    count = positive.sum().clamp(min=1)
+    others = (~positive).sum().clamp(min=1)
+    return 0.5 * (positive / count + ~positive / others).float()
+
+
+def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy over the sentences of one document, weighted by `sentence_weights`.
+
+    The mean of this over documents is the training loss: it does not depend on how documents are put into batches.
+
+    Args:
+        scores: (S,) logits.
+        labels: (S,) 1 or True for the sentences that answer the query.
+
+    Returns:
+        a scalar, fp32.
+
+    Raises:
+        InputError: there is no sentence, or the two differ in length.
+    """
+    if scores.shape != labels.shape:
+        raise InputError(f"one label per score is needed, got {tuple(labels.shape)} labels for {tuple(scores.shape)} scores")
+    weights = sentence_weights(labels)
+    return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")

@@ -1,0 +1,213 @@
+"""What a run shows and keeps while it trains: a bar with tokens/s and time left, metrics.jsonl, loss.png; and its alarm.
+
+A loss or gradient that is not finite ends the run, with the rows of the batch named; checkpoints are left as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from runnel.errors import NumericalError
+from runnel.training.checkpoints import find_whole_checkpoint
+
+log = logging.getLogger("runnel")
+
+METRICS, CURVE = "metrics.jsonl", "loss.png"
+_DRAW_EVERY_S = 60
+_NAMED = 8  # rows of a bad batch that the message names
+
+
+@dataclass
+class Watch:
+    """What goes through the model: tokens in all, on this process, and the rows of the present step."""
+
+    tokens: int = 0
+    rows: list[str] = field(default_factory=list)
+
+    def check(self, value: float | Tensor, what: str, args: TrainingArguments, state: TrainerState) -> None:
+        """Raise a NumericalError if the value is not finite."""
+        if math.isfinite(float(value)):
+            return
+        rows = "; ".join(self.rows[:_NAMED]) + (f" and {len(self.rows) - _NAMED} more" if len(self.rows) > _NAMED else "")
+        whole = find_whole_checkpoint(str(args.output_dir))
+        kept = f"the checkpoint {whole} is whole" if whole else "there is no checkpoint yet"
+        raise NumericalError(
+            f"the {what} is {float(value)} in step {state.global_step + 1}; its batch was {rows or 'empty'}; {kept}. "
+            "Look at those rows, or train with a lower learning rate or in fp32"
+        )
+
+
+class Watched:
+    """Put before a Trainer: counts the tokens of each batch, names its rows, and checks its loss. Set `watch` before training."""
+
+    watch: Watch
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """The Trainer's."""
+        self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
+        for name, value in inputs.items():
+            if name.endswith("attention_mask"):
+                self.watch.tokens += int(value.sum())
+            elif name == "input_ids":  # packed
+                self.watch.tokens += len(value)
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+        self.watch.check(loss, "loss", self.args, self.state)  # type: ignore[attr-defined]
+        return loss
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's, which takes everything in `inputs` for a column."""
+        inputs.pop("rows", None)
+        return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
+
+
+class Recorder(TrainerCallback):
+    """Writes metrics.jsonl and loss.png in the run folder, and shows a bar where stderr is a terminal.
+
+    A line of metrics.jsonl has step, epoch, loss, learning_rate, grad_norm, tokens, tokens_per_s (over all processes) and
+    seconds; a run that goes on appends to what is left of the steps before its checkpoint.
+
+    Args:
+        folder: the run folder.
+        watch: what counts tokens.
+        console: where the bar goes; default: stderr, if it is a terminal.
+    """
+
+    def __init__(self, folder: Path, watch: Watch, console: Console | None = None) -> None:
+        self._folder, self._watch = folder, watch
+        self._console = console or (Console(stderr=True) if sys.stderr.isatty() else None)
+        self._bar: Progress | None = None
+        self._began, self._drawn, self._tokens_before, self._seconds_before = 0.0, 0.0, 0, 0.0
+        self.rows: list[dict[str, Any]] = []  # of metrics.jsonl
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in training, all parts of a run that was stopped together."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of this process, all parts of a run together."""
+        return self._tokens_before + self._watch.tokens
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Take up the lines that an earlier part of the run has written."""
+        self._began = self._drawn = time.monotonic()
+        if not state.is_world_process_zero:
+            return
+        self.rows = [row for row in read_metrics(self._folder) if row["step"] <= state.global_step]
+        if self.rows:
+            self._tokens_before = self.rows[-1]["tokens"] // max(args.world_size, 1)
+            self._seconds_before = self.rows[-1]["seconds"]
+        (self._folder / METRICS).write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+        if self._console is not None:
+            self._bar = _open_bar(self._console, state.global_step, state.max_steps)
+
+    def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Check the gradient."""
+        found = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
+        self._watch.check(torch.nn.utils.get_total_norm(found) if found else 0.0, "gradient", args, state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Move the bar."""
+        self._watch.rows.clear()
+        if self._bar is not None:
+            speed = self._watch.tokens * args.world_size / max(time.monotonic() - self._began, 1e-9)
+            self._bar.update(self._bar.task_ids[0], completed=state.global_step, speed=f"{speed:,.0f} tokens/s")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write a line."""
+        if not state.is_world_process_zero or not logs or "loss" not in logs:
+            return
+        speed = self._watch.tokens * args.world_size / max(time.monotonic() - self._began, 1e-9)
+        row = {
+            "step": state.global_step,
+            **logs,
+            "tokens": self.tokens * args.world_size,
+            "tokens_per_s": round(speed, 1),
+            "seconds": round(self.seconds, 3),
+        }
+        self.rows.append(row)
+        with (self._folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Draw the curve as far as it goes, now and then."""
+        if state.is_world_process_zero and time.monotonic() - self._drawn > _DRAW_EVERY_S:
+            draw(self.rows, self._folder / CURVE)
+            self._drawn = time.monotonic()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Draw the curve."""
+        self.close()
+        if state.is_world_process_zero:
+            draw(self.rows, self._folder / CURVE)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; one that was torn by a crash ends them."""
+    rows: list[dict[str, Any]] = []
+    path = folder / METRICS
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Loss and learning rate by step as a PNG; without matplotlib nothing is drawn, and that is logged."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.info("matplotlib is not installed, so %s is not drawn; pip install 'runnel[train]' has it", path.name)
+        return
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps = [row["step"] for row in rows]
+    axes.plot(steps, [row["loss"] for row in rows], color="tab:blue", label="loss")
+    axes.set(xlabel="step", ylabel="loss")
+    rate = axes.twinx()
+    rate.plot(steps, [row["learning_rate"] for row in rows], color="tab:gray", linewidth=0.8, linestyle="--")
+    rate.set_ylabel("learning rate (dashed)")
+    figure.savefig(path, dpi=120)
+
+
+def _open_bar(console: Console, done: int, total: int) -> Progress:
+    bar = Progress(
+        TextColumn("training"),
+        BarColumn(),
+        TextColumn("step {task.completed:,} of {task.total:,}  {task.fields[speed]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+    bar.add_task("training", total=total, completed=done, speed="")
+    bar.start()
+    return bar

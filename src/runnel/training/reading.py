@@ -1,0 +1,230 @@
+"""Reading packed rows with a graph: segment by segment, keeping only the hidden vectors and sums that are wanted.
+
+T  tokens of a row     t  tokens of one step (the same segment of every row that is long enough)
+P  wanted positions    B  ranges of tokens whose weighted sums are wanted    K  kinds of mark    D  width
+p, b  those of one step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from runnel.backbones.state import State
+from runnel.backbones.transformer_config import has_no_state
+from runnel.errors import InputError
+from runnel.models.base import Model
+from runnel.models.heads import MARKS
+
+
+@dataclass(frozen=True)
+class Long:
+    """How rows that may be long are read in training.
+
+    Args:
+        segment_tokens: read each row in segments of this many tokens with carried state; None: whole rows in one forward. The
+            numbers and gradients are the same.
+        recompute: keep only the state before each segment, and run the segment again in the backward pass.
+        gradient_segments: cut the gradient of the state after every so many segments, so that a token's loss reaches that many
+            segments back at most; None: never.
+        bf16: linear layers in bf16 (autocast); weights, states and what is returned stay as they are.
+
+    Raises:
+        InputError: a number is not positive, or `gradient_segments` comes without `segment_tokens`.
+    """
+
+    segment_tokens: int | None = None
+    recompute: bool = False
+    gradient_segments: int | None = None
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("segment_tokens", "gradient_segments"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+        if self.gradient_segments is not None and self.segment_tokens is None:
+            raise InputError("gradient_segments counts segments; give segment_tokens, their length, too")
+
+
+WHOLE = Long()
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A row and what is wanted of its hidden vectors.
+
+    Args:
+        ids: (T,) token ids, T >= 1.
+        positions: (P,) in rising order: hidden vectors that are wanted.
+        starts, ends: (B,) token ranges [start, end), disjoint and in order, whose weighted sums are wanted.
+        marks: (T, K) float32, as in `Request`.
+    """
+
+    ids: np.ndarray
+    positions: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    marks: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one step gave. Positions and ranges are counted over all readings, in order.
+
+    Attributes:
+        step: its number, from 0.
+        picked: (p,) int64, which wanted positions are in it;  hidden: (p, D) their vectors.
+        ranges: (b,) int64, which ranges have tokens in it;  sums: (b, D) and totals: (b,) of their weights.
+    """
+
+    step: int
+    picked: Tensor
+    ranges: Tensor
+    hidden: Tensor
+    sums: Tensor
+    totals: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """One step: ids (t,), cu_seqlens, marks (t, K); `at` (p,) places of `picked` in it; `inside` (m,) tokens of some range and
+    `owner` (m,) its place in `ranges`.
+    """
+
+    ids: Tensor
+    cu_seqlens: Tensor
+    marks: Tensor | None
+    at: Tensor
+    picked: Tensor
+    inside: Tensor
+    owner: Tensor
+    ranges: Tensor
+
+
+def read(model: Model, readings: Sequence[Reading], long: Long) -> Iterator[Part]:
+    """The wanted vectors and sums of packed rows, step by step.
+
+    Raises:
+        InputError: no rows, or an empty one.
+        StateError: a row is longer than a segment and the backbone is a transformer, which has no state to carry.
+    """
+    lengths = np.array([len(reading.ids) for reading in readings])
+    if not len(lengths) or not lengths.min():
+        raise InputError(f"rows to train on need at least one token each, got lengths {lengths.tolist()[:8]}")
+    size = long.segment_tokens or int(lengths.max())
+    if lengths.max() > size and not model.backbone.recurrent:
+        raise has_no_state(model.backbone.title)
+    state: State | None = None
+    rows = np.arange(len(readings))
+    for number in range(-(-int(lengths.max()) // size)):
+        going = np.flatnonzero(lengths[rows] > number * size)
+        if state is not None and len(going) < len(rows):
+            state = state.select(torch.from_numpy(going))
+        rows = rows[going]
+        if state is not None and long.gradient_segments is not None and number % long.gradient_segments == 0:
+            state = state.detach()
+        step = _step(readings, rows, number * size, size, model.backbone.device)
+        if long.recompute and torch.is_grad_enabled():
+            hidden, sums, totals, state = checkpoint(_run, model, step, state, long.bf16, use_reentrant=False)
+        else:
+            hidden, sums, totals, state = _run(model, step, state, long.bf16)
+        yield Part(number, step.picked, step.ranges, hidden, sums, totals)
+
+
+def gather(parts: Sequence[Part], positions: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden vectors (P, D) at wanted positions and weighted means (B, D) of ranges, by their numbers in rising order.
+
+    All tokens of the ranges must be in `parts`. A range without tokens has mean zero.
+    """
+    picked, order = torch.cat([part.picked for part in parts]).sort()
+    hidden = torch.cat([part.hidden for part in parts])[order[torch.searchsorted(picked, positions)]]
+    sums, totals = torch.cat([part.sums for part in parts]), torch.cat([part.totals for part in parts])
+    touched = torch.cat([part.ranges for part in parts])
+    place = torch.searchsorted(ranges, touched)
+    asked = torch.isin(touched, ranges)
+    wide = sums[asked].double()  # segments are summed in fp32, their sums in fp64
+    total = wide.new_zeros(len(ranges)).index_add(0, place[asked], totals[asked].double())
+    mean = wide.new_zeros(len(ranges), sums.shape[1]).index_add(0, place[asked], wide) / total.clamp(min=1e-30)[:, None]
+    return hidden, mean.to(sums.dtype)
+
+
+def cut(part: Part) -> Part:
+    """The same numbers as leaves, which collect gradients for `close`."""
+    leaves = (tensor.detach().requires_grad_(tensor.requires_grad) for tensor in (part.hidden, part.sums, part.totals))
+    return Part(part.step, part.picked, part.ranges, *leaves)
+
+
+def close(parts: Sequence[tuple[Part, Part]]) -> None:
+    """Run the backward pass of steps from the gradients that their leaves (`cut`) have collected."""
+    outputs, gradients = [], []
+    for part, leaf in parts:
+        for name in ("hidden", "sums", "totals"):
+            gradient = getattr(leaf, name).grad
+            if gradient is not None:
+                outputs.append(getattr(part, name))
+                gradients.append(gradient)
+    if outputs:
+        torch.autograd.backward(outputs, gradients)
+
+
+def _run(model: Model, step: _Step, state: State | None, bf16: bool) -> tuple[Tensor, Tensor, Tensor, State]:
+    """Wanted hidden vectors (p, D), sums (b, D) and totals (b,) of one step, and the state after it."""
+    features = model.features
+    added = None
+    if step.marks is not None and features is not None:
+        added = step.marks.to(features.mark_vectors.dtype) @ features.mark_vectors
+    with torch.autocast(step.ids.device.type, torch.bfloat16, enabled=bf16):
+        hidden, state = model.backbone(step.ids, step.cu_seqlens, state, added)
+    inside = step.ids[step.inside]
+    weight = hidden.new_ones(len(inside)) if features is None else features.log_weight[inside].exp().to(hidden.dtype)
+    weighted = hidden[step.inside] * weight[:, None]
+    sums = hidden.new_zeros(len(step.ranges), hidden.shape[1]).index_add(0, step.owner, weighted)
+    totals = hidden.new_zeros(len(step.ranges)).index_add(0, step.owner, weight)
+    return hidden[step.at], sums, totals, state
+
+
+def _step(readings: Sequence[Reading], rows: np.ndarray, start: int, size: int, device: torch.device) -> _Step:
+    """Tokens [start, start + size) of `rows`."""
+    first_position = np.cumsum([0, *(len(reading.positions) for reading in readings)])
+    first_range = np.cumsum([0, *(len(reading.starts) for reading in readings)])
+    ids, marks, at, picked, inside, owner = [], [], [], [], [], []
+    offset = 0
+    marked = any(readings[row].marks is not None for row in rows)
+    for row in rows:
+        reading = readings[row]
+        stop = min(start + size, len(reading.ids))
+        ids.append(reading.ids[start:stop])
+        a, b = np.searchsorted(reading.positions, [start, stop])
+        at.append(reading.positions[a:b] - start + offset)
+        picked.append(np.arange(a, b) + first_position[row])
+        tokens = np.arange(start, stop)
+        place = np.searchsorted(reading.ends, tokens, side="right")
+        within = np.flatnonzero(place < len(reading.ends))
+        within = within[reading.starts[place[within]] <= tokens[within]]
+        inside.append(within + offset)
+        owner.append(place[within] + first_range[row])
+        if marked:
+            nothing = np.zeros((stop - start, MARKS), dtype=np.float32)
+            marks.append(nothing if reading.marks is None else reading.marks[start:stop])
+        offset += stop - start
+    ranges, places = np.unique(np.concatenate(owner), return_inverse=True)
+
+    def tensor(parts: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
+
+    return _Step(
+        ids=tensor(ids),
+        cu_seqlens=torch.tensor([0, *np.cumsum([len(part) for part in ids]).tolist()]),
+        marks=torch.from_numpy(np.concatenate(marks)).to(device) if marked else None,
+        at=tensor(at),
+        picked=tensor(picked),
+        inside=tensor(inside),
+        owner=tensor([places.reshape(-1)]),
+        ranges=tensor([ranges]),
+    )

@@ -1,0 +1,300 @@
+"""Recipes: what a training run is made of, as a small TOML file read strictly into `training.settings.Recipe`.
+
+Beside the tables of `Recipe`, a recipe may have [sizes.NAME], what differs for a model of that size (--size), and [smoke],
+what differs for a run of seconds on a tiny model (--smoke). A key that no setting has, that the job does not use, or of the
+wrong type is an error that names the nearest key. The shipped recipes are in the folder `recipes`; the one that was used
+lies in each run folder as `recipe.toml`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from runnel.errors import InputError, ReadError
+from runnel.training.settings import JOBS, Job, Recipe
+
+SHIPPED = Path(__file__).parent / "recipes"
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def shipped() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def find(name: str) -> Path:
+    """The file of a shipped recipe, or the path itself.
+
+    Raises:
+        ReadError: there is neither.
+    """
+    path = SHIPPED / f"{name}.toml"
+    if path.is_file():
+        return path
+    if Path(name).is_file():
+        return Path(name)
+    near = _nearest(name, shipped())
+    raise ReadError(f"there is no recipe {name!r}{near}; give the path of a TOML file or one of {', '.join(shipped())}")
+
+
+def sizes(name: str) -> list[str]:
+    """The sizes that a recipe has settings for."""
+    return list(_table(_load(find(name)), "sizes", name))
+
+
+def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tuple[str, ...] = ()) -> Recipe:
+    """Read a recipe by name or path.
+
+    Args:
+        size: one of its `sizes`.
+        smoke: apply its `[smoke]` table; `Recipe.smoke` is set.
+        changes: "key=value" as TOML; `key` may leave out its table where no other table has that key.
+
+    Raises:
+        ReadError: no such file.
+        InputError: not TOML, or a setting that is unknown, unused or of the wrong type, in any of its tables.
+    """
+    path = find(name)
+    content = _load(path)
+    by_size, quick = _table(content, "sizes", path), _table(content, "smoke", path)
+    content = {key: value for key, value in content.items() if key not in ("sizes", "smoke")}
+    for part in by_size:
+        _build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # errors show up whatever is chosen
+    if size is not None:
+        if size not in by_size:
+            has = ", ".join(by_size) or "none"
+            raise InputError(f"{path.name} has no size {size!r}{_nearest(size, by_size)}; it has {has}")
+        content = _merged(content, by_size[size])
+    if smoke and not quick:
+        raise InputError(f"{path} has no [smoke] table; add one, or run it without --smoke")
+    facts = {"architecture": quick.pop("architecture")} if "architecture" in quick else {}
+    checked = _build(Recipe, _merged(content, quick) | {"smoke": facts}, f"{path}: smoke")
+    if smoke:
+        content = _merged(content, quick) | {"smoke": facts}
+    _build(Recipe, content, str(path))
+    for change in changes:
+        content = _merged(content, _change(change, checked.job))
+    recipe = _build(Recipe, content, f"{path} with --set" if changes else str(path))
+    _check(recipe, path)
+    return recipe
+
+
+def used(path: Path) -> Recipe:
+    """What `write` wrote: the configuration of a run."""
+    return read(str(path), smoke="smoke" in _load(path))
+
+
+def write(recipe: Recipe, path: Path) -> None:
+    """Write a recipe as TOML that `read` gives back equal."""
+    lines: list[str] = []
+    _lines(recipe, "", lines, recipe.job)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def differences(recipe: Recipe, other: Recipe) -> list[str]:
+    """The settings in which two recipes differ, as "table.key: this, other"."""
+    mine, theirs = (dict(_flat(dataclasses.asdict(r))) for r in (recipe, other))
+    keys = [*mine, *(k for k in theirs if k not in mine)]
+    return [f"{k}: {mine.get(k)!r}, {theirs.get(k)!r}" for k in keys if mine.get(k) != theirs.get(k)]
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from error
+
+
+def _table(content: Mapping[str, Any], name: str, path: object) -> dict[str, Any]:
+    value = content.get(name, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {name} must be a table, got {value!r}")
+    return dict(value)
+
+
+def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
+    """`over` put over `base`, table by table."""
+    merged = dict(base)
+    for key, value in dict(over).items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def _change(change: str, job: Job) -> dict[str, Any]:
+    """{"table": {"key": value}} of "table.key=value" or "key=value"."""
+    key, equals, text = change.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise InputError(f"--set {change!r} must be key=value, for example --set train.learning_rate=1e-4")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    table, dot, name = key.rpartition(".")
+    if not dot:
+        places = [f"{table}.{key}" for table, fields in _tables().items() if key in fields and job in _jobs(fields[key])]
+        if len(places) != 1:
+            every = {f"{table}.{name}": f"{table}.{name}" for table, fields in _tables().items() for name in fields}
+            hint = f"; say which: {', '.join(places)}" if places else _nearest_ending(key, every)
+            raise InputError(f"--set {key}: {'several tables have' if places else 'no table has'} that key{hint}")
+        table, _, name = places[0].rpartition(".")
+    return {table: {name: value}}
+
+
+def _tables() -> dict[str, dict[str, dataclasses.Field[Any]]]:
+    """The fields of each table, by name."""
+    tables = {}
+    for field in dataclasses.fields(Recipe):
+        kind = _inner(_hints(Recipe)[field.name])
+        if dataclasses.is_dataclass(kind) and field.name != "smoke":
+            tables[field.name] = {f.name: f for f in dataclasses.fields(kind)}
+    return tables
+
+
+def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    return field.metadata.get("jobs", JOBS)
+
+
+# ---- types -----------------------------------------------------------------------------------------------------------
+
+
+def _build(kind: type[Any], content: Mapping[str, Any], place: str, job: str | None = None) -> Any:
+    """The dataclass `kind` of a TOML table."""
+    hints, fields = _hints(typing.cast(Any, kind)), {f.name: f for f in dataclasses.fields(kind)}
+    if kind is Recipe:
+        job = content.get("job")
+        if "job" not in content:
+            raise InputError(f"{place}: the key 'job' is missing; it is one of {', '.join(JOBS)}")
+        _value(Job, job, f"{place}: job", None)
+    values = {}
+    for key, value in content.items():
+        if key not in fields:
+            raise InputError(f"{place}: unknown key {key!r}{_nearest(key, fields)}; known are {', '.join(fields)}")
+        if job not in _jobs(fields[key]):
+            raise InputError(
+                f"{place}: {key!r} is not used by the job {job!r}; remove it (used by {', '.join(_jobs(fields[key]))})"
+            )
+        values[key] = _value(hints[key], value, f"{place}: {key}", job)
+    missing = [n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING]
+    if missing:
+        raise InputError(f"{place}: the key {missing[0]!r} is missing")
+    return kind(**values)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _value(hint: Any, value: Any, place: str, job: str | None) -> Any:
+    hint = _inner(hint)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise InputError(f"{place} must be a table, got {value!r}")
+        return _build(typing.cast(type, hint), value, place, job)
+    if typing.get_origin(hint) is Literal:
+        if value not in (choices := typing.get_args(hint)):
+            raise InputError(f"{place} must be one of {', '.join(choices)}, got {value!r}")
+        return value
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise InputError(f"{place} must be a list, got {value!r}")
+        return tuple(_value(typing.get_args(hint)[0], item, place, job) for item in value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise InputError(f"{place} must be {_A[hint]}, got {value!r}")
+    return value
+
+
+_A = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+
+
+def _inner(hint: Any) -> Any:
+    """X of X | None."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    return hint
+
+
+def _check(recipe: Recipe, path: Path) -> None:
+    """What types cannot say."""
+    t, d = recipe.train, recipe.data
+    counts = {"data.samples": d.samples, "train.batch": t.batch, "train.checkpoints": t.checkpoints, "train.group": t.group}
+    counts |= {"train.max_steps": t.max_steps, "data.rows": d.rows, "data.max_tokens": d.max_tokens}
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{path}: {name} must be at least 1, got {count}")
+    for name, number in {"learning_rate": t.learning_rate, "epochs": t.epochs, "temperature": t.temperature}.items():
+        if number <= 0:
+            raise InputError(f"{path}: train.{name} must be above 0, got {number}")
+    if len(t.betas) != 2:
+        raise InputError(f"{path}: train.betas must be two numbers, got {list(t.betas)}")
+    if d.negatives < 0 or d.held_out < 0 or (recipe.job == "rerank" and d.negatives < 1):
+        raise InputError(f"{path}: data.negatives must be at least {int(recipe.job == 'rerank')} and data.held_out at least 0")
+    if t.min_learning_rate and t.schedule != "cosine":
+        raise InputError(f"{path}: train.min_learning_rate is used by the cosine schedule only; remove it or set that schedule")
+    if recipe.search is not None and (not recipe.search.learning_rates or recipe.search.share < 1 or not d.held_out):
+        raise InputError(
+            f"{path}: [search] needs learning_rates, a share of at least 1, and data.held_out rows to compare them on"
+        )
+    for table in d.sets:
+        if table.instructions and "{instruction}" not in d.prompt:
+            raise InputError(f"{path}: {table.path} has instructions, but data.prompt has no {{instruction}} to put them")
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def _nearest_ending(key: str, known: Mapping[str, str]) -> str:
+    endings = {place.rpartition(".")[2]: place for place in known}
+    found = difflib.get_close_matches(key, list(endings), n=1, cutoff=0.5)
+    return f" (did you mean {endings[found[0]]!r}?)" if found else ""
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _lines(table: Any, name: str, lines: list[str], job: Job) -> None:
+    """Values first, then tables; what is None or not the job's is left out."""
+    later: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(table):
+        value = getattr(table, field.name)
+        if value is None or job not in _jobs(field):
+            continue
+        if dataclasses.is_dataclass(value) or (field.name == "sets" and value):
+            later.append((f"{name}.{field.name}".lstrip("."), value))
+        else:
+            lines.append(f"{field.name} = {_toml(value)}")
+    for place, value in later:
+        for item in value if isinstance(value, tuple) else (value,):
+            lines += ["", f"[[{place}]]" if isinstance(value, tuple) else f"[{place}]"]
+            _lines(item, place, lines, job)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flat(item, f"{prefix}.{key}".lstrip("."))
+    else:
+        yield prefix, value

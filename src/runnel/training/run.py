@@ -1,0 +1,397 @@
+"""Runs a recipe: loads model and data, trains with the library's Trainer for the job, keeps everything in the run folder.
+
+    recipe.toml      the configuration as used
+    metrics.jsonl    a line for each logged step;  loss.png, tensorboard/: the same to look at
+    search.jsonl     what the search for the learning rate found, if there was one
+    checkpoints/     the Trainer's; the same recipe and folder go on from the last whole one
+    model/           the result;  adapter/: what LoRA trained, before it was merged into it
+    summary.json     written last
+
+Several processes (accelerate launch) share the work as the libraries do: each has a part of every batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import logging
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+from safetensors import SafetensorError
+from transformers import Trainer
+
+from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError
+from runnel.models.base import Model, load_model
+from runnel.models.heads import EndScore
+from runnel.training import recipes
+from runnel.training.adapters import add_lora, merge, save_adapter
+from runnel.training.checkpoints import find_whole_checkpoint
+from runnel.training.data import Evidence, read_evidence
+from runnel.training.decontaminate import Decontaminator
+from runnel.training.evidence import SentenceData
+from runnel.training.forward import finished
+from runnel.training.progress import Recorder, Watch
+from runnel.training.rows import EVIDENCE, write_rows
+from runnel.training.settings import DataSet, Recipe
+from runnel.training.smoke import write_data, write_model
+from runnel.training.trainers import EmbedderBatches, embedder_trainer, reranker_trainer, sentence_trainer, tensorboard
+
+log = logging.getLogger("runnel")
+
+RECIPE, SUMMARY, SEARCH = "recipe.toml", "summary.json", "search.jsonl"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did. `held_out` is the loss, and what else the Trainer measures, on rows that were not trained on."""
+
+    job: str
+    model: str  # the folder
+    steps: int
+    first_loss: float
+    last_loss: float
+    held_out: dict[str, float]
+    learning_rate: float
+    tokens: int
+    tokens_per_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What is trained on and, maybe, what is held out."""
+
+    train: Any
+    held_out: Any
+
+
+def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None, home: str | Path | None = None) -> Summary:
+    """Run a recipe to its end, or go on where the same run was stopped.
+
+    Args:
+        folder: the run folder; made if it is not there.
+        data: a file or folder with the examples, in place of the path in the recipe; with several data sets, the folder of them.
+        home: what paths in the recipe are relative to.
+
+    Raises:
+        InputError: the recipe, the data or the folder cannot be used.
+        CheckpointError: the model cannot be trained for the job.
+        NumericalError: the loss or a gradient is not finite.
+    """
+    folder = Path(folder)
+    state = PartialState()
+    used = _placed(recipe, folder, data, home)
+    with state.main_process_first():
+        _begin(folder, used, state)
+    if (folder / SUMMARY).exists():
+        return Summary(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
+    model = prepared(used)
+    with state.main_process_first():
+        examples = _examples(used, model, folder / "data", write=state.is_local_main_process)
+    if used.search is not None:
+        used = replace(used, train=replace(used.train, learning_rate=_search(used, model, examples, folder)))
+        model = prepared(used)
+    summary = _fit(used, model, examples, folder)
+    if state.is_main_process:
+        (folder / SUMMARY).write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(folder / "data")
+    return summary
+
+
+def prepared(recipe: Recipe) -> Model:
+    """The model that a recipe starts from: with a head for the job and, if they are wanted, adapters.
+
+    Raises:
+        CheckpointError: it is not there, or has no head for the job.
+        MissingDependency: 4-bit weights are wanted, without the package for them.
+    """
+    torch.manual_seed(recipe.train.seed)  # of a new head and of adapters
+    table = recipe.model
+    reads = "rerank" if recipe.job == "rerank" else "embed"
+    model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
+    if recipe.job not in model.heads:
+        if not table.new_head or recipe.job == "embed":
+            have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
+            raise CheckpointError(
+                f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a head from the "
+                "start, --set model.new_head=true"
+            )
+        first = getattr(model.head("embed"), "pooling", "eos") == "cls"
+        model.heads[recipe.job] = EndScore(
+            model.backbone.hidden_size, pooling="cls" if first and recipe.job == "rerank" else "eos"
+        )
+        log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
+    if recipe.job not in ("embed", *model.templates):
+        raise CheckpointError(
+            f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads a document whole"
+        )
+    if recipe.lora is not None:
+        lora = recipe.lora
+        if lora.four_bit and find_spec("bitsandbytes") is None:
+            raise MissingDependency("lora.four_bit needs bitsandbytes: pip install 'runnel[qlora]', or --set lora.four_bit=false")
+        add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
+    prompts = {
+        Path(one.path).stem: recipe.data.prompt.replace("{instruction}", one.instructions[0])
+        for one in recipe.data.sets
+        if one.instructions
+    }
+    if recipe.data.prompt and "{instruction}" not in recipe.data.prompt:
+        prompts["query"] = recipe.data.prompt
+    model.prompts.update(prompts)
+    model.card = (
+        f"# {Path(recipe.model.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
+    )
+    return model
+
+
+# ---- the run folder --------------------------------------------------------------------------------------------------
+
+
+def _placed(recipe: Recipe, folder: Path, data: str | Path | None, home: str | Path | None) -> Recipe:
+    """The recipe with the paths of its data as they are; of a smoke run, the tiny model and data that are made for it."""
+    if not recipe.data.sets:
+        raise InputError("the recipe has no [[data.sets]]; say there what to train on")
+    if recipe.smoke is not None:
+        made = (folder / "smoke").resolve()
+        sets = [
+            DataSet(
+                str(made / Path(one.path).with_suffix(".jsonl").name),
+                EVIDENCE if one.format == EVIDENCE else None,
+                instructions=one.instructions,
+            )
+            for one in recipe.data.sets
+        ]
+        model = replace(recipe.model, name=str(made / "model"))
+        return replace(recipe, model=model, data=replace(recipe.data, sets=tuple(sets), exclude=()))
+    one_set = len(recipe.data.sets) == 1
+    exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
+    placed = []
+    for one in recipe.data.sets:
+        if data is None and home is None:
+            raise InputError("this recipe comes without data; give --data (its first lines say what it needs)")
+        path = Path(home or ".") / one.path if data is None else Path(data) / one.path
+        if data is not None and one_set and not path.exists():
+            path = Path(data)
+        if not path.exists():
+            raise InputError(f"{path} is missing; --data names the file or folder of the examples")
+        corpus, queries = (None if name is None else str((path.parent / name).resolve()) for name in (one.corpus, one.queries))
+        placed.append(replace(one, path=str(path.resolve()), corpus=corpus, queries=queries))
+    return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
+
+
+def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
+    """Make the run folder, or check that it is of this recipe."""
+    path = folder / RECIPE
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise InputError(f"{folder} is not empty and is no run folder; choose another one with --to")
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / (RECIPE + ".partial")
+        recipes.write(recipe, partial)
+        partial.replace(path)
+    elif found := recipes.differences(recipes.used(path), recipe):
+        raise InputError(
+            f"{folder} is of a run with other settings ({'; '.join(found[:3])}: there, now); give the same ones to go on, or "
+            "choose another folder with --to"
+        )
+    if recipe.smoke is not None and state.is_local_main_process:
+        write_model(Path(recipe.model.name), recipe.smoke.architecture)
+        write_data(recipe.data.sets, recipe.job)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def _examples(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> _Data:
+    """Examples as the Trainers take them, in Arrow files in `folder`, which the first process writes."""
+    table, seed = recipe.data, recipe.train.seed
+    guard = Decontaminator(table.exclude if write else ())
+    if recipe.job == "sentences":
+        return _evidence(recipe, model, folder, guard, write=write)
+    rows: dict[str, Dataset] = {}
+    for number, one in enumerate(table.sets):
+        path = folder / f"{number}.arrow"
+        rows[_name(one.path, rows)] = (
+            write_rows(path, Path(one.path), one, table, recipe.job, seed, guard) if write else Dataset.from_file(str(path))
+        )
+    _tell(guard)
+    if not table.held_out:
+        return _Data(DatasetDict(rows), None)
+    if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
+        raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none to train on")
+    split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
+    return _Data(DatasetDict({n: s["train"] for n, s in split.items()}), DatasetDict({n: s["test"] for n, s in split.items()}))
+
+
+def _tell(guard: Decontaminator) -> None:
+    if guard.counts:
+        log.warning("left out: %s", guard)
+
+
+def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> _Data:
+    table = recipe.data
+    clean = (guard.clean(read_evidence(one.path)) for one in table.sets)
+    examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
+
+    def made(name: str, part: Iterator[Evidence]) -> SentenceData:
+        path = folder / f"{name}.arrow"
+        if not write:
+            return SentenceData(model, path)
+        return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
+
+    held_out = made("held_out", itertools.islice(examples, table.held_out)) if table.held_out else None
+    data = _Data(made("train", examples), held_out)
+    _tell(guard)
+    return data
+
+
+def _name(path: str, taken: Any) -> str:
+    stem = Path(path).stem
+    return stem if stem not in taken else f"{stem} {len(taken)}"
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def _trainer(recipe: Recipe, model: Model, data: _Data, folder: Path, watch: Watch) -> Trainer:
+    make: Any = {"embed": embedder_trainer, "rerank": reranker_trainer, "sentences": sentence_trainer}[recipe.job]
+    trainer: Trainer = make(model, recipe, data.train, data.held_out, folder, watch)
+    return trainer
+
+
+def _fit(recipe: Recipe, model: Model, data: _Data, folder: Path) -> Summary:
+    """Train, and save the model."""
+    watch = Watch()
+    recorder = Recorder(folder, watch)
+    trainer = _trainer(recipe, model, data, folder, watch)
+    if trainer.is_fsdp_enabled and recipe.job != "sentences":
+        raise InputError(
+            f"the trainer of {recipe.job!r} does not gather weights that FSDP has spread over devices when it saves; use several "
+            "processes without FSDP (accelerate launch --multi_gpu), which share every batch"
+        )
+    for callback in [recorder, *(tensorboard(folder) if trainer.is_world_process_zero() else [])]:
+        trainer.add_callback(callback)
+    last = find_whole_checkpoint(folder / "checkpoints")
+    if last is not None:
+        log.info("going on from %s", last)
+    try:
+        with _telling_full_disk(folder):
+            trainer.train(resume_from_checkpoint=str(last) if last else None)
+    finally:
+        recorder.close()
+    held_out = _losses(trainer.evaluate()) if data.held_out is not None else {}
+    if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
+        log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
+    _save(trainer, recipe, model, folder)
+    tokens, seconds = recorder.tokens * trainer.args.world_size, recorder.seconds
+    rows = recorder.rows or [{"loss": float("nan")}]
+    return Summary(
+        job=recipe.job,
+        model=str(folder / "model"),
+        steps=trainer.state.global_step,
+        first_loss=rows[0]["loss"],
+        last_loss=rows[-1]["loss"],
+        held_out=held_out,
+        learning_rate=recipe.train.learning_rate,
+        tokens=tokens,
+        tokens_per_s=round(tokens / max(seconds, 1e-9), 1),
+        seconds=round(seconds, 3),
+    )
+
+
+@contextmanager
+def _telling_full_disk(folder: Path) -> Iterator[None]:
+    """What the libraries raise when a checkpoint finds no room, in plain words."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if getattr(error, "errno", None) != errno.ENOSPC and not re.search(
+            "os error 28|file write failed|No space left", str(error)
+        ):
+            raise
+        whole = find_whole_checkpoint(folder / "checkpoints")
+        kept = f"{whole.name} is whole" if whole else "there is no whole checkpoint yet"
+        message = f"the disk is full; {kept}. Make room and give the same command again to go on"
+        raise OSError(errno.ENOSPC, message, str(folder)) from error
+
+
+def _save(trainer: Trainer, recipe: Recipe, model: Model, folder: Path) -> None:
+    if trainer.is_fsdp_enabled:
+        trainer.save_model(str(folder / "model"))  # gathers what is spread over the devices
+        return
+    if trainer.is_world_process_zero():
+        model.backbone.to("cpu")
+        model.heads.to("cpu")
+        if recipe.lora is not None:
+            save_adapter(model, folder / "adapter")
+            merge(model)
+        finished(model)
+        model.save(folder / "model", job="rerank" if recipe.job == "rerank" else None)
+
+
+def _losses(metrics: dict[str, float]) -> dict[str, float]:
+    """What the Trainer measured, without its times; the mean loss where there are several sets."""
+    kept = {k.removeprefix("eval_"): v for k, v in metrics.items() if k.endswith("loss") or "recall" in k}
+    losses = [value for name, value in kept.items() if name.endswith("loss")]
+    return {**kept, "loss": sum(losses) / len(losses)}
+
+
+def _search(recipe: Recipe, model: Model, data: _Data, folder: Path) -> float:
+    """The learning rate with the lowest held-out loss on a part of the data; what was tried before is not tried again.
+
+    One that ends in NaN has lost; search.jsonl has null for it.
+    """
+    assert recipe.search is not None
+    table, share = recipe.train, recipe.search.share
+    if table.batch % share:
+        raise InputError(f"train.batch = {table.batch} cannot be divided by search.share = {share}")
+    part = _Data(_share(data.train, share, table.seed), data.held_out)
+    smaller = replace(table, batch=table.batch // share, checkpoints=1)
+    found = _found(folder / SEARCH)
+    for rate in recipe.search.learning_rates:
+        if rate in found:
+            continue
+        one = replace(recipe, train=replace(smaller, learning_rate=rate))
+        place = folder / f"search-{rate:g}"
+        place.mkdir(exist_ok=True)
+        trainer = _trainer(one, prepared(one), part, place, watch := Watch())
+        trainer.add_callback(Recorder(place, watch))
+        try:
+            trainer.train()
+            found[rate] = _losses(trainer.evaluate())["loss"]
+        except NumericalError as error:
+            log.info("learning rate %g: %s", rate, error)
+            found[rate] = math.inf
+        if trainer.is_world_process_zero():
+            with (folder / SEARCH).open("a", encoding="utf-8") as file:
+                file.write(
+                    json.dumps({"learning_rate": rate, "loss": found[rate] if math.isfinite(found[rate]) else None}) + "\n"
+                )
+            shutil.rmtree(place)
+    best = min(found, key=lambda rate: found[rate])
+    if not math.isfinite(found[best]):
+        raise NumericalError(f"no learning rate of {', '.join(map(str, found))} trains without NaN; give lower ones")
+    log.info("learning rates: %s; %g is used", ", ".join(f"{rate:g} (loss {loss:.4f})" for rate, loss in found.items()), best)
+    return best
+
+
+def _share(data: DatasetDict, share: int, seed: int) -> DatasetDict:
+    return DatasetDict({name: rows.shuffle(seed).select(range(max(1, len(rows) // share))) for name, rows in data.items()})
+
+
+def _found(path: Path) -> dict[float, float]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = map(json.loads, lines)
+    return {row["learning_rate"]: math.inf if row["loss"] is None else row["loss"] for row in rows}

@@ -1,0 +1,352 @@
+"""Training a sentence retriever with transformers' Trainer: paper E's loss on packed batches of a token budget.
+
+evidence examples -> SentenceData.write(...) -> SentenceTrainer(model, args, data, max_tokens=...).train()
+
+n  documents of a batch   S  sentences of a document
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
+
+from runnel.errors import CheckpointError, InputError
+from runnel.models.base import Model
+from runnel.models.heads import MatchScore
+from runnel.training.adapters import load_adapter, save_adapter
+from runnel.training.batches import TokenBatches
+from runnel.training.evidence import SentenceData
+from runnel.training.forward import (
+    Long,
+    SegmentScores,
+    SentenceItem,
+    backward_by_segment,
+    sentence_scores,
+    trainable,
+)
+from runnel.training.losses import sentence_loss, sentence_weights
+
+_EVALUATION_SEGMENT = 4096  # tokens; where nothing is differentiated, segments only bound memory
+
+
+class SentenceModule(nn.Module):
+    """The parameters of a model that the Trainer sees. Only the backbone and what makes sentence scores are trained."""
+
+    def __init__(self, model: Model, long: Long) -> None:
+        super().__init__()
+        self.model, self.long = model, long
+        self.backbone, self.heads = model.backbone, model.heads
+        trainable(model)
+        used = {"sentences", "features"} if isinstance(model.head("sentences"), MatchScore) else {"sentences"}
+        for name, head in model.heads.items():
+            head.requires_grad_(name in used)
+        # What FSDP splits by: the mixers and feed-forward parts. A layer as a whole is never called, only these and its norms.
+        called = {type(m).__name__ for m in self.backbone.modules() if any(isinstance(part, nn.Linear) for part in m.children())}
+        self._no_split_modules = sorted(called)
+
+    def train(self, mode: bool = True) -> Self:
+        """The mode of all parts. A backbone whose weights FSDP has split up gets no kernels for evaluation."""
+        if mode or not any(isinstance(parameter, DTensor) for parameter in self.parameters()):
+            return super().train(mode)
+        nn.Module.train(self.backbone, False)
+        self.heads.eval()
+        self.training = False
+        return self
+
+    def forward(self, items: Sequence[SentenceItem]) -> tuple[Tensor, list[Tensor]]:
+        """The loss of each document (n,), and the scores (S,) of its sentences."""
+        long = self.long
+        if not torch.is_grad_enabled() and self.backbone.recurrent and long.segment_tokens is None:
+            long = Long(segment_tokens=_EVALUATION_SEGMENT, bf16=long.bf16)
+        with torch.autocast(self.backbone.device.type, enabled=False):  # the heads stay in fp32; `Long.bf16` is for the backbone
+            scores = sentence_scores(self.model, items, long)
+            losses = [
+                sentence_loss(score[full], _labels(item, score.device)[full])
+                for item, score in zip(items, scores, strict=True)
+                for full in [torch.from_numpy(item.full).to(score.device)]
+            ]
+        return torch.stack(losses), scores
+
+
+class SentenceTrainer(Trainer):
+    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on whatever devices they are.
+
+    How documents are put into batches, on how many devices and with how much accumulation changes nothing but speed and
+    memory, as long as the documents of a step are the same. Checkpoints are model folders beside the Trainer's own files, which
+    `SentenceRetriever.load` reads (of a model with adapters: these and the heads); `train(resume_from_checkpoint=...)` goes on
+    as if there had been no break, see `find_whole_checkpoint`.
+
+    Args:
+        model: has a head "sentences". Its weights are trained in place; in fp32, whatever `args.bf16` says, which is autocast.
+        args: the Trainer's. `per_device_train_batch_size` is not used.
+        train, evaluation: documents. What is measured on the latter: the loss, and `recall_at_k`, the share of a document's
+            positive sentences among the k best.
+        max_tokens: budget of one batch on one device.
+        max_rows: the most documents of a batch. So that every step has the same number of documents, let this bind, not the
+            budget.
+        long: how documents are read (`bf16` is taken from `args`). With `gradient_segments` the backward pass runs while the
+            document is read, in memory that does not grow with its length (not under FSDP, whose gradients come in one pass).
+        top_k: for `recall_at_k`.
+        callbacks, optimizers: the Trainer's.
+
+    Raises:
+        CheckpointError: the model has no such head.
+        InputError: `args.fp16` is set, or `args.fsdp` for a model with adapters.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        args: TrainingArguments,
+        train: SentenceData | None = None,
+        evaluation: SentenceData | None = None,
+        *,
+        max_tokens: int,
+        max_rows: int | None = None,
+        long: Long | None = None,
+        top_k: Sequence[int] = (10, 50),
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        if args.fp16:
+            raise InputError("fp16 is too narrow for carried state; use bf16=True, or neither")
+        self.runnel_model, self.top_k = model, tuple(top_k)
+        self._max_tokens, self._max_rows = max_tokens, max_rows
+        self._long = replace(long or Long(), bf16=args.bf16)
+        if args.fsdp:
+            if model.backbone.adapted:
+                raise InputError(
+                    "adapters are too small for FSDP to share out; leave `fsdp` off: every device then has all of them"
+                )
+            _widen_scalars(model)
+        super().__init__(
+            SentenceModule(model, self._long),
+            args,
+            train_dataset=train,
+            eval_dataset=evaluation,
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
+        self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Batches of this process: `TokenBatches`."""
+        return self._loader(self.train_dataset, shuffle=True)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Batches of this process, in one order. `eval_dataset`: others than those the Trainer was made with."""
+        return self._loader(self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False)
+
+    def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
+        """Not prepared by accelerate, which would share the batches among the processes once more."""
+        if not isinstance(data, SentenceData):
+            raise InputError(f"training and evaluation need `SentenceData` (`SentenceData.write` makes it), got {data!r}")
+        batches = TokenBatches(
+            data.lengths,
+            self._max_tokens,
+            seed=self.args.seed,
+            shuffle=shuffle,
+            max_rows=self._max_rows,
+            world=self.args.world_size,
+            rank=self.args.process_index,
+        )
+        return _Loader(
+            data,
+            batch_sampler=batches,
+            collate_fn=_Collate(data),
+            num_workers=self.args.dataloader_num_workers,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
+        """The batches of a step, and how many documents are in them, over all devices."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        documents = torch.tensor(sum(len(batch["ids"]) for batch in batches), device=device)
+        if self.args.world_size > 1:
+            dist.all_reduce(documents)
+        return batches, documents
+
+    # ---- loss --------------------------------------------------------------------------------------------------------
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The part of the step's loss that these documents make, as DDP and FSDP want it: times the number of devices.
+
+        With truncated back-propagation the gradients are in place when this returns, and the Trainer's backward pass is empty.
+        """
+        share = self.args.world_size / (len(inputs["items"]) if num_items_in_batch is None else num_items_in_batch)
+        if not inputs["ids"]:  # documents that only stand in for an empty batch
+            share = 0.0
+        if self._long.gradient_segments is not None and not self.is_fsdp_enabled:
+            return self._run_backward(inputs["items"], share).requires_grad_()
+        losses, scores = model(inputs["items"])
+        loss = losses.sum() * share
+        return (loss, scores) if return_outputs else loss
+
+    def _run_backward(self, items: Sequence[SentenceItem], share: Any) -> Tensor:
+        """The same loss (detached) and its gradients, in the memory of a few segments."""
+        device = self.args.device
+        first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
+        labels = torch.cat([_labels(item, device) for item in items])
+        weights = torch.zeros_like(labels)
+        for item, start, stop in zip(items, first[:-1], first[1:], strict=True):
+            full = torch.from_numpy(item.full).to(device)
+            weights[start:stop][full] = sentence_weights(labels[start:stop][full])
+
+        def weighted(piece: SegmentScores) -> Tensor:
+            at = torch.from_numpy(first[piece.item] + piece.sentence).to(device)
+            return F.binary_cross_entropy_with_logits(piece.scores, labels[at], weight=weights[at], reduction="sum") * share
+
+        total = backward_by_segment(self.runnel_model, items, weighted, self._long)
+        if self.args.world_size > 1 and self.accelerator.sync_gradients:
+            # DDP reduces gradients in the one backward pass that follows its forward pass; here are several
+            assert self.model is not None
+            for parameter in self.model.parameters():
+                if parameter.requires_grad:
+                    parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= self.args.world_size
+        return total
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Mean loss of documents, and mean recall of those that have positive sentences."""
+        model = self.model
+        assert model is not None
+        model.eval()
+        sums = torch.zeros(3 + len(self.top_k), dtype=torch.float64, device=self.args.device)
+        for batch in dataloader:
+            with torch.no_grad():
+                losses, scores = model(batch["items"])
+            for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[: len(batch["ids"])]:
+                found = _recalls(score, item, self.top_k)
+                sums += torch.tensor([1.0, float(loss), float(found is not None), *(found or [0.0] * len(self.top_k))]).to(sums)
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+        if self.args.world_size > 1:
+            dist.all_reduce(sums)
+        documents, loss, answered, *recalls = sums.tolist()
+        metrics = {f"{metric_key_prefix}_loss": loss / max(documents, 1)}
+        for k, total in zip(self.top_k, recalls, strict=True):
+            metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
+        return EvalLoopOutput(predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents))
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """A model folder, or adapters and heads. `state_dict` comes from FSDP, whose parameters are spread over the devices."""
+        if not self.args.should_save:
+            return
+        folder = output_dir or str(self.args.output_dir)
+        if self.runnel_model.backbone.adapted:
+            save_adapter(self.runnel_model, folder)
+        else:
+            model = self.runnel_model if state_dict is None else _gathered(self.runnel_model, state_dict)
+            model.save(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """The weights of a checkpoint, all of them, and nothing else."""
+        if self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        if self.runnel_model.backbone.adapted:
+            load_adapter(self.runnel_model, resume_from_checkpoint)
+            return
+        path = Path(resume_from_checkpoint) / "model.safetensors"
+        if not path.is_file():
+            raise CheckpointError(f"{resume_from_checkpoint} is no checkpoint of this run: it has no model.safetensors")
+        module = model or self.model
+        assert module is not None
+        try:
+            module.load_state_dict(load_file(path))
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{resume_from_checkpoint} is a checkpoint of another model than the one to be trained "
+                f"({self.runnel_model.backbone.title}): {str(error).splitlines()[1].strip()[:200]}; use another run folder"
+            ) from error
+
+
+class _Loader(DataLoader[Any]):
+    """Hands the epoch on to the batches."""
+
+    def set_epoch(self, epoch: int) -> None:
+        batches = self.batch_sampler
+        assert isinstance(batches, TokenBatches)
+        batches.set_epoch(epoch)
+
+
+class _Collate:
+    """{"items": documents, "ids": their names, "input_ids": all tokens, for counting}.
+
+    For an empty batch, which other processes wait for: the shortest document, without a name.
+    """
+
+    def __init__(self, data: SentenceData) -> None:
+        self._data = data
+
+    def __call__(self, rows: list[tuple[str, SentenceItem]]) -> dict[str, Any]:
+        items = [item for _, item in rows] or [self._data[int(self._data.lengths.argmin())][1]]
+        ids = np.concatenate([item.ids for item in items]) if rows else np.zeros(0, dtype=np.int32)
+        return {"items": items, "ids": [name for name, _ in rows], "input_ids": torch.from_numpy(ids)}
+
+
+def _gathered(model: Model, tensors: dict[str, Tensor]) -> Model:
+    """A model to be saved: the same, with these tensors ("backbone.*", "heads.*") in place of those that FSDP has split up."""
+    with torch.device("meta"):
+        backbone = type(model.backbone)(model.backbone.config)  # type: ignore[call-arg]  # each architecture takes its config
+    heads = copy.deepcopy(model.heads)
+    for part, prefix in ((backbone, "backbone."), (heads, "heads.")):
+        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        part.load_state_dict(own, assign=True)
+    return replace(model, backbone=backbone, heads=heads)
+
+
+def _widen_scalars(model: Model) -> None:
+    """Make parameters without a dimension (1,): FSDP cannot share them out otherwise. Files with either load into both."""
+    for part in [*model.backbone.modules(), *model.heads.modules()]:
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            if parameter.ndim == 0:
+                setattr(part, name, nn.Parameter(parameter.detach().reshape(1)))
+
+
+def _labels(item: SentenceItem, device: torch.device) -> Tensor:
+    """(S,) fp32."""
+    if item.labels is None:
+        raise InputError("an item without labels cannot be trained on; give `make_item` the labels of its sentences")
+    return torch.from_numpy(item.labels).to(device)
+
+
+def _recalls(scores: Tensor, item: SentenceItem, top_k: Sequence[int]) -> list[float] | None:
+    """Share of the positive sentences among the k best, ties in document order; None where there are no positives."""
+    labels = _labels(item, scores.device)
+    if not bool(labels.any()):
+        return None
+    ranked = labels[scores.argsort(descending=True, stable=True)]
+    return [float(ranked[:k].sum() / labels.sum()) for k in top_k]

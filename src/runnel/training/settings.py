@@ -1,0 +1,185 @@
+"""The settings of a training run, as frozen dataclasses; `training.recipes` reads them from TOML.
+
+job = "embed" | "rerank" | "sentences"      which head is trained
+[model] [data] [[data.sets]] [train]        every recipe
+[long] [lora] [search] [evaluation]         where they are wanted
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Job = Literal["embed", "rerank", "sentences"]
+JOBS: tuple[Job, ...] = ("embed", "rerank", "sentences")
+
+
+def _only(*jobs: Job, default: Any = None) -> Any:
+    """A setting that other jobs than these do not use."""
+    return dataclasses.field(default=default, metadata={"jobs": jobs})
+
+
+@dataclass(frozen=True)
+class ModelTable:
+    """Where the run starts.
+
+    Attributes:
+        name: built-in name, folder or hub id.
+        new_head: a model without a head for the job gets one with random weights.
+        template: how a pair is written, "rankmamba", "ssm-rerankers" or "pair"; default: the model's own.
+        pooling: of an embedder, "cls", "eos" or "mean"; default: the model's own.
+    """
+
+    name: str = "pocket"
+    new_head: bool = _only("rerank", "sentences", default=False)
+    template: str | None = _only("rerank")
+    pooling: Literal["cls", "eos", "mean"] | None = _only("embed")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One file or folder of examples.
+
+    Attributes:
+        path: relative to --data, or to the recipe's own folder.
+        format: of `training.data.read_triples`, or "evidence", whose sentences become triples; default: seen from the file.
+        corpus, queries: files with the texts, where the examples hold ids.
+        instructions: each query gets one of them, in turns, by `DataTable.prompt`.
+    """
+
+    path: str
+    format: str | None = _only("embed", "rerank")
+    corpus: str | None = _only("embed", "rerank")
+    queries: str | None = _only("embed", "rerank")
+    instructions: tuple[str, ...] = _only("embed", default=())
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """What is trained on. Texts are cut to the `max_...` tokens, and the cut ones are counted; None: nothing is cut.
+
+    Attributes:
+        prompt: put before queries; "{instruction}" stands for one of the data set's.
+        negatives: documents that do not answer, for each one that does.
+        negative_source: "given" with the examples, or "random" documents of other examples.
+        samples: rows made of each answering document, with negatives of their own.
+        max_tokens: of a whole pair; only its document is cut.
+        lengths: each document is cut to a window of one of these numbers of tokens, drawn anew; none: whole documents.
+        exclude: test sets, in any format of the readers; examples that overlap with them are left out and counted (docs/data.md).
+        rows: use the first so many rows of each set.
+        held_out: rows of each set that are kept from training; their loss is told at the end, and picks the learning rate.
+    """
+
+    sets: tuple[DataSet, ...] = ()
+    prompt: str = _only("embed", default="")
+    negatives: int = _only("embed", "rerank", default=0)
+    negative_source: Literal["given", "random"] = _only("embed", "rerank", default="given")
+    samples: int = _only("embed", "rerank", default=1)
+    max_query_tokens: int | None = _only("embed")
+    max_document_tokens: int | None = _only("embed")
+    max_tokens: int | None = _only("rerank")
+    lengths: tuple[int, ...] = _only("sentences", default=())
+    exclude: tuple[str, ...] = ()
+    rows: int | None = None
+    held_out: int = 0
+
+
+@dataclass(frozen=True)
+class TrainTable:
+    """The optimiser's settings (AdamW) and the run's.
+
+    Attributes:
+        batch: queries of one step, over all devices.
+        group: queries that go through the model at a time on one device; the rest of an embedder's batch goes through the
+            gradient cache, that of other jobs is accumulated. None: all.
+        group_tokens: so many at most at a time, but for a document that is longer by itself; then steps have fewer documents.
+        max_steps: stop after so many steps instead of `epochs`.
+        temperature: of InfoNCE.
+        warmup: steps, or, below 1, the share of all steps.
+        min_learning_rate: where the cosine ends.
+        precision: "bf16" is autocast over fp32 weights.
+        checkpoints: how many are kept, evenly spread along the run; the last is the one a stopped run goes on from.
+    """
+
+    learning_rate: float = 1e-5
+    batch: int = 32
+    group: int | None = None
+    group_tokens: int = _only("sentences", default=16384)
+    epochs: float = 1.0
+    max_steps: int | None = None
+    temperature: float = _only("embed", default=0.05)
+    warmup: float = 0.0
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    min_learning_rate: float = 0.0
+    betas: tuple[float, ...] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    checkpoints: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class LongTable:
+    """How long texts go through the model in training; see `training.forward.Long`."""
+
+    segment_tokens: int | None = None
+    recompute: bool = False
+    gradient_segments: int | None = None
+
+
+@dataclass(frozen=True)
+class LoraTable:
+    """Low-rank adapters on all linear layers; `four_bit` holds the layers they stand on as NF4 (QLoRA)."""
+
+    r: int = 16
+    alpha: int = 16
+    dropout: float = 0.0
+    four_bit: bool = False
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as large, so as many steps."""
+
+    learning_rates: tuple[float, ...] = ()
+    share: int = 16
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """How the trained model is to be evaluated. Training only keeps it in the run folder, for `runnel evaluate`.
+
+    Attributes:
+        documents: a document longer than `max_tokens` is scored by its first part or by the best of its parts.
+    """
+
+    max_query_tokens: int | None = _only("embed")
+    max_document_tokens: int | None = _only("embed")
+    max_tokens: int | None = _only("rerank")
+    documents: Literal["first", "max"] = _only("rerank", default="first")
+    top_k: tuple[int, ...] = _only("sentences", default=())
+
+
+@dataclass(frozen=True)
+class SmokeTable:
+    """What only a smoke run has: the architecture of its tiny random model."""
+
+    architecture: str = "mamba2"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe with all overrides applied. `lora` and `search` are None where they are not wanted."""
+
+    job: Job
+    model: ModelTable = ModelTable()
+    data: DataTable = DataTable()
+    train: TrainTable = TrainTable()
+    long: LongTable = LongTable()
+    lora: LoraTable | None = None
+    search: SearchTable | None = dataclasses.field(default=None, metadata={"jobs": ("embed", "rerank")})
+    evaluation: EvaluationTable = EvaluationTable()
+    smoke: SmokeTable | None = None

@@ -1,0 +1,263 @@
+"""The library's Trainer for each job, set up as a recipe says.
+
+embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple negatives ranking loss)
+rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives (its ListNet loss)
+sentences   SentenceTrainer
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict
+from sentence_transformers import (
+    CrossEncoderTrainer,
+    CrossEncoderTrainingArguments,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
+from sentence_transformers.cross_encoder.losses import ListNetLoss
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from runnel.errors import InputError
+from runnel.models.base import Model
+from runnel.models.embedder import Embedder
+from runnel.training.adapters import load_adapter
+from runnel.training.evidence import SentenceData
+from runnel.training.forward import Long
+from runnel.training.modules import cross_encoder, sentence_transformer
+from runnel.training.progress import Watch, Watched
+from runnel.training.sentences import SentenceTrainer
+from runnel.training.settings import DataTable, Recipe
+
+_SAVES = 10  # at least so many times along a run
+
+
+class _Saving:
+    """The library saves in every process, all into the same files, and would load a whole model from a checkpoint of adapters."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if self.args.should_save:  # type: ignore[attr-defined]
+            super()._save(output_dir, state_dict)  # type: ignore[misc]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        inside: Model = self.model[0].model  # type: ignore[attr-defined]
+        if inside.backbone.adapted:
+            load_adapter(inside, resume_from_checkpoint)
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint)  # type: ignore[misc]
+
+
+class _Embedders(Watched, _Saving, SentenceTransformerTrainer):
+    pass
+
+
+class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
+    pass
+
+
+class _SentenceRetrievers(Watched, SentenceTrainer):
+    pass
+
+
+def embedder_trainer(
+    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
+) -> Trainer:
+    """A Trainer for `rows` of `training.rows`. Each batch, over all devices, comes from one data set, drawn by its size."""
+    table, world = recipe.train, processes()
+    _divides("train.batch", table.batch, world)
+    args = SentenceTransformerTrainingArguments(
+        **arguments(recipe, folder),
+        per_device_train_batch_size=table.batch,  # of all devices together: each takes its part of it
+        per_device_eval_batch_size=table.batch,
+        accelerator_config={"split_batches": True},
+        batch_sampler=_without_duplicates,
+        multi_dataset_batch_sampler="proportional",
+    )
+    transformer = sentence_transformer(model, long=long(recipe))
+    transformer.model_card_data.set_widget_examples = _no_examples  # type: ignore[assignment, method-assign]
+    options: dict[str, Any] = {"scale": 1 / table.temperature, "gather_across_devices": world > 1}
+    if table.group is not None and table.group < table.batch // world:
+        loss: torch.nn.Module = CachedMultipleNegativesRankingLoss(transformer, mini_batch_size=table.group, **options)
+    else:
+        loss = MultipleNegativesRankingLoss(transformer, **options)
+    collator: Any = EmbedderBatches(model, recipe.data)
+    trainer = _Embedders(transformer, args, rows, held_out, loss=loss, data_collator=collator)
+    return _watched(trainer, watch)
+
+
+def reranker_trainer(
+    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
+) -> Trainer:
+    """A Trainer for `rows` of `training.rows`. Only documents are cut."""
+    args = CrossEncoderTrainingArguments(
+        **arguments(recipe, folder), **_accumulated(recipe), multi_dataset_batch_sampler="proportional"
+    )
+    encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
+    counted = encoder.preprocess
+
+    def preprocess(*inputs: Any, **options: Any) -> dict[str, Any]:
+        features: dict[str, Any] = counted(*inputs, **options)
+        watch.tokens += sum(len(pair.ids) for pair in features.get("pairs", ())) if encoder.training else 0
+        return features
+
+    encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss
+    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` has made it small already
+    trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
+    trainer.data_collator = RowNames(trainer.data_collator)
+    return _watched(trainer, watch)
+
+
+def sentence_trainer(
+    model: Model, recipe: Recipe, data: SentenceData, held_out: SentenceData | None, folder: Path, watch: Watch
+) -> Trainer:
+    """A `SentenceTrainer`, whose batches are by tokens, at most `group` documents each."""
+    accumulated = _accumulated(recipe)
+    args = TrainingArguments(**arguments(recipe, folder), **accumulated, bf16=recipe.train.precision == "bf16")
+    trainer = _SentenceRetrievers(
+        model,
+        args,
+        data,
+        held_out,
+        max_tokens=recipe.train.group_tokens,
+        max_rows=accumulated["per_device_train_batch_size"],
+        long=long(recipe),
+        top_k=recipe.evaluation.top_k or (1, 5),
+    )
+    return _watched(trainer, watch)
+
+
+def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """What all three kinds of TrainingArguments share."""
+    table = recipe.train
+    schedules = {"linear": "linear", "cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
+    return {
+        "output_dir": str(folder / "checkpoints"),
+        "learning_rate": table.learning_rate,
+        "num_train_epochs": table.epochs,
+        "max_steps": table.max_steps or -1,
+        "warmup_steps": table.warmup if table.warmup < 1 else int(table.warmup),
+        "lr_scheduler_type": schedules[table.schedule],
+        "lr_scheduler_kwargs": {"min_lr": table.min_learning_rate} if table.schedule == "cosine" else {},
+        "adam_beta1": table.betas[0],
+        "adam_beta2": table.betas[1],
+        "adam_epsilon": table.eps,
+        "weight_decay": table.weight_decay,
+        "max_grad_norm": table.max_grad_norm,
+        "seed": table.seed,
+        "logging_steps": 0.005,  # of the run
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,  # they end the run
+        "save_steps": 1 / max(_SAVES, table.checkpoints),
+        "save_total_limit": table.checkpoints,
+        "report_to": [],  # `tensorboard` below
+        "disable_tqdm": True,  # `Recorder` has a bar
+        "use_cpu": not torch.cuda.is_available(),
+        "dataloader_pin_memory": torch.cuda.is_available(),
+    }
+
+
+def tensorboard(folder: Path) -> list[TrainerCallback]:
+    """Writes the same as metrics.jsonl for TensorBoard, if that is installed."""
+    if not find_spec("tensorboard"):
+        return []
+    from transformers.integrations.integration_utils import TensorBoardCallback
+
+    callback = TensorBoardCallback()
+    callback.logging_dir = str(folder / "tensorboard")
+    return [callback]
+
+
+def long(recipe: Recipe) -> Long:
+    """How texts go through the model."""
+    table = recipe.long
+    return Long(table.segment_tokens, table.recompute, table.gradient_segments, bf16=recipe.train.precision == "bf16")
+
+
+def processes() -> int:
+    """How many processes train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class EmbedderBatches:
+    """Rows to the features of a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and "rows", their names.
+
+    Attributes:
+        truncated: texts cut so far.
+    """
+
+    valid_label_columns = ("label",)  # asked for by the Trainer; there are none
+
+    def __init__(self, model: Model, table: DataTable) -> None:
+        self._embedder, self._query, self._document = Embedder(model), table.max_query_tokens, table.max_document_tokens
+        self.truncated = 0
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = {"rows": [row["row"] for row in rows]}
+        if "dataset_name" in rows[0]:
+            batch["dataset_name"] = rows[0]["dataset_name"]
+        for column in [name for name in rows[0] if name not in ("row", "dataset_name")]:
+            most = self._query if column == "query" else self._document
+            ids = [torch.from_numpy(x).long() for x in self._embedder.render([row[column] for row in rows], max_tokens=most)]
+            self.truncated += self._embedder.truncated
+            batch[f"{column}_input_ids"] = pad_sequence(ids, batch_first=True)
+            batch[f"{column}_attention_mask"] = pad_sequence([torch.ones_like(x) for x in ids], batch_first=True)
+        return batch
+
+
+class RowNames:
+    """Takes the names of the rows past a data collator, as "rows"."""
+
+    def __init__(self, collator: Any) -> None:
+        self._collator = collator
+        self.valid_label_columns = collator.valid_label_columns
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        names = [row["row"] for row in rows]
+        return {**self._collator([{k: v for k, v in row.items() if k != "row"} for row in rows]), "rows": names}
+
+
+def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
+    """No text twice in a batch, where it would be a negative of itself; which row it is from does not count."""
+    sampler: DefaultBatchSampler = NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
+    return sampler
+
+
+def _no_examples(rows: object) -> None:
+    """In place of the library's, which copies training texts into the card of every checkpoint."""
+
+
+def _accumulated(recipe: Recipe) -> dict[str, Any]:
+    """Queries of one forward on one device, and how many such make a step."""
+    table, world = recipe.train, processes()
+    _divides("train.batch", table.batch, world)
+    group = min(table.group or table.batch, table.batch // world)
+    _divides("train.batch", table.batch, world * group)
+    return {
+        "per_device_train_batch_size": group,
+        "per_device_eval_batch_size": group,
+        "gradient_accumulation_steps": table.batch // (world * group),
+    }
+
+
+def _divides(name: str, whole: int, parts: int) -> None:
+    if whole % parts:
+        raise InputError(f"{name} = {whole} cannot be shared by {parts} (processes times train.group); choose a multiple")
+
+
+def _watched(trainer: Any, watch: Watch) -> Trainer:
+    trainer.watch = watch
+    trainer.remove_callback(PrinterCallback)  # it prints every log on stdout
+    result: Trainer = trainer
+    return result

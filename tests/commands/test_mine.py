@@ -1,0 +1,191 @@
+"""`runnel mine`: what it writes, work that was stopped, and bad input."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from runnel.training import mining
+from runnel.training.data import read_triples
+
+pytest.importorskip("bm25s")
+PAIRS = "query,positive\n" + "".join(
+    f"where is the {c} cat number {n},the {c} cat sits on chair {n}\n" for n in range(20) for c in ("red", "blue")
+)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    (tmp_path / "pairs.csv").write_text(PAIRS)
+    return "mine", "pairs.csv", "--to", "out.jsonl"
+
+
+@pytest.fixture
+def beir(tmp_path):
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    documents = [f"document {n} about {'cats' if n % 2 else 'dogs'} and {n}" for n in range(12)] + [" "]
+    (tmp_path / "beir" / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(documents))
+    )
+    (tmp_path / "beir" / "queries.jsonl").write_text('{"_id": "1", "text": "cats"}\n{"_id": "2", "text": "dogs"}\n')
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\td1\t1\n2\td0\t1\n2\td2\t0\n")
+    return "mine", "beir", "--to", "out.jsonl"
+
+
+class ToyEmbedder:
+    """Tells cats from dogs."""
+
+    dimension = 2
+
+    def __init__(self):
+        self.read = 0
+        self.model = SimpleNamespace(backbone=SimpleNamespace(fingerprint=lambda: "f00d"), prompts={})
+
+    def text_limit(self, max_tokens):
+        return max_tokens
+
+    def encode_query(self, texts):
+        return np.array([[0.8, 0.6] if "cats" in text else [0.6, 0.8] for text in texts], dtype=np.float32)
+
+    def encode_document(self, texts):
+        return np.array([[1, 0] if "cats" in text else [0, 1] for text in texts], dtype=np.float32)
+
+    def encode_stream(self, texts, *, prompt=None, max_tokens=None, progress=None):
+        for text in texts:
+            self.read += 1
+            yield self.encode_document([text])[0]
+
+
+@pytest.fixture
+def embedder(monkeypatch):
+    embedder = ToyEmbedder()
+    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda name: embedder)
+    return embedder
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
+    done = run(*pairs, "--number", 3, "--ranks", "1-10", "--json")
+    assert done.code == 0
+    facts = json.loads(done.out)
+    assert (facts["examples"], facts["drawn"], facts["examples_with_fewer"]) == (40, 120, 0)
+    assert facts["ranks"] == [1, 10] and facts["model"] == "bm25" and facts["dropped"] == facts["contaminated"] == {}
+    found = list(read_triples(tmp_path / "out.jsonl"))
+    assert [(t.query, t.positives) for t in found] == [(t.query, t.positives) for t in read_triples(tmp_path / "pairs.csv")]
+    for triple in found:
+        assert len(set(triple.negatives)) == 3 and not set(triple.positives) & set(triple.negatives)
+        _, _, _, colour, *_, number = triple.query.split()  # one of which the ten best have
+        assert all(colour in text or text.endswith(f" {number}") for text in triple.negatives)
+    assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.jsonl", "out.jsonl.json"]
+
+
+def test_finished_work_is_not_done_again(run, pairs, tmp_path):
+    run(*pairs)
+    before = (tmp_path / "out.jsonl").stat().st_mtime_ns
+    done = run(*pairs)
+    assert done.code == 0 and "out.jsonl is finished already" in done.err and "40 examples, 280 negatives drawn" in done.out
+    assert (tmp_path / "out.jsonl").stat().st_mtime_ns == before
+    done = run(*pairs, "--seed", 1)
+    assert done.code == 1 and "finished work with another seed (0, now 1)" in done.err
+
+
+@pytest.mark.parametrize("stop", [0, 1, 17, 39])
+def test_stopped_work_goes_on_and_gives_the_same(run, pairs, tmp_path, monkeypatch, stop):
+    run(*pairs)
+    whole, facts = (tmp_path / "out.jsonl").read_text(), json.loads((tmp_path / "out.jsonl.json").read_text())
+    (tmp_path / "out.jsonl").unlink()
+    monkeypatch.setattr(mining, "_BLOCK", 7)
+    original, drawn = mining._Draw.accept, []
+
+    def accept(self, text):
+        if len(drawn) == stop * 7:
+            raise KeyboardInterrupt
+        drawn.append(text)
+        original(self, text)
+
+    monkeypatch.setattr(mining._Draw, "accept", accept)
+    assert run(*pairs).code == 130
+    assert not (tmp_path / "out.jsonl").exists()
+    monkeypatch.setattr(mining._Draw, "accept", original)
+    with (tmp_path / "out.jsonl.part").open("a") as part:
+        part.write('{"query": "torn')
+    done = run(*pairs)
+    assert done.code == 0 and (tmp_path / "out.jsonl").read_text() == whole
+    assert (f"going on after {stop // 7 * 7} examples" in done.err) == (stop >= 7)
+    assert json.loads((tmp_path / "out.jsonl.json").read_text()) == facts
+
+
+def test_beir_folder_with_judged_negatives(run, beir, tmp_path):
+    done = run(*beir, "-n", 6)
+    assert "warning: 2 of 2 examples got fewer than 6 negatives" in done.err
+    assert "note: candidates refused: 2 a positive or a copy of one; 1 a copy of another negative" in done.err
+    first, second = rows(tmp_path / "out.jsonl")
+    assert first["id"] == "1" and first["pos"] == ["document 1 about cats and 1"]
+    assert sorted(first["neg"]) == [f"document {n} about cats and {n}" for n in (11, 3, 5, 7, 9)]
+    assert second["neg"][0] == "document 2 about dogs and 2" and len(second["neg"]) == 5
+
+
+def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
+    done = run(*beir, "-n", 4, "--model", "toy", "--margin", 0.1, "--ranks", "1-12")
+    assert done.code == 0, done.err
+    assert " scored like a positive" in done.err
+    first, second = rows(tmp_path / "out.jsonl")
+    assert all("dogs" in text for text in first["neg"]) and all("cats" in text for text in second["neg"][1:])
+    assert embedder.read == 12  # the document without text is left out
+    assert np.load(tmp_path / "out.jsonl.vectors.npy").shape == (12, 2)
+
+
+def test_bm25_with_a_judge(run, beir, tmp_path, embedder):
+    done = run(*beir, "-n", 4, "--judge", "toy", "--max-score", 0.5)
+    facts = json.loads((tmp_path / "out.jsonl.json").read_text())
+    assert done.code == 0 and facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9
+    assert embedder.read == 0
+
+
+def test_a_run_in_place_of_a_search(run, beir, tmp_path):
+    (tmp_path / "run.trec").write_text("".join(f"1 Q0 d{n} {n} {-n} x\n" for n in range(12)) + "2 Q0 d5 1 1 x\n")
+    done = run(*beir, "-n", 2, "--run", "run.trec", "--ranks", "4-5")
+    assert done.code == 0 and "1 of 2 examples got fewer than 2 negatives" in done.err
+    first, second = rows(tmp_path / "out.jsonl")
+    assert sorted(first["neg"]) == ["document 3 about cats and 3", "document 4 about dogs and 4"]
+    assert second["neg"] == ["document 2 about dogs and 2"]
+
+
+def test_test_sets_are_kept_out(run, pairs, tmp_path):
+    (tmp_path / "test.csv").write_text("query,positive\nWhere is the RED cat number 3?,x\nother,The blue cat sits on chair 19.\n")
+    done = run(*pairs, "--exclude", "test.csv")
+    assert done.code == 0 and "38 examples" in done.out
+    assert "note: left out: 1 query in a test set; 1 positive in a test set" in done.err
+    assert not {"where is the red cat number 3", "where is the blue cat number 19"} & {
+        row["query"] for row in rows(tmp_path / "out.jsonl")
+    }
+    done = run("mine", "pairs.csv", "--to", "all.jsonl", "--exclude", "pairs.csv")
+    assert done.code == 1 and "no example is left to mine for" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ranks", "5"], "--ranks must be FIRST-LAST, like 1-100, got '5'"),
+        (["--ranks", "1-3"], "ranks 1 to 3 hold fewer than 7 documents"),
+        (["--margin", 0.1], "compare an embedder's scores; give --judge or --model too"),
+        (["--judge", "toy"], "--judge does nothing without --max-score, --margin or --relative-margin"),
+        (["--run", "x", "--model", "toy"], "give --run or --model, not both"),
+        (["--exclude", "no.csv"], "no.csv"),
+        (["--corpus", "no.tsv"], "no.tsv"),
+        (["--format", "tevatron"], "pairs.csv, line 1: not valid JSON"),
+    ],
+)
+def test_what_cannot_be_done(run, pairs, embedder, options, message):
+    done = run(*pairs, *options)
+    assert done.code == 1 and message in done.err, done.err
+
+
+def test_bad_data_is_told_with_its_line(run, pairs, tmp_path):
+    (tmp_path / "pairs.csv").write_text(PAIRS + "a,b,c\n")
+    done = run(*pairs)
+    assert done.code == 1 and "pairs.csv, line 42: expected 2 fields (query, positive), got 3" in done.err

@@ -1,0 +1,76 @@
+"""What tests of training share: a tiny model on every recurrent backbone, texts, and the bytes of live tensors."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny import tiny_model
+from tiny_backbones import tiny_backbone
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from runnel.backbones.mamba1 import Mamba1, Mamba1Config
+from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
+from runnel.backbones.xlstm import Xlstm, XlstmConfig
+from runnel.models.base import Model
+
+BACKBONES: dict[str, tuple[Any, Any]] = {
+    "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),
+    "mamba2": (Mamba2, Mamba2Config(128, 32, 2, state_size=16, head_size=16)),
+    "rwkv7": (Rwkv7, Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)),
+    "xlstm": (Xlstm, XlstmConfig(128, 32, 2, num_heads=2, qk_size=32, v_size=64, ffn_size=64, norm_eps=0.01)),
+}
+QUERY = "does the river run to the sea"
+DOCUMENTS = [
+    "The cat sat on the mat. A dog ran. The clause is executed finally! Is it the end of the river?",
+    "A river runs to the sea.",
+    "dog",
+]
+
+
+def training_model(folder: Path, architecture: str, *, papers_heads: bool = False, dtype: torch.dtype = torch.float32) -> Model:
+    """Prepared for inference, in fp32 or fp64; always the same weights."""
+    built, config = BACKBONES[architecture]
+    backbone = tiny_backbone(built, config)
+    if architecture == "xlstm":  # the input gates of a fresh one are shut
+        for layer in backbone.blocks:
+            torch.linspace(-3, -1, config.num_heads, out=layer.mlstm_layer.igate_preact.bias.data)
+    model = tiny_model(folder, papers_heads=papers_heads, backbone=backbone)
+    if dtype == torch.float64:
+        backbone.double()
+        model.heads.double()
+        model.refresh()
+    return model
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors made while it is on and still alive: `now`, and the `peak` since it was last set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self._add(tensor.untyped_storage())
+        return out
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        if id(storage) in self._known:
+            return
+        size, key = storage.nbytes(), id(storage)
+
+        def dead(_: object) -> None:
+            self.now -= size
+            del self._known[key]
+
+        self._known[key] = weakref.ref(storage, dead)
+        self.now += size
+        self.peak = max(self.peak, self.now)

@@ -1,0 +1,158 @@
+"""Corpora, queries, qrels, runs, and documents by id."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from runnel.errors import InputError, ReadError
+from runnel.records import Document
+from runnel.training.corpora import Texts, read_corpus, read_qrels, read_queries, read_run
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [
+            {"_id": "7", "title": "T", "text": "one"},
+            {"_id": "8", "title": "", "text": "two"},
+            {"_id": "9", "title": "U", "text": ""},
+        ],
+        [
+            {"docid": 7, "title": "T", "document_text": "one"},
+            {"docid": 8, "document_text": "two"},
+            {"docid": 9, "contents": "U\n"},
+        ],
+        [{"id": "7", "contents": "T\none"}, {"id": "8", "text": "two"}, {"id": "9", "text": "U\n"}],
+        ["7\thttp://x\tT\tone", "8\thttp://y\t\ttwo", "9\thttp://z\tU\t"],
+        ["7\thttp://x\tT\tone", "8\ttwo", "9\thttp://z\tU\t"],
+    ],
+    ids=["beir", "tevatron", "pyserini", "documents", "mixed"],
+)
+def test_corpus_formats(tmp_path, lines):
+    found = list(read_corpus(write(tmp_path / "corpus", *lines)))
+    assert found == [Document("7", "T\none"), Document("8", "two"), Document("9", "U\n")]
+
+
+def test_corpus_and_queries_of_a_folder(tmp_path):
+    write(tmp_path / "corpus.jsonl", {"_id": "a", "text": "x"})
+    write(tmp_path / "queries.jsonl", {"_id": "q", "text": "y"}, {"_id": "r", "text": ""})
+    assert list(read_corpus(tmp_path)) == [Document("a", "x")]
+    assert read_queries(tmp_path) == {"q": "y", "r": ""}
+    empty = write(tmp_path / "x" / "y", "").parent
+    with pytest.raises(ReadError, match=r"has no corpus.jsonl or corpus.tsv; expected a BEIR folder"):
+        list(read_corpus(empty))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"text": "no id"}, r"line 2: expected \"_id\" .*, got the keys 'text'"),
+        ({"_id": "", "text": "empty id"}, "line 2: expected"),
+        ({"_id": "b"}, "line 2: expected"),
+        ({}, "line 2: expected .* got an empty object"),
+    ],
+)
+def test_bad_json_row(tmp_path, line, message):
+    path = write(tmp_path / "corpus.jsonl", {"_id": "a", "text": "x"}, line)
+    with pytest.raises(InputError, match=message):
+        list(read_corpus(path))
+
+
+@pytest.mark.parametrize("line", ["no tab", "a\tb\tc", "\ttext without id", "a\tb\tc\td\te"])
+def test_bad_tab_row(tmp_path, line):
+    with pytest.raises(InputError, match=r"corpus.tsv, line 2: expected id and text, or id, url, title and body"):
+        list(read_corpus(write(tmp_path / "corpus.tsv", "a\tx", line)))
+
+
+def test_a_query_id_twice(tmp_path):
+    with pytest.raises(InputError, match="two queries have the id 'q'"):
+        read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["query-id\tcorpus-id\tscore", "q\ta\t2", "q\tb\t0", "r\ta\t1", "r\ta\t1"],
+        ["q 0 a 2", "q 0 b 0", "r 0 a 1"],
+        ["q\t0\ta\t2", "r\t0\ta\t1", "q\t0\tb\t0"],
+    ],
+    ids=["beir", "trec", "ms marco"],
+)
+def test_qrels_formats(tmp_path, lines):
+    assert read_qrels(write(tmp_path / "qrels", *lines)) == {"q": {"a": 2, "b": 0}, "r": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q 0 b high", "line 3: expected query, document, grade"),
+        ("q b", "line 3: expected query, document, grade"),
+        ("q 0 1 b 1", "line 3: expected query, document, grade"),
+        ("q 0 a 0", "line 3: document 'a' is judged 0 for query 'q', and 1 further up; keep one"),
+    ],
+)
+def test_bad_qrels(tmp_path, line, message):
+    with pytest.raises(InputError, match=message):
+        read_qrels(write(tmp_path / "qrels", "query-id corpus-id score", "q 0 a 1", line))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["q Q0 c 3 1.0 x", "q Q0 b 1 9.5 x", "r Q0 b 1 -2 x", "q Q0 a 2 1.0 x"],
+        ["q\tb\t1", "r\tb\t1", "q\tc\t3", "q\ta\t2"],
+        ["q\tb\tthe query\ttext of b", "r\tb\tother\ttext of b", "q\ta\tthe query\ta", "q\tc\tthe query\tc"],
+    ],
+    ids=["trec", "ms marco", "top 1000"],
+)
+def test_run_formats(tmp_path, lines):
+    path = write(tmp_path / "run", *lines)
+    assert read_run(path) == {"q": ["b", "a", "c"], "r": ["b"]}
+    assert read_run(path, 2) == {"q": ["b", "a"], "r": ["b"]}
+
+
+@pytest.mark.parametrize("line", ["q Q0 a 1 high x", "q a", "q\ta\tfirst", "q Q0 a 1 1 x y"])
+def test_bad_run(tmp_path, line):
+    with pytest.raises(InputError, match=r"run, line 2: expected a line of a TREC run"):
+        read_run(write(tmp_path / "run", "q Q0 b 1 9.5 x", line))
+
+
+# ---- by id -------------------------------------------------------------------------------------------------------------
+
+
+def test_texts():
+    documents = [Document("b", "x\0\u2028"), Document("a", ""), Document("ü", "🜨")]
+    texts = Texts(iter(documents))
+    assert len(texts) == 3 and list(texts) == documents
+    assert [texts.get(name) for name in ("ü", "b", "a", "c")] == ["🜨", "x\0\u2028", "", None]
+    assert [texts.at(row) for row in (2, 0)] == ["🜨", "x\0\u2028"] and texts.row("ü") == 2 and texts.row("c") is None
+    assert len(Texts([])) == 0
+
+
+def test_texts_refuse_an_id_twice():
+    with pytest.raises(InputError, match="two documents of the corpus have the id 'b'"):
+        Texts([Document(name, "") for name in "abcb"])
+
+
+def test_texts_take_little_memory():
+    """20,000 documents of 10 kB, 200 MB in all, read from a generator and fetched again."""
+    code = """
+import resource, sys
+from runnel.records import Document
+from runnel.training.corpora import Texts
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+before = peak()
+texts = Texts(Document(str(n), f"{n} " + "x" * 10_000) for n in range(20_000))
+assert all(texts.get(str(n)).startswith(f"{n} ") for n in range(0, 20_000, 97))
+sys.stdout.write(str(peak() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 50

@@ -1,0 +1,337 @@
+"""Training examples from every format; what is dropped, what is an error."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runnel.errors import InputError, ReadError
+from runnel.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
+
+
+def write(path, *lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n", encoding="utf-8")
+    return path
+
+
+def kept(path, *arguments, **options):
+    """The triples without ids, and what was dropped."""
+    dropped = Dropped()
+    triples = list(read_triples(path, *arguments, dropped=dropped, **options))
+    assert dropped.kept == len(triples)
+    return [(t.query, t.positives, t.negatives) for t in triples], dict(dropped.counts)
+
+
+@pytest.fixture
+def beir(tmp_path):
+    """Documents a to d and "e" without text; queries q, r, s."""
+    write(tmp_path / "corpus.jsonl", *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"))
+    with (tmp_path / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "e", "text": " "}\n')
+    write(tmp_path / "queries.jsonl", *({"_id": name, "text": f"query {name}"} for name in "qrs"))
+    write(tmp_path / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t1", "q\tb\t0", "r\tc\t2", "q\td\t1")
+    write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", "s\ta\t1")
+    return tmp_path
+
+
+A, B, C, D = (f"{name.upper()}\ntext {name}" for name in "abcd")
+TRAIN = [("query q", (A, D), (B,)), ("query r", (C,), ())]
+
+
+# ---- formats -----------------------------------------------------------------------------------------------------------
+
+
+def test_beir(beir):
+    assert kept(beir) == (TRAIN, {})
+    assert [t.id for t in read_triples(beir)] == ["q", "r"]
+    assert kept(beir / "qrels" / "test.tsv") == ([("query s", (A,), ())], {})
+
+
+def test_beir_which_split(beir):
+    (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "dev.tsv")
+    with pytest.raises(InputError, match=r"qrels has dev\.tsv, test.tsv; expected train.tsv or one file only, give the path"):
+        list(read_triples(beir))
+    (beir / "qrels" / "dev.tsv").unlink()
+    assert kept(beir) == ([("query s", (A,), ())], {})
+    (beir / "qrels" / "test.tsv").unlink()
+    with pytest.raises(ReadError, match=r"is a folder without qrels/\*.tsv"):
+        list(read_triples(beir))
+
+
+def test_ms_marco(beir):
+    corpus = write(beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd"))
+    queries = write(beir / "m" / "queries.tsv", "q\tquery q", "r\tquery r")
+    sources = {"corpus": corpus, "queries": str(queries)}
+    qrels = write(beir / "m" / "qrels.tsv", "q\t0\ta\t1", "r\t0\tc\t1")
+    assert kept(qrels, **sources) == ([("query q", ("A text",), ()), ("query r", ("C text",), ())], {})
+    ids = write(beir / "m" / "ids.tsv", "q\ta\tb", "q\ta\tc")
+    assert kept(ids, **sources) == ([("query q", ("A text",), ("B text",)), ("query q", ("A text",), ("C text",))], {})
+    texts = write(beir / "m" / "triples.tsv", 'a query\tits "answer\tsomething else', "q\tp\tn")
+    assert kept(texts) == ([("a query", ('its "answer',), ("something else",)), ("q", ("p",), ("n",))], {})
+
+
+def test_tevatron(beir):
+    def passages(*names):
+        return [{"docid": name, "title": name.upper(), "text": f"text {name}"} for name in names]
+
+    legacy = {"query_id": "q", "query": "query q", "positive_passages": passages("a", "d"), "negative_passages": passages("b")}
+    other = {"query_id": "r", "query": "query r", "positive_passages": [{"docid": "c", "title": "C", "text": "text c"}]}
+    assert kept(write(beir / "old.jsonl", legacy, other)) == (TRAIN, {})
+    rows = [
+        {
+            "query_id": "q",
+            "query_text": "query q",
+            "query_image": None,
+            "positive_document_ids": ["a", "d"],
+            "negative_document_ids": ["b"],
+        },
+        {"query_id": "r", "query_text": "query r", "positive_document_ids": ["c"], "negative_document_ids": []},
+    ]
+    assert kept(write(beir / "new.jsonl", *rows), corpus=beir / "corpus.jsonl") == (TRAIN, {})
+
+
+def test_flagembedding(tmp_path, caplog):
+    rows = [
+        {"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: ", "type": ""},
+        {"query": "r", "pos": ["d"], "id": 5},
+    ]
+    path = write(tmp_path / "x.jsonl", *rows, {**rows[0], "pos_scores": [1, 2, 3]})
+    triples = list(read_triples(path))
+    assert triples == [Triple("q", ("a", "b"), ("c",)), Triple("r", ("d",), (), "5"), Triple("q", ("a", "b"), ("c",))]
+    assert caplog.messages == [f"{path}: nothing is made of 'prompt'", f"{path}: nothing is made of 'pos_scores'"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "triples"),
+    [
+        (["query,positive", "q,a", '"r, s","b\nc ""d"""'], [("q", ("a",), ()), ("r, s", ('b\nc "d"',), ())]),
+        (["question\tanswer", "q\ta, b"], [("q", ("a, b",), ())]),
+        (["Anchor,Positive,Negative", "q,a,b"], [("q", ("a",), ("b",))]),
+        (["query\tpositive\tnegative_1\tnegative_2", "q\ta\tb\tc"], [("q", ("a",), ("b", "c"))]),
+        (["sentence1,id,sentence2", "q,1,a"], [("q", ("a",), ())]),
+        ([{"positive": "a", "anchor": "q"}, {"anchor": "r", "positive": "b"}], [("q", ("a",), ()), ("r", ("b",), ())]),
+        ([{"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}], [("q", ("a",), ("b", "c"))]),
+        ([{"query": "q", "positives": ["a", "b"], "negatives": ["c"]}], [("q", ("a", "b"), ("c",))]),
+        ([{"query": "q", "docs": ["a", "b", "c"], "labels": [1, 0, 0.5]}], [("q", ("a", "c"), ("b",))]),
+    ],
+)
+def test_columns_by_name(tmp_path, lines, triples):
+    assert kept(write(tmp_path / "data", *lines)) == (triples, {})
+
+
+def test_columns_by_order(tmp_path):
+    rows = [{"title": "q", "abstract": "a", "other": "n"}, {"abstract": "b", "other": "m", "title": "r"}]
+    path = write(tmp_path / "data.jsonl", *rows)
+    assert kept(path, "columns") == ([("q", ("a",), ("n",)), ("r", ("b",), ("m",))], {})
+    lists = write(tmp_path / "lists.jsonl", {"x": "q", "y": ["a", "b"], "label": [0, 1]})
+    assert kept(lists, "columns") == ([("q", ("b",), ("a",))], {})
+    write(path, *rows, {"title": "q", "abstract": "a"})
+    with pytest.raises(
+        InputError, match="line 3: expected the columns title, abstract, other, as in the first row, got the keys"
+    ):
+        list(read_triples(path, "columns"))
+
+
+def test_long_fields(tmp_path):
+    path = write(tmp_path / "long.csv", "query,positive", "q," + "x" * 300_000)
+    assert len(next(read_triples(path)).positives[0]) == 300_000
+
+
+def test_evidence(tmp_path):
+    rows = [
+        {"id": "1", "question": "q", "document": "a 🜨 c", "evidence": [[0, 1], [2, 3]], "answers": ["x"]},
+        {"query": "r", "document": "d", "evidence": [[0, 1]]},
+    ]
+    assert list(read_evidence(write(tmp_path / "e.jsonl", *rows))) == [
+        Evidence("q", "a 🜨 c", ((0, 1), (2, 3)), "1"),
+        Evidence("r", "d", ((0, 1),)),
+    ]
+
+
+# ---- what cannot be used -----------------------------------------------------------------------------------------------
+
+
+def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
+    path = write(
+        tmp_path / "x.jsonl",
+        {"query": " ", "pos": ["a"], "neg": ["b"]},
+        {"query": "q", "pos": ["", "\u3000"], "neg": ["b"]},
+        {"query": "q", "pos": ["a", "\n"], "neg": ["b", ""]},
+        {"query": "q", "pos": ["a"], "neg": [""]},
+        {"query": "q", "pos": [], "neg": ["b"]},
+    )
+    triples, dropped = kept(path)
+    assert triples == [("q", ("a",), ("b",))] and caplog.messages == []
+    assert dropped == {
+        "examples with an empty query": 1,
+        "empty positive texts": 3,
+        "examples without a positive": 2,
+        "empty negative texts": 2,
+        "examples without any of their negatives": 1,
+    }
+    assert len(list(read_triples(path))) == 1
+    assert caplog.records[0].levelno == logging.WARNING
+    assert f"1 examples kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
+
+
+def test_queries_without_a_positive_are_dropped_and_counted(beir):
+    write(beir / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t0", "r\te\t1", "s\tb\t1", "s\te\t1")
+    triples, dropped = kept(beir)
+    assert triples == [("query s", (B,), ())]
+    assert dropped == {"examples without a positive": 2, "empty positive texts": 2}
+
+
+def test_copies_judged_differently(beir):
+    """Two ids with one text: common in corpora, so no error, but no negative either."""
+    with (beir / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "a2", "title": "A", "text": "text a"}\n')
+    write(beir / "qrels" / "train.tsv", "q\t0\ta\t1", "q\t0\ta2\t0", "q\t0\tb\t0")
+    assert kept(beir) == ([("query q", (A,), (B,))], {"negative texts that are a positive's under another id": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        (
+            "x.jsonl",
+            [{"query": "q", "pos": ["a"], "neg": ["b", "a"]}],
+            "line 1: a document is both positive and negative .*'q': 'a'",
+        ),
+        ("x.tsv", ["q x\ta\tb", "q x\ta\ta"], "line 2: a document is both positive and negative for the query 'q x'"),
+        ("x.tsv", ["q\ta\ta"], "line 1: document 'a' is both positive and negative for query 'q'"),
+        ("x.tsv", ["q\ta\tb", "q\tz\ta"], "line 2: document 'z' is not in the corpus; give the corpus of this file"),
+        ("x.tsv", ["q\ta\tb", "z\ta\tb"], "line 2: query 'z' is not in .*queries.jsonl; give the queries"),
+        ("x.tsv", ["q\ta\tb", "q\ta"], "line 2: expected the ids of a query, a positive and a negative with tabs between them"),
+        ("x.tsv", ["a q\ta\tb", "q"], "line 2: expected query, positive and negative with tabs between them, got 0 tabs in 'q'"),
+        ("x.tsv", ["q 0 a 1", "q 0 z 1"], "x.tsv, query 'q': document 'z' is not in the corpus"),
+        ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0 for query 'q', and 1 further up"),
+        (
+            "x.csv",
+            ["What is it?,It is that."],
+            "line 1: expected the names of the columns before the first pair, got 'What is it",
+        ),
+        ("x.csv", ["query,positive", '"q","a\nb"', "r"], "line 4: expected 2 fields .query, positive., got 1"),
+        ("x.csv", ["query,positive", 'q,"a"b'], "line 2: not valid CSV"),
+        ("x.csv", ["query,positive,score", "q,a,1"], "line 2: 'score' is a score of one pair; expected for each query a list"),
+        (
+            "x.csv",
+            ["query,positive,source", "q,a,1"],
+            "cannot tell which is which of the columns .*'source'; name them query, pos",
+        ),
+        ("x.csv", ["query,answer,document", "q,a,1"], "cannot tell which is which of the columns 'query', 'answer', 'document'"),
+        ("x.txt", ["one word"], "line 1: cannot tell the format from 'one word'; give format= one of qrels, id-triples"),
+        ("x.json", ["[", "{}]"], "line 1: a list in JSON; expected jsonl, one object a line"),
+        ("x.txt", [""], "x.txt is empty; expected training examples"),
+        ("x.jsonl", [{"query": "q", "pos": "a"}, {"query": 1, "pos": ["a"]}], "line 2: expected a text as 'query', got '1'"),
+        ("x.jsonl", [{"query": "q", "pos": [1]}], "line 1: expected a text or a list of texts as 'pos', got"),
+        ("x.jsonl", [{"query": "q", "docs": ["a"], "labels": [1, 0]}], "line 1: expected a number for each of 1 documents"),
+        ("x.jsonl", [{"query": "q", "positive_passages": ["a"]}], "line 1: expected 'positive_passages' to be a list of objects"),
+        ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: these are examples with evidence"),
+    ],
+)
+def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
+    path = write(beir / name, *lines)
+    with pytest.raises(InputError, match=message):
+        list(read_triples(path, corpus=beir / "corpus.jsonl", queries=beir / "queries.jsonl"))
+
+
+def test_ids_need_their_texts(tmp_path):
+    path = write(tmp_path / "ids.tsv", "q\ta\tb")
+    with pytest.raises(InputError, match="has ids in place of texts; give corpus and queries too"):
+        list(read_triples(path))
+    with pytest.raises(InputError, match="unknown format 'csv'; expected one of qrels,"):
+        list(read_triples(path, "csv"))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "q", "evidence": []}, 'expected texts as "question" and "document"'),
+        (
+            {"question": "q", "document": "abc", "evidence": [[0, 4]]},
+            r"span \[0, 4\] is empty or not inside the document of 3 char",
+        ),
+        ({"question": "q", "document": "abc", "evidence": [[1, 1]]}, r"span \[1, 1\] is empty or not inside"),
+        ({"question": "q", "document": "abc", "evidence": [[-1, 1]]}, r"span \[-1, 1\] is empty or not inside"),
+        ({"question": "q", "document": "abc", "evidence": [[0, 1.0]]}, "expected spans as"),
+        ({"question": "q", "document": "abc", "evidence": [0, 1]}, "expected spans as"),
+    ],
+)
+def test_bad_evidence(tmp_path, row, message):
+    path = write(tmp_path / "e.jsonl", {"question": "q", "document": "abc", "evidence": [[0, 1]]}, row)
+    with pytest.raises(InputError, match=f"e.jsonl, line 2: {message}"):
+        list(read_evidence(path))
+
+
+def test_evidence_that_is_dropped(tmp_path, caplog):
+    rows = [("q", "a b", [[0, 1]]), (" ", "a", [[0, 1]]), ("q", "\n", [[0, 1]]), ("q", "a b", []), ("q", "a b", [[1, 2]])]
+    path = write(tmp_path / "e.jsonl", *({"question": q, "document": d, "evidence": e} for q, d, e in rows))
+    assert len(list(read_evidence(path))) == 1
+    assert "1 examples kept, left out: 2 examples without evidence" in caplog.text and "line 4" in caplog.text
+    assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
+
+
+# ---- size and real data ------------------------------------------------------------------------------------------------
+
+
+def test_reading_takes_no_memory(tmp_path):
+    """200 MB of triples, compressed, one at a time."""
+    zstandard = pytest.importorskip("zstandard")
+    row = json.dumps({"query": "q", "pos": ["a" * 5_000], "neg": ["b" * 5_000]}).encode() + b"\n"
+    path = tmp_path / "many.jsonl.zst"
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as out:
+        for _ in range(200):
+            out.write(row * 100)
+    code = f"""
+import resource, sys
+from runnel.training.data import read_triples
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+triples = read_triples({str(path)!r})
+next(triples)
+before = peak()
+sys.stdout.write(str((sum(1 for _ in triples), peak() - before)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, grown = json.loads(done.stdout.replace("(", "[").replace(")", "]"))
+    assert count == 19_999 and grown < 15
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "queries", "positives", "lost"),
+    [("cranfield", 225, 1611, 1), ("medquad", 6000, 6493, 0), ("mediqa_rerank", 97, 351, 0)],
+)
+def test_real_retrieval_sets(name, queries, positives, lost):
+    dropped = Dropped()
+    triples = list(read_triples(DATA / "retrieval" / name, dropped=dropped))
+    assert len(triples) == queries and sum(dropped.counts.values()) == lost
+    assert sum(len(t.positives) for t in triples) == positives
+
+
+@needs_data
+def test_real_evidence():
+    examples = list(read_evidence(DATA / "evidence" / "covidqa.jsonl.zst"))
+    assert len(examples) == 1012 and len({e.document for e in examples}) == 68
+
+
+def test_the_examples_of_the_page(tmp_path):
+    """Every file shown in docs/data.md is read."""
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    for name, content in files.items():
+        write(tmp_path / name, content.rstrip("\n"))
+    assert len(files) == 12
+    assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
+    others = {"evidence.jsonl", "corpus.jsonl", "queries.jsonl"}
+    for name in files.keys() - others:
+        triples = list(read_triples(tmp_path / name, corpus=tmp_path / "corpus.jsonl", queries=tmp_path / "queries.jsonl"))
+        assert triples and all("herons live" in t.query and "15 years" in t.positives[0] for t in triples), name
+    assert list(read_triples(tmp_path)) == [Triple("how long do herons live", ("Heron\nHerons live 15 years.",), (), "1")]

@@ -1,0 +1,170 @@
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evidence_examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import tiny_model
+
+from runnel.errors import InputError
+from runnel.models.base import Model
+from runnel.text.sentences import split_sentences
+from runnel.training.data import Evidence
+from runnel.training.evidence import SentenceData, choose_window, label_sentences
+from runnel.training.forward import make_item
+
+TEXT = "The cat sat on the mat.  A river runs to the sea. \n\nFinally the dog sat. The end of it."
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def positives(start: int, end: int, text: str = TEXT) -> list[int]:
+    return np.flatnonzero(label_sentences(text, split_sentences(text), [(start, end)])).tolist()
+
+
+def around(piece: str, before: int = 0, after: int = 0) -> tuple[int, int]:
+    start = TEXT.index(piece)
+    return start - before, start + len(piece) + after
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_sentence_around_a_short_answer_is_positive() -> None:
+    assert len(split_sentences(TEXT)) == 4
+    assert positives(*around("mat")) == [0]
+    assert positives(*around("dog")) == [2]
+
+
+def test_the_sentences_of_a_long_passage_are_positive() -> None:
+    assert positives(*around("The cat sat on the mat.  A river runs to the sea.")) == [0, 1]
+    assert positives(0, len(TEXT)) == [0, 1, 2, 3]
+
+
+def test_a_span_that_spills_over_into_a_neighbour_leaves_it_negative() -> None:
+    assert positives(*around("A river runs to the sea.", before=4, after=5)) == [1]
+
+
+def test_whitespace_counts_neither_for_sentences_nor_for_spans() -> None:
+    text = "Yes." + "\n" * 40 + "The cat sat on the mat."
+    assert positives(0, 44, text) == [0]
+    assert positives(0, 4, text) == [0]
+
+
+def test_offsets_are_code_points() -> None:
+    text = "\U0001f40d" * 30 + "! The cat sat."
+    start = text.index("cat")
+    assert np.flatnonzero(label_sentences(text, split_sentences(text), [(start, start + 3)])).tolist() == [1]
+
+
+@given(st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT))), min_size=1, max_size=3))
+def test_every_span_makes_a_sentence_positive_that_it_overlaps(pairs: list[tuple[int, int]]) -> None:
+    spans = [(min(p), max(p)) for p in pairs if TEXT[min(p) : max(p)].strip()]
+    sentences = split_sentences(TEXT)
+    labels = label_sentences(TEXT, sentences, spans)
+    for start, end in spans:
+        alone = label_sentences(TEXT, sentences, [(start, end)])
+        assert alone.any()
+        assert (labels >= alone).all()
+        assert all(TEXT[max(start, a) : min(end, b)].strip() for a, b in sentences[alone].tolist())
+
+
+@pytest.mark.parametrize("span", [(5, 5), (-1, 3), (80, 200), (7, 4), (TEXT.index("  A"), TEXT.index("  A") + 2)])
+def test_spans_that_are_empty_or_outside_are_errors(span: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match="the evidence span"):
+        label_sentences(TEXT, split_sentences(TEXT), [span])
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data(), st.integers(1, 200), st.integers(0, 9))
+def test_a_window_holds_the_evidence_within_its_tokens(lengths, data, tokens, seed) -> None:
+    bounds = np.cumsum([7, *lengths])
+    labels = np.array(data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
+    window = choose_window(bounds, labels, tokens, np.random.default_rng(seed))
+    held = int(bounds[window.stop] - bounds[window.start])
+    assert 0 <= window.start < window.stop <= len(lengths)
+    assert held <= tokens or window.stop - window.start == 1
+    if sum(lengths) <= tokens:
+        assert window == slice(0, len(lengths))
+    where = np.flatnonzero(labels)
+    if len(where):
+        fits = bounds[where[-1] + 1] - bounds[where[0]] <= tokens
+        assert labels[window].sum() == labels.sum() if fits else labels[window].any()
+    assert window == choose_window(bounds, labels, tokens, np.random.default_rng(seed))
+
+
+def test_a_window_may_be_anywhere_around_the_evidence() -> None:
+    bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
+    labels[50] = True
+    starts = [choose_window(bounds, labels, 200, np.random.default_rng(seed)).start for seed in range(200)]
+    assert set(starts) == set(range(31, 51))
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> None:
+    given = examples(6)
+    data = SentenceData.write(tmp_path / "whole.arrow", model, iter(given), tokens=None)
+    assert len(data) == 6
+    for index, example in enumerate(given):
+        name, item = data[index]
+        spans = split_sentences(example.document)
+        expected = make_item(
+            model, example.query, example.document, spans, label_sentences(example.document, spans, example.spans)
+        )
+        assert name == example.id
+        for field in ("ids", "spans", "bounds", "marks", "lexical", "labels"):
+            np.testing.assert_array_equal(getattr(item, field), getattr(expected, field))
+        assert len(item.ids) == data.lengths[index]
+        assert item.labels is not None
+        assert item.labels.sum() == 1
+    again = SentenceData(model, tmp_path / "whole.arrow")
+    np.testing.assert_array_equal(again.lengths, data.lengths)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
+    tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = examples(60, sentences=(30, 31))
+    with caplog.at_level(logging.INFO, "runnel"):
+        data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(40, 90), seed=1)
+    assert "60 are windows of longer documents, 0 of them without some of the evidence" in caplog.text
+    documents = []
+    for (name, item), example in zip((data[i] for i in range(60)), given, strict=True):
+        assert name == example.id
+        assert item.labels is not None
+        (at,) = np.flatnonzero(item.labels)
+        tokens = item.ids[item.bounds[at] : item.bounds[at + 1]]
+        start, end = example.spans[0]
+        assert tokens.tolist() == model.tokenizer.encode(example.document[start:end]).ids.tolist()
+        documents.append(item.bounds[-1] - item.bounds[0])
+    short, long = [d for d in documents if d <= 40], [d for d in documents if d > 40]
+    assert max(long) <= 90
+    assert min(len(short), len(long)) > 15
+    assert min(short) > 40 - 26
+    assert min(long) > 90 - 26  # whole sentences, of 13 tokens at most
+    SentenceData.write(tmp_path / "b.arrow", model, given, tokens=(40, 90), seed=1)
+    assert (tmp_path / "a.arrow").read_bytes() == (tmp_path / "b.arrow").read_bytes()
+
+
+def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) -> None:
+    bad = [Evidence("cat", "The cat sat.", ((4, 700),), "x17"), Evidence(" ", "The cat sat.", ((0, 3),), "x18")]
+    bad.append(Evidence("cat", "", (), "x19"))
+    for example in bad:
+        with pytest.raises(InputError, match=f"evidence example {example.id}: "):
+            SentenceData.write(tmp_path / "bad.arrow", model, [*examples(2), example])
+    assert not (tmp_path / "bad.arrow").exists()
+    with pytest.raises(InputError, match="no evidence examples"):
+        SentenceData.write(tmp_path / "bad.arrow", model, [])
+    with pytest.raises(InputError, match="lengths of at least 1"):
+        SentenceData.write(tmp_path / "bad.arrow", model, examples(2), tokens=(0,))

@@ -1,0 +1,222 @@
+"""The training forward gives the numbers of inference, and its gradients reach every weight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
+from tiny_transformers import write_transformer
+from torch import Tensor, nn
+
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.errors import InputError, StateError
+from runnel.models.base import Model, load_model
+from runnel.models.heads import DenseScore, EndScore, vector_head
+from runnel.training.forward import (
+    Long,
+    finished,
+    make_item,
+    make_pair,
+    pair_scores,
+    render_document,
+    sentence_scores,
+    trainable,
+    vectors,
+)
+
+LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True, gradient_segments=2)]
+NO_TOKENS = "The cat. \x00\x01\nA dog ran."  # its middle sentence is nothing that the tokenizer sees
+
+
+def embedded(model: Model, long: Long = LONGS[0], prompt: str = "") -> Tensor:
+    return vectors(model, [render_document(model, text, prompt) for text in DOCUMENTS], long)
+
+
+def scored(model: Model, long: Long = LONGS[0]) -> Tensor:
+    return pair_scores(model, [make_pair(model, QUERY, text) for text in DOCUMENTS], long)
+
+
+def sentences(model: Model, long: Long = LONGS[0]) -> list[Tensor]:
+    return sentence_scores(model, [make_item(model, QUERY, text) for text in DOCUMENTS], long)
+
+
+def assert_as_inference(model: Model, tolerance: float = 1e-5) -> None:
+    wanted = Embedder(model).encode(DOCUMENTS, prompt="query"), Reranker(model).score(QUERY, DOCUMENTS)
+    of_sentences = [[s.score for s in found] for found in SentenceRetriever(model).score_many(QUERY, DOCUMENTS)]
+    trainable(model)
+    for long in LONGS:
+        np.testing.assert_allclose(embedded(model, long, "query").detach(), wanted[0], atol=tolerance)
+        np.testing.assert_allclose(scored(model, long).detach(), wanted[1], atol=tolerance, rtol=tolerance)
+        for ours, theirs in zip(sentences(model, long), of_sentences, strict=True):
+            np.testing.assert_allclose(ours.detach(), theirs, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_heads: bool) -> None:
+    assert_as_inference(training_model(tmp_path, architecture, papers_heads=papers_heads))
+
+
+def test_the_numbers_of_pocket() -> None:
+    assert_as_inference(load_model("pocket", dtype="float32"))
+
+
+def test_other_heads(tmp_path: Path) -> None:
+    """The plain mean of all tokens, and a cross-encoder's classifier with two outputs."""
+    model = training_model(tmp_path, "mamba2", papers_heads=True)
+    model.heads["embed"], model.heads["rerank"] = vector_head("mean"), DenseScore(32, outputs=2, pooling="eos")
+    assert_as_inference(model)
+
+
+def test_a_transformer(tmp_path: Path) -> None:
+    write_transformer(
+        tmp_path, "bert", "ForSequenceClassification",
+        num_labels=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, max_position_embeddings=256,
+    )  # fmt: skip
+    training_model(tmp_path, "mamba2")  # for its tokenizer
+    model = load_model(tmp_path, dtype="float32")
+    wanted = Embedder(model).encode(DOCUMENTS), Reranker(model).score(QUERY, DOCUMENTS)
+    trainable(model)
+    found = embedded(model), scored(model)
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours.detach(), theirs, atol=1e-5)
+    (found[0].sum() + found[1].sum()).backward()
+    assert all(parameter.grad is not None for parameter in model.heads.parameters())
+    with pytest.raises(StateError, match="segments"):
+        embedded(model, Long(segment_tokens=7))
+
+
+def losses(model: Model) -> Tensor:
+    """(3,): a smooth number for each job that depends on every output."""
+    text = "A river runs. The dog sat."
+    weights = torch.linspace(-1, 1, 32, dtype=torch.float64)
+    of_text = vectors(model, [render_document(model, text)]) @ weights
+    of_pair = pair_scores(model, [make_pair(model, "the river", text)])
+    of_sentences = sentence_scores(model, [make_item(model, "the river", text)])[0]
+    return torch.stack([of_text.square().sum(), of_pair.square().sum(), of_sentences.square().sum()])
+
+
+@pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
+def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
+    """In fp64, along a random direction of each parameter of the heads, and of those of the same name in all layers."""
+    model = training_model(tmp_path, "mamba2", papers_heads=papers_heads, dtype=torch.float64)
+    trainable(model)
+    groups: dict[str, list[nn.Parameter]] = {name: [p] for name, p in model.heads.named_parameters()}
+    for name, parameter in model.backbone.named_parameters():
+        groups.setdefault(name.split(".", 2)[-1] if name.startswith("layers.") else name, []).append(parameter)
+    generator = torch.Generator().manual_seed(1)
+    every = [parameter for parameters in groups.values() for parameter in parameters]
+    found = [
+        torch.autograd.grad(loss, every, retain_graph=True, materialize_grads=True, allow_unused=True) for loss in losses(model)
+    ]
+    gradients = [dict(zip(every, of_job, strict=True)) for of_job in found]
+    for name, parameters in groups.items():
+        along = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+        values = []
+        with torch.no_grad():
+            for move in (1e-5, -2e-5, 1e-5):
+                for parameter, direction in zip(parameters, along, strict=True):
+                    parameter += move * direction
+                values.append(losses(model))
+        reached = False
+        for job in range(3):
+            ours = sum(float((gradients[job][p] * d).sum()) for p, d in zip(parameters, along, strict=True))
+            assert ours == pytest.approx(float(values[0][job] - values[1][job]) / 2e-5, rel=1e-4, abs=1e-6), (job, name)
+            reached |= abs(ours) > 1e-6
+        assert reached, name
+
+
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_gradients_reach_every_weight(tmp_path: Path, architecture: str) -> None:
+    model = training_model(tmp_path, architecture)
+    trainable(model)
+    (embedded(model).sum() + scored(model).sum() + torch.cat(sentences(model)).sum()).backward()
+    for module in (model.backbone, model.heads):
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None and bool(parameter.grad.abs().sum() > 0), name
+
+
+def test_training_changes_what_inference_gives(tmp_path: Path) -> None:
+    """And `finished` takes up all of it: kernels, token weights, mark vectors."""
+    model = training_model(tmp_path, "mamba2")
+    before = Embedder(model).encode(DOCUMENTS)
+    trainable(model)
+    assert model.backbone.fast is None
+    optimizer = torch.optim.SGD([*model.backbone.parameters(), *model.heads.parameters()], lr=0.05)
+    (embedded(model)[:, 0].sum() + scored(model).sum()).backward()
+    optimizer.step()
+    wanted = embedded(model).detach().numpy(), scored(model).detach().numpy()
+    finished(model)
+    assert model.backbone.fast is not None
+    assert not any(p.requires_grad for p in [*model.backbone.parameters(), *model.heads.parameters()])
+    np.testing.assert_allclose(Embedder(model).encode(DOCUMENTS), wanted[0], atol=1e-5)
+    np.testing.assert_allclose(Reranker(model).score(QUERY, DOCUMENTS), wanted[1], atol=1e-4)
+    assert np.abs(wanted[0] - before).max() > 1e-3
+
+
+def test_sentences_without_tokens(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    spans = np.array([[0, 9], [9, 12], [12, len(NO_TOKENS)]])
+    trainable(model)
+    item, empty = make_item(model, QUERY, NO_TOKENS, spans, [0, 1, 0]), make_item(model, QUERY, "")
+    assert item.full.tolist() == [True, False, True]
+    assert item.labels is not None and item.labels.tolist() == [0, 1, 0]
+    found, nothing = sentence_scores(model, [item, empty])
+    assert nothing.shape == (0,)
+    assert found.detach()[1] == found.detach().min()
+    found[1].backward()
+    assert not any(bool(p.grad.any()) for p in model.backbone.parameters() if p.grad is not None)
+
+
+def test_max_tokens(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    assert render_document(model, DOCUMENTS[0], max_tokens=4).shape == (6,)
+    pair = make_pair(model, QUERY, DOCUMENTS[0], max_tokens=30)
+    assert len(pair.ids) == 30 and pair.cut > 0
+    wanted = Reranker(model).score(QUERY, [DOCUMENTS[0]], max_tokens=30)
+    np.testing.assert_allclose(pair_scores(model, [pair]).detach(), wanted, atol=1e-5)
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    for call in (
+        lambda: make_pair(model, " ", "a dog"),
+        lambda: make_item(model, "", "a dog"),
+        lambda: render_document(model, " "),
+        lambda: make_item(model, QUERY, "a dog", np.array([[0, 5]]), [1, 0]),
+        lambda: vectors(model, []),
+        lambda: vectors(model, [np.zeros(0, np.int32)]),
+        lambda: Long(segment_tokens=0),
+        lambda: Long(gradient_segments=2),
+    ):
+        with pytest.raises(InputError):
+            call()
+
+
+def test_eight_bit_weights_cannot_be_trained() -> None:
+    model = load_model("pocket", dtype="int8")
+    with pytest.raises(InputError, match="8-bit"):
+        trainable(model)
+
+
+def test_evaluation_without_gradients_takes_the_kernels(tmp_path: Path) -> None:
+    model = training_model(tmp_path, "mamba2")
+    trainable(model)
+    with torch.no_grad():
+        wanted = embedded(model, Long(segment_tokens=5, recompute=True))
+    model.backbone.eval()
+    assert model.backbone.fast is not None
+    with torch.no_grad():
+        np.testing.assert_allclose(embedded(model), wanted, atol=1e-5)
+
+
+def test_heads_keep_their_kind(tmp_path: Path) -> None:
+    """A head at the first token scores the first token."""
+    model = training_model(tmp_path, "mamba2", papers_heads=True)
+    model.heads["rerank"] = EndScore(32, pooling="cls")
+    assert torch.allclose(scored(model), scored(model)[:1])
+    model.heads["rerank"].pooling = "eos"
+    assert not torch.allclose(scored(model), scored(model)[:1])

@@ -1,0 +1,372 @@
+"""Models inside sentence-transformers: the same vectors and scores as outside it, before and after training, saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from tiny import tiny_model
+from tiny_backbones import tiny_backbone
+from torch import Tensor
+
+from runnel import Embedder, Reranker
+from runnel.backbones.int8 import int8_problem
+from runnel.backbones.mamba1 import Mamba1, Mamba1Config
+from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
+from runnel.backbones.xlstm import Xlstm, XlstmConfig
+from runnel.errors import CheckpointError, InputError
+from runnel.models.base import BUILT_IN, Model, load_model
+from runnel.text.templates import Template
+from runnel.training.forward import Long
+from runnel.training.modules import EmbedderModule, RerankerModule, cross_encoder, sentence_transformer
+
+NO_INT8 = int8_problem(torch.device("cpu"))
+TEXT = "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed finally. "
+TEXTS = ["cat", TEXT * 12, "the dog sat", TEXT, "sea"]
+PAIRS = [("cat", text) for text in TEXTS] + [("the river runs", text) for text in TEXTS[::-1]]
+_XLSTM = XlstmConfig(vocab_size=128, hidden_size=32, num_layers=2, num_heads=2, qk_size=16, v_size=32, ffn_size=48)
+BACKBONES = {
+    "mamba1": lambda: tiny_backbone(Mamba1, Mamba1Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=8)),
+    "rwkv7": lambda: tiny_backbone(Rwkv7, Rwkv7Config(vocab_size=128, hidden_size=32, num_layers=2, head_size=16)),
+    "xlstm": lambda: tiny_backbone(Xlstm, _XLSTM),
+}
+
+
+@pytest.fixture(params=[False, True], ids=["built-in heads", "papers' heads"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
+    return tiny_model(tmp_path / "tiny", papers_heads=request.param)
+
+
+def close(actual: Any, expected: Any, tolerance: float = 2e-6) -> None:
+    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), atol=tolerance, rtol=tolerance)
+
+
+def scores(model: Model | Path) -> np.ndarray:
+    reranker = Reranker(model) if isinstance(model, Model) else Reranker.load(model, dtype="float32")
+    return np.array([reranker.score(query, [document])[0] for query, document in PAIRS])
+
+
+# ---- the same numbers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+def test_vectors_and_scores_are_those_of_runnel(model: Model, batch_size: int) -> None:
+    there, here = sentence_transformer(model), Embedder(model)
+    close(there.encode(TEXTS, batch_size=batch_size), here.encode(TEXTS))
+    close(there.encode_query(TEXTS, batch_size=batch_size), here.encode_query(TEXTS))
+    close(there.encode_document(TEXTS, batch_size=batch_size), here.encode_document(TEXTS))
+    assert there.get_embedding_dimension() == here.dimension
+    assert np.abs(there.encode_query("cat") - there.encode("cat")).max() > 1e-3, "the prompt makes no difference"
+    close(cross_encoder(model).predict(PAIRS, batch_size=batch_size), scores(model), 1e-5)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_backbone(tmp_path: Path, name: str) -> None:
+    model = tiny_model(tmp_path, papers_heads=True, backbone=BACKBONES[name]())
+    close(sentence_transformer(model).encode(TEXTS), Embedder(model).encode(TEXTS))
+    close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
+
+
+def test_training_mode_gives_the_same_numbers(model: Model) -> None:
+    vectors, expected = Embedder(model).encode(TEXTS), scores(model)
+    for there, inputs, key, wanted in (
+        (sentence_transformer(model), TEXTS, "sentence_embedding", vectors),
+        (cross_encoder(model), PAIRS, "scores", expected[:, None]),
+    ):
+        there.train()
+        features = there.preprocess(inputs)
+        before = copy.deepcopy(features)
+        with torch.no_grad():
+            first = there(features)[key]
+        second = there(features)[key]
+        assert second.requires_grad and torch.equal(first, second.detach()), "not the same numbers twice"
+        close(second.detach(), wanted, 2e-5)
+        for name, value in before.items():
+            kept = torch.equal(value, features[name]) if isinstance(value, Tensor) else len(value) == len(features[name])
+            assert kept, f"forward has changed its input {name}"
+        assert set(features) == set(before)
+
+
+def test_the_document_may_come_first_or_last(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, papers_heads=True)
+    model.templates["rerank"] = Template.parse("{begin}{query}{end}{document}{end}")
+    close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
+
+
+def test_a_prompt_stands_before_the_query(model: Model) -> None:
+    there = cross_encoder(model)
+    close(there.predict([("cat", TEXT)], prompt="the river "), there.predict([("the river cat", TEXT)]))
+    with pytest.raises(AssertionError):
+        close(there.predict([("cat", TEXT)], prompt="the river "), there.predict([("cat", TEXT)]), 1e-4)
+
+
+def test_padding_is_cut_off_before_reading(model: Model) -> None:
+    there = sentence_transformer(model)
+    features = there.preprocess(["cat", TEXT])
+    assert features["input_ids"].shape == features["attention_mask"].shape == (2, int(features["attention_mask"][1].sum()))
+    features["input_ids"][features["attention_mask"] == 0] = 77
+    with torch.no_grad():
+        close(there.eval()(features)["sentence_embedding"], Embedder(model).encode(["cat", TEXT]))
+
+
+def test_runnel_goes_on_after_the_library_has_been_at_it(model: Model) -> None:
+    """States and kernels that were made inside the library's inference mode can be used outside it, and trained through."""
+    there = sentence_transformer(model)
+    many = [f"{text} {i}" for i in range(20) for text in TEXTS]  # more than the engine's pool had rows for
+    close(there.encode(many), Embedder(model).encode(many))
+    there.train()
+    there(there.preprocess(TEXTS))["sentence_embedding"].sum().backward()
+    there.encode(TEXTS)
+    close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
+
+
+# ---- after a change of the weights ---------------------------------------------------------------------------------------
+
+
+def change(model: Model) -> None:
+    with torch.no_grad():
+        for parameter in [*model.backbone.parameters(), *model.heads.parameters()]:
+            parameter += 0.05 * torch.ones_like(parameter)
+
+
+def test_inference_follows_the_weights(model: Model, tmp_path: Path) -> None:
+    """Whether the change came in training mode, or without any change of mode as `load_state_dict` makes it."""
+    embedder, reranker = sentence_transformer(model), cross_encoder(model)
+    for training in (True, False):
+        before = embedder.encode(TEXTS), reranker.predict(PAIRS)
+        embedder.train(training)
+        change(model)
+        after = embedder.encode(TEXTS), reranker.predict(PAIRS)
+        assert np.abs(after[0] - before[0]).max() > 1e-3 and np.abs(after[1] - before[1]).max() > 1e-3
+        model.write(tmp_path / "folder")
+        fresh = load_model(tmp_path / "folder", dtype="float32")
+        close(after[0], Embedder(fresh).encode(TEXTS), 1e-5)
+        close(after[1], scores(fresh), 2e-5)
+        close(after[0], Embedder(model).encode(TEXTS), 1e-5)
+
+
+def test_kernels_are_not_built_anew_for_every_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(tmp_path)
+    there = sentence_transformer(model)
+    there.encode("cat")
+    built: list[bool] = []
+    prepare = model.backbone.prepare
+    monkeypatch.setattr(model.backbone, "prepare", lambda: (built.append(True), prepare())[1])
+    for _ in range(3):
+        there.encode("cat")
+    assert not built
+    there.train()
+    there.encode("cat")
+    assert len(built) == 1
+
+
+def test_only_what_the_job_needs_is_trained(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path)
+    named = dict(sentence_transformer(model).named_parameters())
+    trained = {name.split(".", 1)[1] for name, parameter in named.items() if parameter.requires_grad}
+    heads = {name for name in trained if name.startswith("heads.")}
+    assert heads == {"heads.embed.project.weight", "heads.embed.project.bias", "heads.features.log_weight"}
+    assert {name for name in trained if name.startswith("backbone.")} == {
+        f"backbone.{name}" for name, _ in model.backbone.named_parameters()
+    }
+    named = dict(cross_encoder(model).named_parameters())
+    trained = {name for name, parameter in named.items() if parameter.requires_grad}
+    assert {name for name in trained if ".features." in name} == {"0.heads.features.log_weight", "0.heads.features.mark_vectors"}
+    assert not any(".embed." in name or ".sentences." in name for name in trained)
+
+
+# ---- cutting -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    there = sentence_transformer(model)
+    assert there.max_seq_length is None
+    whole = there.preprocess(TEXTS)["attention_mask"].sum(1)
+    assert int(whole[1]) > 250 and not caplog.records
+    there.max_seq_length = 20
+    assert there.max_seq_length == 20
+    for _ in range(2):
+        ids = there.preprocess(TEXTS)
+        assert ids["attention_mask"].sum(1).tolist() == whole.clamp(max=20).tolist()
+        assert ids["input_ids"][1, -1] == model.tokenizer.end_id, "the end marker was cut off"
+    assert there[0].truncated == 4 and caplog.text.count("2 of a batch were cut to max_seq_length=20") == 1
+    close(there.encode(TEXTS), Embedder(model).encode(TEXTS, max_tokens=18))
+    there.max_seq_length = None
+    close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
+
+
+def test_only_documents_of_pairs_are_cut(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    there = cross_encoder(model)
+    there.max_seq_length = 40
+    close(there.predict([("cat", TEXT * 3)]), Reranker(model).score("cat", [TEXT * 3], max_tokens=40), 1e-5)
+    assert there[0].truncated == 1 and "1 of a batch were cut to max_seq_length=40" in caplog.text
+    there.max_seq_length = 4
+    with pytest.raises(InputError, match="max_tokens is 4, but the parts that are never cut"):
+        there.predict([("the cat sat on the mat", TEXT)])
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, "many"])
+def test_a_length_that_is_none(tmp_path: Path, value: Any) -> None:
+    there = sentence_transformer(tiny_model(tmp_path))
+    with pytest.raises(InputError, match="max_seq_length must be a number of tokens, or None"):
+        there.max_seq_length = value
+    there.max_seq_length = 2
+    with pytest.raises(InputError, match="max_seq_length is 2 and 2 tokens stand around every text; make it larger"):
+        there.encode("cat")
+
+
+def test_empty_texts(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path)
+    with pytest.raises(InputError, match="cannot embed an empty text"):
+        sentence_transformer(model).encode(["cat", " "])
+    with pytest.raises(InputError, match="the query is empty"):
+        cross_encoder(model).predict([("", "cat")])
+    assert sentence_transformer(model).encode([]).shape == (0,)
+
+
+# ---- long inputs ---------------------------------------------------------------------------------------------------------
+
+
+def gradients(there: torch.nn.Module) -> dict[str, Tensor]:
+    found = {name: parameter.grad.clone() for name, parameter in there.named_parameters() if parameter.grad is not None}
+    there.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])
+def test_segments_and_checkpointing_change_no_gradient(model: Model, make: Any) -> None:
+    there, inputs = make(model), TEXTS if make is sentence_transformer else PAIRS
+    key = "sentence_embedding" if make is sentence_transformer else "scores"
+    there.train()
+    features = there.preprocess(inputs)
+    weights = torch.randn(there(features)[key].shape, generator=torch.Generator().manual_seed(0))
+    (there(features)[key] * weights).sum().backward()
+    expected = gradients(there)
+    assert set(expected) == {name for name, parameter in there.named_parameters() if parameter.requires_grad}
+    there[0].long = Long(segment_tokens=50)
+    there.gradient_checkpointing_enable({"use_reentrant": False}, every_n_layers=1, offload=False)
+    assert there[0].long == Long(segment_tokens=50, recompute=True)
+    (there(features)[key] * weights).sum().backward()
+    for name, gradient in gradients(there).items():
+        scale = max(float(expected[name].abs().max()), 1e-3)
+        assert float((gradient - expected[name]).abs().max()) < 2e-4 * scale, name
+
+
+def test_checkpointing_takes_segments_if_there_are_none_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    module = EmbedderModule(tiny_model(tmp_path))
+    module.gradient_checkpointing_enable()
+    assert module.long == Long(segment_tokens=1024, recompute=True)
+    for options in ({"every_n_layers": 2}, {"offload": True}, {"gradient_checkpointing_kwargs": {"use_reentrant": True}}):
+        with pytest.raises(InputError, match="checkpointing is by segments"):
+            module.gradient_checkpointing_enable(**options)
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "folder")
+    there = SentenceTransformer(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
+    close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
+    close(there.encode_query(TEXTS), Embedder(model).encode_query(TEXTS))
+    assert there.similarity_fn_name == "cosine"
+    Reranker(model).save(tmp_path / "reranker")
+    again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
+    close(again.predict(PAIRS), scores(model), 1e-5)
+    assert not any((tmp_path / "folder").glob("*.partial"))
+
+
+def test_the_library_asks_for_its_flag(tmp_path: Path) -> None:
+    tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
+    with pytest.raises(ValueError, match=r"(?s)runnel.training.modules.EmbedderModule.*trust_remote_code=True"):
+        SentenceTransformer(str(tmp_path / "folder"), local_files_only=True)
+
+
+def test_what_the_library_saves_loads_in_runnel_and_in_the_library(model: Model, tmp_path: Path) -> None:
+    there = sentence_transformer(model)
+    there.prompts = {"query": "the dog sat on: ", "document": "", "mats": "mat "}
+    there.max_seq_length = 30
+    there.save_pretrained(str(tmp_path / "folder"))
+    again = SentenceTransformer(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
+    assert again.prompts == there.prompts and again.max_seq_length == 30
+    close(again.encode_query(TEXTS), there.encode_query(TEXTS))
+    here = Embedder.load(tmp_path / "folder", dtype="float32")
+    assert here.model.prompts == {"query": "the dog sat on: ", "mats": "mat "}
+    close(here.encode_query(TEXTS[:1]), there.encode_query(TEXTS[:1]))
+    close(here.encode(TEXTS[:1], prompt="mats"), there.encode(TEXTS[:1], prompt_name="mats"))
+    close(here.encode(TEXTS, max_tokens=28), there.encode(TEXTS))
+
+    cross_encoder(model).save_pretrained(str(tmp_path / "reranker"))
+    close(scores(tmp_path / "reranker"), scores(model), 1e-5)
+    again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
+    assert isinstance(again.activation_fn, torch.nn.Identity), "there is a sigmoid behind the scores"
+    close(again.predict(PAIRS), scores(model), 1e-5)
+
+
+def test_a_dtype_can_be_asked_for(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tiny")
+    model.save(tmp_path / "folder")
+    there = SentenceTransformer(
+        str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True, model_kwargs={"dtype": torch.bfloat16}
+    )
+    assert there[0].backbone.embeddings.weight.dtype == torch.bfloat16
+    close(there.encode(TEXTS), Embedder.load(tmp_path / "folder", dtype="bfloat16").encode(TEXTS))
+
+
+def test_options_that_mean_nothing_here(tmp_path: Path) -> None:
+    tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
+    with pytest.raises(InputError, match="model_kwargs of a runnel model has attn_implementation; only dtype"):
+        SentenceTransformer(
+            str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True, model_kwargs={"attn_implementation": "eager"}
+        )
+
+
+@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
+def test_8_bit_weights_encode_but_do_not_train(tmp_path: Path) -> None:
+    tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
+    there = sentence_transformer(load_model(tmp_path / "folder", dtype="int8", device="cpu"))
+    close(there.encode(TEXTS), Embedder(there[0].model).encode(TEXTS))
+    with pytest.raises(InputError, match='has 8-bit weights, which cannot be trained; load it with dtype="float32"'):
+        there.train()
+
+
+def test_the_built_in_folder_is_up_to_date(tmp_path: Path) -> None:
+    model = load_model("pocket", dtype="float32")
+    there = SentenceTransformer(str(BUILT_IN["pocket"]), trust_remote_code=True, local_files_only=True)
+    close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
+    close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
+    model.save(tmp_path / "pocket", weights="int8")
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        assert json.loads((BUILT_IN["pocket"] / name).read_text()) == json.loads((tmp_path / "pocket" / name).read_text())
+
+
+def test_a_model_that_cannot_do_the_job(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tiny")
+    del model.heads["rerank"]
+    for make in (cross_encoder, RerankerModule):
+        with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+            make(model)
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        model.save(tmp_path / "folder", job="rerank")
+    assert not (tmp_path / "folder").exists()
+    del model.heads["embed"]
+    model.save(tmp_path / "folder")
+    assert not (tmp_path / "folder/modules.json").exists(), "the library has no model that finds sentences"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda there: pickle.loads(pickle.dumps(there))], ids=["copy", "pickle"])
+def test_copies(model: Model, copied: Any) -> None:
+    """For trainers that keep another model beside theirs, and for the library's pools of processes."""
+    there = sentence_transformer(model)
+    expected = there.encode(TEXTS)
+    again = copied(there)
+    change(model)
+    close(again.encode(TEXTS), expected)
+    assert np.abs(there.encode(TEXTS) - expected).max() > 1e-3

@@ -1,0 +1,149 @@
+"""What a run keeps of its progress, and that numbers which are not finite end it with the batch named."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from runnel.errors import NumericalError
+from runnel.training.progress import CURVE, METRICS, Recorder, Watch, Watched, draw, read_metrics
+
+
+@pytest.fixture
+def args(tmp_path):
+    return TrainingArguments(output_dir=str(tmp_path / "checkpoints"), use_cpu=True, report_to=[])
+
+
+def state(step, total=10):
+    return TrainerState(global_step=step, max_steps=total, is_world_process_zero=True)
+
+
+def log(recorder, args, step, loss):
+    recorder.on_log(args, state(step), TrainerControl(), {"loss": loss, "learning_rate": 1e-3, "epoch": step / 10})
+
+
+def test_recorder_writes_a_line_for_each_log_and_a_curve(tmp_path, args):
+    watch = Watch()
+    recorder = Recorder(tmp_path, watch)
+    recorder.on_train_begin(args, state(0), TrainerControl())
+    for step, loss in enumerate((2.0, 1.5, 1.0), start=1):
+        watch.tokens += 100
+        watch.rows += ["row"]
+        log(recorder, args, step, loss)
+        recorder.on_step_end(args, state(step), TrainerControl())
+    recorder.on_log(args, state(3), TrainerControl(), {"eval_loss": 1.0})  # not of a step
+    recorder.on_train_end(args, state(3), TrainerControl())
+    rows = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert [(row["step"], row["loss"], row["tokens"]) for row in rows] == [(1, 2.0, 100), (2, 1.5, 200), (3, 1.0, 300)]
+    assert rows == recorder.rows == read_metrics(tmp_path) and all(row["tokens_per_s"] > 0 for row in rows)
+    assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG") and watch.rows == []
+
+
+def test_recorder_goes_on_from_a_checkpoint(tmp_path, args):
+    first = Recorder(tmp_path, Watch(tokens=0))
+    first.on_train_begin(args, state(0), TrainerControl())
+    for step in (1, 2, 3):
+        first._watch.tokens += 50
+        log(first, args, step, 1.0)
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"step": 4, "lo')  # torn by a crash
+    again = Recorder(tmp_path, Watch())
+    again.on_train_begin(args, state(2), TrainerControl())  # the checkpoint is of step 2
+    again._watch.tokens += 7
+    log(again, args, 3, 0.5)
+    assert [(row["step"], row["loss"], row["tokens"]) for row in read_metrics(tmp_path)] == [
+        (1, 1.0, 50), (2, 1.0, 100), (3, 0.5, 107),
+    ]  # fmt: skip
+    assert again.seconds >= read_metrics(tmp_path)[1]["seconds"]
+
+
+def test_other_processes_write_nothing(tmp_path, args):
+    recorder = Recorder(tmp_path, Watch())
+    recorder.on_train_begin(args, TrainerState(is_world_process_zero=False), TrainerControl())
+    recorder.on_log(args, TrainerState(is_world_process_zero=False), TrainerControl(), {"loss": 1.0})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bar_with_speed_on_a_terminal_and_none_elsewhere(tmp_path, args, capsys):
+    console = Console(force_terminal=True, width=100, record=True, file=open("/dev/null", "w"))
+    watch = Watch()
+    recorder = Recorder(tmp_path, watch, console)
+    recorder.on_train_begin(args, state(0), TrainerControl())
+    watch.tokens += 1000
+    recorder.on_step_end(args, state(4), TrainerControl())
+    recorder._bar.refresh()
+    recorder.on_train_end(args, state(4), TrainerControl())
+    console.file.close()
+    shown = console.export_text()
+    assert "step 4 of 10" in shown and "tokens/s" in shown
+    Recorder(tmp_path, Watch()).on_train_begin(args, state(0), TrainerControl())
+    assert capsys.readouterr().err == ""
+
+
+class Step:
+    """Stands for the Trainer's part of a step."""
+
+    def __init__(self, args):
+        self.args, self.state, self.seen = args, state(4), {}
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        return self.compute_loss(model, inputs)
+
+    def compute_loss(self, model, inputs):
+        self.seen = dict(inputs)
+        return inputs["loss"]
+
+
+class Checked(Watched, Step):
+    pass
+
+
+def test_watched_counts_tokens_and_names_rows(args):
+    trainer = Checked(args)
+    trainer.watch = Watch()
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    trainer.training_step(None, {"loss": torch.tensor(1.0), "query_attention_mask": mask, "rows": ["a", "b"]})
+    trainer.training_step(None, {"loss": torch.tensor(1.0), "input_ids": torch.zeros(9), "ids": ["c"]})
+    assert trainer.watch == Watch(tokens=14, rows=["a", "b", "c"]) and "rows" not in trainer.seen
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_batch(args, bad):
+    trainer = Checked(args)
+    trainer.watch = Watch()
+    with pytest.raises(
+        NumericalError, match=rf"the loss is {bad} in step 5; its batch was d.csv: example 3; there is no checkpoint"
+    ):
+        trainer.training_step(None, {"loss": torch.tensor(bad), "rows": ["d.csv: example 3"]})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(args, tmp_path, bad):
+    whole = tmp_path / "checkpoints" / "checkpoint-4"
+    whole.mkdir(parents=True)
+    (whole / "trainer_state.json").write_text('{"global_step": 4}')
+    layer = torch.nn.Linear(2, 2)
+    layer.weight.grad = torch.zeros(2, 2)
+    recorder = Recorder(tmp_path, Watch(rows=[f"row {i}" for i in range(20)]))
+    recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
+    layer.weight.grad[0, 1] = bad
+    with pytest.raises(NumericalError, match=r"the gradient is .* row 7 and 12 more; the checkpoint .*checkpoint-4 is whole"):
+        recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
+
+
+def test_without_matplotlib_the_curve_is_left_out(tmp_path, monkeypatch, caplog):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with caplog.at_level("INFO", logger="runnel"):
+        draw([{"step": 1, "loss": 1.0, "learning_rate": 0.1}], tmp_path / CURVE)
+    assert "matplotlib is not installed" in caplog.text and not (tmp_path / CURVE).exists()
+
+
+def test_no_gradients_at_all(args, tmp_path):
+    Recorder(tmp_path, Watch()).on_pre_optimizer_step(
+        args, state(0), TrainerControl(), model=SimpleNamespace(parameters=lambda: [])
+    )
