@@ -1,0 +1,226 @@
+"""One pass over documents: a vector for each, and for each of their passages, conditioned on all that comes before.
+
+Long documents also give the state before their last passage. If text is appended later, reading goes on from there, so the
+old text costs nothing but its tokenisation; the vectors are those of reading the whole.
+
+T  tokens of a document   P  passages   d  width of the vectors   D  width of hidden vectors
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from runnel.backbones.state import State
+from runnel.engine import AtPositions, Reader, Request
+from runnel.errors import InputError
+from runnel.models.embedder import Embedder
+from runnel.models.readers import SpanMeans
+from runnel.text.sentences import sentence_of_tokens, split_sentences
+
+_Value = tuple[Tensor, Reader]  # pooled hidden vectors (passages + 1, D), and the reader that pooled them
+
+
+@dataclass(frozen=True, eq=False)
+class ReadDocument:
+    """What one pass gives.
+
+    Attributes:
+        vector: (d,) float32, as `Embedder.encode_document` gives it.
+        spans: (P, 2) int64, characters of each passage; they tile the text.
+        passages: (P, d) float32, as `Embedder.encode_spans` gives them for `spans`.
+        tokens: of the document, special ones included.
+        tokens_read: how many the backbone had to read, less than `tokens` where text was appended.
+        saved: what `read_documents` takes to go on after this text; None for documents below `save_from` tokens.
+    """
+
+    vector: np.ndarray
+    spans: np.ndarray
+    passages: np.ndarray
+    tokens: int
+    tokens_read: int
+    saved: bytes | None
+
+
+@dataclass(eq=False)
+class _Reading:
+    """A document on its way. Token `split` is where the last passage starts, `begin` where reading starts."""
+
+    ids: np.ndarray
+    spans: np.ndarray
+    starts: np.ndarray  # (P,) tokens
+    ends: np.ndarray
+    begin: int = 0
+    split: int = 0
+    state: State | None = None
+    total: float = 0.0  # of the weights of all tokens before `begin`, and then before `split`
+    sum: Tensor | None = None  # (D,) fp64, of the weighted hidden vectors of the same tokens
+    known: Tensor | None = None  # (p, D) pooled passages before `begin`, then before `split`
+    saved: bytes | None = None
+
+
+def read_documents(
+    embedder: Embedder,
+    texts: Sequence[str],
+    saved: Sequence[bytes | None] | None = None,
+    *,
+    passage_tokens: int = 256,
+    save_from: int = 16_384,
+    progress: Callable[[int], None] | None = None,
+) -> list[ReadDocument]:
+    """Read documents together.
+
+    Args:
+        saved: for each text what an earlier reading of its beginning has given as `saved`. If the text has changed before the
+            place where that stopped, or the model is another one, it is read from the start.
+        passage_tokens: the most tokens of a passage of several sentences; a longer sentence is a passage of its own.
+        save_from: documents of this many tokens or more get `saved`, which is about as large as the backbone's state.
+        progress: called after each step with the number of tokens just read.
+
+    Raises:
+        InputError: a text is empty, or the model pools the first token, so that passages have no vectors.
+    """
+    if embedder.pooling == "cls":
+        raise InputError("this model's vector is its first token's, which no passage has; load it with pooling='mean' or 'eos'")
+    readings = [_prepare(embedder, text, passage_tokens, save_from) for text in texts]
+    for reading, before in zip(readings, saved or [None] * len(texts), strict=True):
+        if before is not None:
+            _resume(embedder, reading, before)
+    first = [reading for reading in readings if reading.split > reading.begin]
+    for reading, value, state in _run(embedder, first, "split", progress):
+        _take(embedder, reading, value)
+        reading.state = state
+    for reading in readings:
+        if reading.split:
+            reading.saved = _dump(embedder, reading)
+    read = [len(reading.ids) - reading.begin for reading in readings]
+    for reading in first:
+        reading.begin = reading.split
+    for reading, value, _ in _run(embedder, readings, "end", progress):
+        _take(embedder, reading, value)
+    return [_finish(embedder, reading, count) for reading, count in zip(readings, read, strict=True)]
+
+
+def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
+    """Group sentences into passages, from the start, so that text that is appended changes the last one only.
+
+    Args:
+        bounds: (S+1,) token bounds of the sentences.
+        most: tokens of a passage of several sentences.
+
+    Returns:
+        (P+1,) numbers of the sentences at which passages start, and S. Every passage holds a token.
+    """
+    chosen = [0]
+    for sentence in range(1, len(bounds) - 1):
+        begun = bounds[sentence] > bounds[chosen[-1]]
+        if begun and bounds[sentence + 1] - bounds[chosen[-1]] > most and bounds[-1] > bounds[sentence]:
+            chosen.append(sentence)
+    return np.array([*chosen, len(bounds) - 1], dtype=np.int64)
+
+
+def _prepare(embedder: Embedder, text: str, passage_tokens: int, save_from: int) -> _Reading:
+    if not text.strip():
+        raise InputError("cannot read an empty document; leave it out")
+    model = embedder.model
+    template = model.templates["document"]
+    prompt = model.prompts.get("document", "")
+    encoded = template.encode(model.tokenizer, "document", prompt + text)
+    rendered = template.render(model.tokenizer, document=encoded.ids)
+    sentences = split_sentences(text)
+    bounds = sentence_of_tokens(sentences, encoded.shifted(-len(prompt)))
+    bounds[0] = np.searchsorted(encoded.starts, len(prompt))
+    chosen = passage_bounds(bounds, passage_tokens)
+    tokens = bounds[chosen] + rendered.slices["document"].start
+    starts = np.append(sentences[:, 0], len(text))[chosen]
+    spans = np.stack([starts[:-1], starts[1:]], 1)
+    if tokens[0] == tokens[1]:
+        raise InputError(f"no token of this model is in the document {text[:40]!r}; leave it out")
+    reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:])
+    if model.backbone.recurrent and len(rendered.ids) >= save_from and len(spans) > 1:
+        reading.split = int(tokens[-2])
+    return reading
+
+
+def _resume(embedder: Embedder, reading: _Reading, saved: bytes) -> None:
+    """Go on from an earlier reading if this document begins as that one did."""
+    values = load(saved)
+    at, count = int(values["at"][0]), len(values["known"])
+    if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
+        return
+    if bytes(values["digest"].tolist()) != _digest(embedder, reading, at, count):
+        return
+    state = {name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}
+    reading.state, reading.begin = State(state, values["tokens"]), at
+    reading.known, reading.sum, reading.total = values["known"], values["sum"], float(values["total"][0])
+
+
+def _dump(embedder: Embedder, reading: _Reading) -> bytes:
+    assert reading.state is not None and reading.known is not None and reading.sum is not None
+    digest = _digest(embedder, reading, reading.split, len(reading.known))
+    values = {f"state.{name}": tensor.contiguous() for name, tensor in reading.state.tensors.items()}
+    values |= {"tokens": reading.state.tokens, "at": torch.tensor([reading.split]), "known": reading.known, "sum": reading.sum}
+    values |= {
+        "total": torch.tensor([reading.total], dtype=torch.float64),
+        "digest": torch.tensor(list(digest), dtype=torch.uint8),
+    }
+    return save(values)
+
+
+def _digest(embedder: Embedder, reading: _Reading, at: int, count: int) -> bytes:
+    """Of everything that the state and the first `count` passages, up to token `at`, depend on."""
+    digest = hashlib.blake2b(embedder.model.backbone.fingerprint().encode(), digest_size=20)
+    digest.update(reading.ids[:at].astype("<i4").tobytes())
+    digest.update(reading.starts[:count].astype("<i8").tobytes())
+    return digest.digest()
+
+
+def _run(
+    embedder: Embedder, readings: Sequence[_Reading], until: str, progress: Callable[[int], None] | None
+) -> list[tuple[_Reading, _Value, State | None]]:
+    """Read each from `begin` to `split` or to its end."""
+    requests: list[Request] = []
+    readers: list[Reader] = []
+    for reading in readings:
+        stop = reading.split if until == "split" else len(reading.ids)
+        inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
+        starts, ends = reading.starts[inside] - reading.begin, reading.ends[inside] - reading.begin
+        ids = reading.ids[reading.begin : stop]
+        reader: SpanMeans | AtPositions
+        if embedder.pooling == "mean":
+            reader = SpanMeans(ids, embedder.model.weight, np.append(starts, 0), np.append(ends, len(ids)))
+        else:
+            reader = AtPositions(np.append(ends, len(ids)) - 1)
+        readers.append(reader)
+        requests.append(Request(ids, reader=reader, state=reading.state, keep_state=until == "split"))
+    results = embedder.model.engine.map(requests, progress)
+    return [
+        (reading, (result.get(), reader), result.state)
+        for reading, reader, result in zip(readings, readers, results, strict=True)
+    ]
+
+
+def _take(embedder: Embedder, reading: _Reading, value: _Value) -> None:
+    """Add what was just read: pooled passages, and the whole (its last row) to the running sum."""
+    pooled, reader = value
+    reading.known = pooled[:-1] if reading.known is None else torch.cat([reading.known, pooled[:-1]])
+    whole = pooled[-1].double()
+    if isinstance(reader, SpanMeans):
+        reading.sum = reader.sum if reading.sum is None else reading.sum + reader.sum
+        reading.total += reader.total
+    else:
+        reading.sum, reading.total = whole, 1.0  # the hidden vector at the last token so far
+
+
+def _finish(embedder: Embedder, reading: _Reading, tokens_read: int) -> ReadDocument:
+    assert reading.known is not None and reading.sum is not None
+    whole = (reading.sum / reading.total).float()
+    with torch.inference_mode():
+        vectors = embedder.model.head("embed")(torch.cat([reading.known, whole[None]])).numpy()
+    return ReadDocument(vectors[-1], reading.spans, vectors[:-1], len(reading.ids), tokens_read, reading.saved)

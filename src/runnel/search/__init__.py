@@ -1,0 +1,1 @@
+"""Finding documents: an index that is built in one pass and searched in stages."""

@@ -1,0 +1,385 @@
+"""Index: documents of any length, read once, found by meaning and by words.
+
+    index = Index.create("library", fields={"year": "int"})
+    index.add([Document("a", text, {"year": 2024})])
+    hits = index.search("who wrote it?", where={"year": {">=": 2020}})
+
+d  width of the vectors
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from runnel.errors import InputError, StoreError
+from runnel.models.embedder import Embedder
+from runnel.models.passages import ReadDocument, read_documents
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import Document, Hit
+from runnel.search.files import Scan, check_paths, read_files
+from runnel.search.filters import Filter, typed
+from runnel.search.pipeline import Pipeline, Stages
+from runnel.search.records import FIELD_TYPES, WHOLE, Commit, DocumentRow, FieldType, Known, PassageRow, Places, Settings
+from runnel.search.store import Store
+
+log = logging.getLogger("runnel")
+_BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
+_BATCH_DOCUMENTS = 2000
+_BATCH_REMEMBERED = 250  # remembered documents are large, however short they are
+_PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
+_SAME_MODEL = 0.999  # least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a call has done to the index, as document ids."""
+
+    added: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # id -> why; the rest went in
+    tokens: int = 0  # of all documents that are new or changed
+    tokens_read: int = 0  # by the model: less, where text was appended
+
+
+class Index:
+    """A collection of documents on disk. Make one with `create` or `open`; use it as a context, or `close` it after writing.
+
+    Every change is safe on disk when the call returns; large calls commit in parts, and `on_commit` tells of each. Writing
+    needs the place for itself, any number of processes may search.
+    """
+
+    def __init__(self, store: Store, embedder: Embedder) -> None:
+        self.store = store
+        self.embedder = embedder
+        self._reranker = _reranker(embedder)
+        self._pipeline = Pipeline(store, embedder, self._reranker, _retriever(embedder))
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        embedder: Embedder | str | Path = "pocket",
+        *,
+        fields: Mapping[str, FieldType] | None = None,
+        passage_tokens: int = 256,
+        remember: bool = False,
+        store: Literal["lance", "local"] = "lance",
+    ) -> Index:
+        """A new, empty index.
+
+        Args:
+            path: a folder, or for "lance" a URI such as s3://bucket/index.
+            embedder: the model that reads the documents, or its name.
+            fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata is kept, too.
+            passage_tokens: the most tokens of a passage of several sentences.
+            remember: also keep every document as the reranker remembers it, so that searches rerank at the price of the query's
+                tokens. With pocket this takes 350 KB a document on disk, however short it is, and twice the time of indexing.
+            store: "lance" (LanceDB), or "local" (plain files; for what fits in memory).
+
+        Raises:
+            StoreError: there is an index already.
+            InputError: an unknown type of field, a model without vectors for passages, or one that cannot remember documents.
+        """
+        for name, kind in (fields or {}).items():
+            if kind not in FIELD_TYPES or not name.isidentifier():
+                raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
+        loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(embedder)
+        if loaded.pooling == "cls":
+            raise InputError("this model's vector is its first token's, which no passage has; use pooling='mean' or 'eos'")
+        probe = loaded.encode(_PROBES).astype(float).round(6).tolist()
+        reranker = _reranker(loaded)
+        if remember and (reranker is None or not reranker.remembers):
+            raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
+        settings = Settings(loaded.model.source, probe, loaded.dimension, passage_tokens, dict(fields or {}), remember)
+        return cls(_store_class(store).create(str(path), settings), loaded)
+
+    @classmethod
+    def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Index:
+        """An index that is there.
+
+        Args:
+            embedder: the model that it was made with; default: loaded by the name that the index has kept.
+
+        Raises:
+            StoreError: no index there, one of a newer format, or of another model.
+        """
+        local = "://" not in str(path) and (Path(path) / "HEAD").exists()
+        store: Store = _store_class("local" if local else "lance").open(str(path))
+        settings = store.settings
+        loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(settings.model if embedder is None else embedder)
+        vectors = loaded.encode(_PROBES)
+        same = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= _SAME_MODEL
+        if not same:
+            raise StoreError(
+                f"the index at {path} was made with the model {settings.model!r}; {loaded.model.source!r} gives other vectors. "
+                "Open it with that model, or make a new index"
+            )
+        return cls(store, loaded)
+
+    def close(self) -> None:
+        """Let others write."""
+        self.store.close()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many documents there are."""
+        return self.store.commits()[-1].documents
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        documents: Iterable[Document],
+        *,
+        progress: Callable[[int], None] | None = None,
+        on_commit: Callable[[Commit], None] | None = None,
+    ) -> Changes:
+        """Put documents in. One whose id is there replaces it, and is left alone if nothing about it has changed.
+
+        A text that goes on where its earlier version ended costs the new tokens only, if it was long (16,384 tokens).
+
+        Args:
+            documents: any iterable. `metadata` may have "title" and "source".
+            progress: called with the number of tokens just read.
+            on_commit: called when a part of the documents is safe on disk.
+
+        Returns:
+            What has changed; documents that cannot be read are in `failed`, each with the reason, and are logged.
+
+        Raises:
+            InputError: two documents with one id, or metadata that does not fit the index's fields.
+            StoreError: another process is writing.
+        """
+        changes = Changes()
+        known = self.store.known()
+        seen: set[str] = set()
+        most = _BATCH_REMEMBERED if self.store.settings.remember else _BATCH_DOCUMENTS
+        for batch in _batches(self._new_rows(documents, known, seen, changes), most):
+            self._commit(batch, known, changes, progress, on_commit)
+        return changes
+
+    def add_files(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        prune: bool = True,
+        progress: Callable[[int], None] | None = None,
+        on_commit: Callable[[Commit], None] | None = None,
+    ) -> Changes:
+        """Bring the documents of files and folders up to date: new and changed files are read, files that are gone are taken out.
+
+        Text, Markdown, html, pdf, docx, epub and rows of jsonl, csv and tsv; see `search/files.py` for ids and
+        docs/documents.md for what is read. Files that cannot be read are in `failed` and keep what is known of them.
+
+        Args:
+            prune: whether documents are deleted whose files, below `paths`, are gone.
+
+        Raises:
+            InputError: a path does not exist.
+            StoreError: another process is writing.
+        """
+        check_paths(paths)
+        scan, known = Scan(), self.store.known()
+        changes = self.add(read_files(paths, known, scan), progress=progress, on_commit=on_commit)
+        changes.unchanged += scan.unchanged
+        changes.failed |= scan.failed
+        if prune and scan.gone:
+            changes.deleted = self.delete(scan.gone).deleted
+        return changes
+
+    def delete(self, ids: Iterable[str]) -> Changes:
+        """Take documents out; ids that are not there are in `failed`."""
+        known = self.store.known()
+        wanted = list(dict.fromkeys(ids))
+        changes = Changes(deleted=[name for name in wanted if name in known])
+        changes.failed = {name: "there is no such document" for name in wanted if name not in known}
+        if changes.deleted:
+            self._put([], [], changes.deleted)
+        return changes
+
+    def rollback(self, number: int) -> Commit:
+        """Go back to an earlier commit (`commits`), as a new one."""
+        return self.store.rollback(number)
+
+    def commits(self) -> list[Commit]:
+        """What can be gone back to, oldest first; the last is what searches see."""
+        return self.store.commits()
+
+    def optimize(self) -> None:
+        """Merge small pieces and bring search structures up to date; worth it after many changes."""
+        self.store.optimize()
+
+    def _new_rows(
+        self, documents: Iterable[Document], known: Mapping[str, Known], seen: set[str], changes: Changes
+    ) -> Iterator[DocumentRow]:
+        for document in documents:
+            if document.id in seen:
+                raise InputError(f"two documents have the id {document.id!r}; ids must differ")
+            seen.add(document.id)
+            row = _row(document, self.store.settings.fields)
+            if row.id in known and known[row.id].content_hash == row.content_hash:
+                changes.unchanged.append(row.id)
+            else:
+                yield row
+
+    def _commit(
+        self,
+        rows: Sequence[DocumentRow],
+        known: Mapping[str, Known],
+        changes: Changes,
+        progress: Callable[[int], None] | None,
+        on_commit: Callable[[Commit], None] | None,
+    ) -> None:
+        old = self.store.documents([row.id for row in rows if row.id in known], saved=True)
+        saved = [old[row.id].saved if row.id in old else None for row in rows]
+        documents, passages = [], []
+        for row, read in zip(rows, self._read(rows, saved, progress), strict=True):
+            if isinstance(read, str):
+                changes.failed[row.id] = read
+                log.warning("document %r was left out: %s", row.id, read)
+                continue
+            documents.append(_filled(row, read))
+            passages += _passages(row, read)
+            (changes.updated if row.id in known else changes.added).append(row.id)
+            changes.tokens += read.tokens
+            changes.tokens_read += read.tokens_read
+        if self.store.settings.remember and self._reranker is not None:
+            pieces = self._reranker.remember([row.text for row in documents], progress=progress).pieces()
+            documents = [replace(row, memory=piece) for row, piece in zip(documents, pieces, strict=True)]
+        if documents:
+            commit = self._put(documents, passages, [])
+            if on_commit is not None:
+                on_commit(commit)
+
+    def _put(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
+        try:
+            return self.store.commit(documents, passages, delete)
+        except (OSError, RuntimeError) as error:  # LanceDB's are RuntimeErrors
+            raise StoreError(
+                f"could not write to the index: {' '.join(str(error).split())}; what was committed before is safe. "
+                "Remove the cause (is the disk full?) and repeat the call"
+            ) from error
+
+    def _read(
+        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: Callable[[int], None] | None
+    ) -> list[ReadDocument | str]:
+        """What was read of each, or why it could not be."""
+        size = self.store.settings.passage_tokens
+        try:
+            return list(read_documents(self.embedder, [r.text for r in rows], saved, passage_tokens=size, progress=progress))
+        except InputError as error:
+            if len(rows) == 1:
+                return [str(error)]
+        half = len(rows) // 2  # the one that cannot be read is in one of the two; the rest stay together
+        return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
+
+    # ---- searching ---------------------------------------------------------------------------------------------------
+
+    def search(
+        self,
+        query: str,
+        top_k: int = 10,
+        *,
+        where: Filter | None = None,
+        dense_weight: float = 0.2,
+        rerank: int | None = None,
+        read: int = 5,
+        sentences: int = 3,
+        timings: dict[str, float] | None = None,
+    ) -> list[Hit]:
+        """The best documents for a query, each with the sentences that answer it.
+
+        Args:
+            where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=": 2020}}.
+            dense_weight: of the ranks by meaning, beside 1 for those by words; chosen for pocket (docs/search.md), a better
+                embedder deserves more.
+            rerank: how many documents of the first stage the reranker ranks, too; default: 50 if documents are remembered
+                (`create`), else none, since documents that are not remembered are read whole for it.
+            read: of how many of the best documents sentences are shown: each is read whole.
+            sentences: how many sentences to show of each of them, in document order; 0: none, and no document is read.
+            timings: filled with the seconds that each stage took.
+
+        Raises:
+            InputError: the query is empty, top_k is below 1, the filter does not fit the index's fields, or the model has no
+                reranker.
+        """
+        stages = Stages(dense_weight, rerank, read, sentences)
+        return self._pipeline.search(query, top_k, where or {}, stages, {} if timings is None else timings)
+
+
+def _reranker(embedder: Embedder) -> Reranker | None:
+    return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
+
+
+def _retriever(embedder: Embedder) -> SentenceRetriever | None:
+    return SentenceRetriever(embedder.model) if "sentences" in embedder.model.heads else None
+
+
+def _store_class(name: str) -> Any:
+    if name == "lance":
+        from runnel.search.lance import LanceStore
+
+        return LanceStore
+    if name == "local":
+        from runnel.search.local import LocalStore
+
+        return LocalStore
+    raise InputError(f'store must be "lance" or "local", got {name!r}')
+
+
+def _row(document: Document, fields: Mapping[str, FieldType]) -> DocumentRow:
+    metadata = dict(document.metadata)
+    title, source = str(metadata.pop("title", "")), str(metadata.pop("source", ""))
+    source_hash, blocks = str(metadata.pop("source_hash", "")), str(metadata.pop("blocks", ""))
+    for name, kind in fields.items():
+        if metadata.get(name) is not None:
+            metadata[name] = typed(name, metadata[name], kind)
+    try:
+        content = json.dumps([document.text, title, source, blocks, metadata], sort_keys=True)
+    except TypeError as error:
+        raise InputError(f"document {document.id!r} has metadata that JSON cannot hold: {error}") from error
+    content_hash = hashlib.sha256(content.encode()).hexdigest()
+    return DocumentRow(document.id, document.text, title, source, source_hash, content_hash, 0, metadata, blocks)
+
+
+def _filled(row: DocumentRow, read: ReadDocument) -> DocumentRow:
+    return replace(row, tokens=read.tokens, saved=read.saved)
+
+
+def _passages(row: DocumentRow, read: ReadDocument) -> list[PassageRow]:
+    places = Places(row.blocks)
+    rows = []
+    for number, ((start, end), vector) in enumerate(zip(read.spans.tolist(), read.passages, strict=True)):
+        page, headings = places.at(start)
+        rows.append(PassageRow(row.id, number, start, end, row.text[start:end], vector, page, " > ".join(headings)))
+    return [*rows, PassageRow(row.id, WHOLE, 0, len(row.text), "", read.vector)]
+
+
+def _batches(rows: Iterable[DocumentRow], most: int) -> Iterator[list[DocumentRow]]:
+    batch: list[DocumentRow] = []
+    chars = 0
+    for row in rows:
+        batch.append(row)
+        chars += len(row.text)
+        if chars >= _BATCH_CHARS or len(batch) >= most:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,240 @@
+"""The small store: numpy arrays, JSON lines and bm25s in a plain folder, for tests and for collections that fit in memory.
+
+    index.json             the settings
+    HEAD                   the number of the commit that searches see; replacing this file is what makes a commit
+    000007/                one folder a commit: documents.jsonl, passages.jsonl, vectors.npy, saved.safetensors,
+                           memory.safetensors
+
+Each commit writes everything anew: simple, and slow for large collections, which are `LanceStore`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.search.filters import Condition, matches
+from runnel.search.lock import WriterLock
+from runnel.search.matrix import Matrix, best
+from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
+
+_FORMAT = 1
+_KEPT_COMMITS = 3
+_BLOBS = ("saved", "memory")  # parts of a document that are no text
+
+
+class LocalStore:
+    """See `Store`. Make one with `create` or `open`."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.settings = settings
+        self._folder = folder
+        self._lock = WriterLock(folder)
+        self._matrix: Matrix | None = None
+        self._bm25: Any = None
+        self._load(self._read_head())
+
+    @classmethod
+    def create(cls, folder: str | Path, settings: Settings) -> LocalStore:
+        """A new, empty index.
+
+        Raises:
+            StoreError: there is one already.
+        """
+        folder = Path(folder)
+        if (folder / "HEAD").exists():
+            raise StoreError(f"{folder} already holds an index; open it, or choose another place")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "index.json").write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+        _write_commit(folder, 0, {}, {}, settings)
+        return cls(folder, settings)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> LocalStore:
+        """An index that is there.
+
+        Raises:
+            StoreError: there is none, or one of a newer format.
+        """
+        folder = Path(folder)
+        if not (folder / "HEAD").exists():
+            raise StoreError(f"there is no index at {folder}; make one with Index.create")
+        settings = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        if settings["format"] != _FORMAT:
+            raise StoreError(f"{folder} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
+        return cls(folder, Settings(**settings))
+
+    def close(self) -> None:
+        self._lock.release()
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        if self._read_head() != self._number:
+            self._load(self._read_head())
+
+    def commits(self) -> list[Commit]:
+        return [_read_commit(folder) for folder in _commit_folders(self._folder) if int(folder.name) <= self._number]
+
+    def known(self) -> dict[str, Known]:
+        return {row.id: Known(row.source, row.source_hash, row.content_hash) for row in self._documents.values()}
+
+    def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
+        return {name: self._documents[name] for name in ids if name in self._documents}
+
+    def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
+        found = {name: self._documents[name].memory for name in ids if name in self._documents}
+        return {name: memory for name, memory in found.items() if memory is not None}
+
+    def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
+        return {key: self._passages[key] for key in keys if key in self._passages}
+
+    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
+        rows = list(self._passages.values())
+        if self._matrix is None:
+            vectors = np.stack([row.vector for row in rows]) if rows else np.zeros((0, self.settings.dimension), np.float32)
+            metadata = {name: row.metadata for name, row in self._documents.items()}
+            numbers = np.array([row.number for row in rows], dtype=np.int64)
+            self._matrix = Matrix([row.document for row in rows], numbers, vectors, metadata)
+        return self._matrix.nearest(vector, count, where)
+
+    def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
+        try:
+            import bm25s
+        except ImportError as error:
+            raise MissingDependency("this index needs bm25s; install it with: pip install bm25s") from error
+        rows = [row for row in self._passages.values() if row.number != WHOLE]
+        if not rows:
+            return []
+        if self._bm25 is None:
+            self._bm25 = bm25s.BM25()
+            self._bm25.index(bm25s.tokenize([row.text for row in rows], show_progress=False), show_progress=False)
+        terms = bm25s.tokenize(query, return_ids=False, show_progress=False)[0]
+        scores = np.asarray(self._bm25.get_scores(terms)) if terms else np.zeros(len(rows), dtype=np.float32)
+        if where:
+            allowed = {name for name, row in self._documents.items() if matches(where, row.metadata)}
+            scores = np.where([row.document in allowed for row in rows], scores, 0)
+        found = best(scores, count, lambda i: (rows[i].document, rows[i].number))
+        return [one for one in found if one.score > 0]
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
+        self._begin()
+        gone = {*(row.id for row in documents), *delete}
+        kept = {name: row for name, row in self._documents.items() if name not in gone} | {row.id: row for row in documents}
+        rows = {key: row for key, row in self._passages.items() if key[0] not in gone}
+        return self._write(kept, rows | {(row.document, row.number): row for row in passages})
+
+    def rollback(self, number: int) -> Commit:
+        self._begin()
+        if number not in (have := [commit.number for commit in self.commits()]):
+            raise InputError(f"commit {number} is not among those that can be gone back to: {have}")
+        return self._write(*_read_rows(self._folder / f"{number:06d}"))
+
+    def optimize(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock.acquire()
+        self.refresh()
+
+    def _write(self, documents: dict[str, DocumentRow], passages: dict[tuple[str, int], PassageRow]) -> Commit:
+        _write_commit(self._folder, self._number + 1, documents, passages, self.settings)
+        self._load(self._number + 1)
+        for folder in _commit_folders(self._folder)[:-_KEPT_COMMITS]:
+            shutil.rmtree(folder)
+        return _read_commit(self._folder / f"{self._number:06d}")
+
+    def _read_head(self) -> int:
+        return int((self._folder / "HEAD").read_text(encoding="utf-8"))
+
+    def _load(self, number: int) -> None:
+        self._number = number
+        self._documents, self._passages = _read_rows(self._folder / f"{number:06d}")
+        self._matrix, self._bm25 = None, None
+
+
+def _commit_folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name.isdigit())
+
+
+def _read_commit(folder: Path) -> Commit:
+    return Commit(**json.loads((folder / "commit.json").read_text(encoding="utf-8")))
+
+
+def _read_rows(folder: Path) -> tuple[dict[str, DocumentRow], dict[tuple[str, int], PassageRow]]:
+    from safetensors.numpy import load_file
+
+    kept = {name: load_file(folder / f"{name}.safetensors") for name in _BLOBS}
+    documents = {}
+    for line in (folder / "documents.jsonl").read_text(encoding="utf-8").splitlines():
+        value = json.loads(line)
+        value |= {name: values[value["id"]].tobytes() for name, values in kept.items() if value["id"] in values}
+        documents[value["id"]] = DocumentRow(**value)
+    vectors = np.load(folder / "vectors.npy")
+    lines = (folder / "passages.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [PassageRow(**json.loads(line), vector=vector) for line, vector in zip(lines, vectors, strict=True)]
+    return documents, {(row.document, row.number): row for row in rows}
+
+
+def _write_commit(
+    folder: Path,
+    number: int,
+    documents: dict[str, DocumentRow],
+    passages: dict[tuple[str, int], PassageRow],
+    settings: Settings,
+) -> None:
+    from safetensors.numpy import save_file
+
+    partial, final = folder / "partial", folder / f"{number:06d}"
+    for old in (partial, final):  # of a writer that did not get as far as HEAD
+        shutil.rmtree(old, ignore_errors=True)
+    partial.mkdir()
+    count = sum(key[1] != WHOLE for key in passages)
+    commit = {"number": number, "documents": len(documents), "passages": count, "time": time.time()}
+    (partial / "commit.json").write_text(json.dumps(commit) + "\n", encoding="utf-8")
+    _write_lines(partial / "documents.jsonl", documents.values(), _BLOBS)
+    _write_lines(partial / "passages.jsonl", passages.values(), ("vector",))
+    vectors = [row.vector for row in passages.values()]
+    np.save(partial / "vectors.npy", np.stack(vectors) if vectors else np.zeros((0, settings.dimension), np.float32))
+    for name in _BLOBS:
+        blobs = {row.id: getattr(row, name) for row in documents.values()}
+        arrays = {key: np.frombuffer(blob, np.uint8) for key, blob in blobs.items() if blob is not None}
+        save_file(arrays, partial / f"{name}.safetensors")
+    for path in partial.iterdir():
+        _sync(path)
+    partial.replace(final)
+    _sync(folder)
+    head = folder / "HEAD.partial"
+    head.write_text(str(number), encoding="utf-8")
+    _sync(head)
+    head.replace(folder / "HEAD")
+    _sync(folder)
+
+
+def _write_lines(path: Path, rows: Any, without: Sequence[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            value = {name: getattr(row, name) for name in row.__slots__ if name not in without}
+            file.write(json.dumps(value, ensure_ascii=True) + "\n")
+
+
+def _sync(path: Path) -> None:
+    """Have the file, or the folder's list of files, reach the disk."""
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,125 @@
+"""Search in stages: documents by meaning and by words, merged by rank; the best of them again by the reranker; then the
+sentences of the very best that answer.
+
+Each stage sees fewer documents and reads more of them. The first looks at vectors and an inverted index only; the second goes on
+from the states in which documents were remembered, so it reads the query alone; the last reads whole documents behind the query.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from runnel.errors import InputError
+from runnel.models.embedder import Embedder
+from runnel.models.memory import Memory
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import Hit, Sentence
+from runnel.search.filters import Condition, Filter, conditions
+from runnel.search.records import DocumentRow, Found
+from runnel.search.store import Store
+
+_DEPTH = 200  # passages that each first-stage search gives
+_RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
+_RERANKED = 50  # documents, where they are remembered
+
+
+@dataclass(frozen=True)
+class Stages:
+    """How far a search goes; see `Index.search`."""
+
+    dense_weight: float = 0.2
+    rerank: int | None = None
+    read: int = 5
+    sentences: int = 3
+
+
+class Pipeline:
+    """The stages over one store. See `Index.search`."""
+
+    def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None, retriever: SentenceRetriever | None) -> None:
+        self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
+
+    def search(self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float]) -> list[Hit]:
+        if not query.strip():
+            raise InputError("the query is empty; give the words to look for")
+        if top_k < 1:
+            raise InputError(f"top_k must be at least 1, got {top_k}")
+        wanted = conditions(where, self._store.settings.fields)
+        rerank, weights = self._how_many(stages.rerank), (stages.dense_weight, 1.0, 1.0)
+        rankings = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), timings)
+        if rerank:
+            with _timed(timings, "rerank"):
+                rankings.append(self._rerank(query, [name for name, _ in fuse(rankings, weights)[:rerank]]))
+        ranked = fuse(rankings, weights)[:top_k]
+        with _timed(timings, "fetch"):
+            documents = self._store.documents([name for name, _ in ranked])
+        found = [documents[name] for name, _ in ranked]
+        with _timed(timings, "sentences"):
+            shown = self._sentences(query, found[: stages.read], stages.sentences)
+        shown += [[]] * (len(found) - len(shown))
+        return [
+            Hit(name, score, rank, document.text, tuple(best))
+            for rank, ((name, score), document, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
+        ]
+
+    def _how_many(self, rerank: int | None) -> int:
+        """Documents to rerank."""
+        if rerank is None:
+            return _RERANKED if self._store.settings.remember and self._reranker is not None else 0
+        if rerank > 0 and self._reranker is None:
+            raise InputError("this index's model has no rerank head; search without rerank")
+        return rerank
+
+    def _rerank(self, query: str, names: Sequence[str]) -> list[str]:
+        """Documents by the reranker's score, best first; those that are not remembered are read whole."""
+        assert self._reranker is not None
+        pieces = self._store.memories(names)
+        remembered = [name for name in names if name in pieces]
+        others = self._store.documents([name for name in names if name not in pieces])
+        fingerprint = self._reranker.model.backbone.fingerprint()
+        memory = Memory.of_pieces("int8", fingerprint, {name: pieces[name] for name in remembered})
+        scores = dict(zip(remembered, self._reranker.score(query, memory).tolist(), strict=True))
+        texts = [row.text for row in others.values()]
+        scores |= dict(zip(others, self._reranker.score(query, texts).tolist(), strict=True))
+        return sorted(names, key=lambda name: -scores[name])
+
+    def _first_stage(self, query: str, where: list[Condition], depth: int, timings: dict[str, float]) -> list[list[str]]:
+        """Two lists of documents, best first, by meaning and by words: each document at the rank of its best passage."""
+        with _timed(timings, "query"):
+            vector = self._embedder.encode_query([query])[0]
+        with _timed(timings, "dense"):
+            dense = self._store.nearest(vector, depth, where)
+        with _timed(timings, "lexical"):
+            lexical = self._store.lexical(query, depth, where)
+        return [document_ranks(dense), document_ranks(lexical)]
+
+    def _sentences(self, query: str, documents: Sequence[DocumentRow], count: int) -> list[list[Sentence]]:
+        if count < 1 or self._retriever is None:
+            return [[] for _ in documents]
+        scored = self._retriever.score_many(query, [document.text for document in documents])
+        return [sorted(sorted(all_, key=lambda s: (-s.score, s.index))[:count], key=lambda s: s.index) for all_ in scored]
+
+
+def document_ranks(found: Sequence[Found]) -> list[str]:
+    """Documents in the order of their best passage."""
+    return list(dict.fromkeys(one.document for one in found))
+
+
+def fuse(rankings: Sequence[Sequence[str]], weights: Sequence[float]) -> list[tuple[str, float]]:
+    """Reciprocal rank fusion of up to three lists with a weight each: (id, score), best first, ties by id."""
+    scores: dict[str, float] = {}
+    for ranking, weight in zip(rankings, weights, strict=False):
+        for rank, name in enumerate(ranking, start=1):
+            scores[name] = scores.get(name, 0.0) + weight / (_RRF + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+@contextmanager
+def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    timings[name] = time.perf_counter() - start

@@ -1,0 +1,127 @@
+"""What an index keeps, as plain records."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+FieldType = Literal["str", "int", "float", "bool"]
+FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+WHOLE = -1  # the number of the row that holds a document's own vector
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is fixed when an index is created.
+
+    Attributes:
+        model: name or folder of the embedder, as it was given.
+        probe: the embedder's vectors of a few fixed texts, by which another model is recognised whatever its name is.
+        dimension: width d of the vectors.
+        passage_tokens: the most tokens of a passage of several sentences.
+        fields: metadata that searches may filter by, with their types.
+        remember: whether documents are kept as the reranker remembers them, in 8 bits.
+        format: of the index on disk.
+    """
+
+    model: str
+    probe: Sequence[Sequence[float]]
+    dimension: int
+    passage_tokens: int = 256
+    fields: Mapping[str, FieldType] = field(default_factory=dict)
+    remember: bool = False
+    format: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRow:
+    """A document as it is stored.
+
+    Attributes:
+        source: the file it came from; "" if it was handed over as text.
+        source_hash: SHA-256 of that file, to see whether it has changed.
+        content_hash: of all that makes the document: text, title, source, metadata, blocks.
+        blocks: where pages and headings are, for `Places`; "" if there are none.
+        saved: where a later reading can go on if text is appended (`models/passages.py`); None for short documents.
+        memory: the document as the reranker remembers it (`models/memory.py`); None if it does not.
+    """
+
+    id: str
+    text: str
+    title: str
+    source: str
+    source_hash: str
+    content_hash: str
+    tokens: int
+    metadata: Mapping[str, Any]
+    blocks: str = ""
+    saved: bytes | None = None
+    memory: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassageRow:
+    """A passage: a few sentences of a document with the vector they have behind all that comes before.
+
+    `text == document.text[start:end]`. Row `WHOLE` of a document has its own vector, and no text.
+    """
+
+    document: str
+    number: int
+    start: int
+    end: int
+    text: str
+    vector: np.ndarray  # (d,) float32
+    page: int | None = None
+    heading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A state of the index that searches can see. `time` in seconds since 1970."""
+
+    number: int
+    documents: int
+    passages: int
+    time: float
+
+
+class Known(NamedTuple):
+    """By what a document that is there is compared with a new one."""
+
+    source: str
+    source_hash: str
+    content_hash: str
+
+
+class Places:
+    """Pages and headings of a document.
+
+    Args:
+        blocks: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths": [[title, ...], ...]}.
+    """
+
+    def __init__(self, blocks: str) -> None:
+        value = json.loads(blocks) if blocks else {"rows": [], "paths": []}
+        self._rows, self._paths = value["rows"], value["paths"]
+
+    def at(self, offset: int) -> tuple[int | None, tuple[str, ...]]:
+        """The page (from 1) and the headings above a character, outermost first."""
+        row = bisect_right(self._rows, offset, key=lambda row: row[0])
+        if row == 0:
+            return None, ()
+        return self._rows[row - 1][3], tuple(self._paths[self._rows[row - 1][4]])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A passage that a first stage returns; higher scores are better."""
+
+    document: str
+    number: int
+    score: float

@@ -1,0 +1,81 @@
+"""`runnel index` and `runnel search`, with the built-in model."""
+
+import json
+
+import pytest
+
+HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
+RIVER = "# Water\n\nRivers carry water to the sea.\n\n# Mountains\n\nSnow falls on mountains in winter."
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "heart.txt").write_text(HEART)
+    (tmp_path / "files" / "river.md").write_text(RIVER)
+    return tmp_path / "files"
+
+
+def test_a_folder_is_indexed_searched_and_refreshed(run, folder):
+    done = run("index", "files", "--to", "library", "--field", "kind:str", "--json")
+    assert done.code == 0
+    told = json.loads(done.out)
+    assert (told["documents"], told["added"], told["failed"]) == (2, 2, 0) and told["tokens_read"] > 20
+
+    found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "-k", 1, "-s", 1).out)
+    (document,) = found["documents"]
+    assert document["source"] == str(folder / "heart.txt") and document["rank"] == 1
+    (sentence,) = document["sentences"]
+    assert HEART[sentence["start"] : sentence["end"]] == sentence["text"]
+    assert set(found["seconds"]) == {"open", "query", "dense", "lexical", "fetch", "sentences"}
+
+    shown = run("search", "snow in winter", "--in", "library", "--where", "kind=md", "-s", 1).out
+    assert "river.md" in shown and "(Mountains)" in shown and "heart" not in shown
+
+    (folder / "heart.txt").unlink()
+    done = run("index", "files", "--to", "library")
+    assert done.code == 0 and "1 unchanged, 1 deleted; 1 documents, 0 tokens read" in done.out
+
+
+def test_files_that_cannot_be_read_are_told_and_the_rest_goes_in(run, folder):
+    (folder / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
+    done = run("index", "files", "--to", "library")
+    assert done.code == 1 and "left out" in done.err and "bad.pdf" in done.err and "2 added, 1 failed" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("search", "x", "--in", "missing"), "there is no index at missing"),
+        (("index", "missing", "--to", "library"), "no file or folder"),
+        (("index", "files", "--to", "library", "--field", "year"), "expected NAME:TYPE"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(run, folder, arguments, message):
+    done = run(*arguments)
+    assert done.code == 1 and message in done.err and done.err.count("\n") == 1
+
+
+def test_remembered_documents_are_reranked(run, folder):
+    assert run("index", "files", "--to", "library", "--remember").code == 0
+    found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "--read", 1).out)
+    assert "rerank" in found["seconds"] and [bool(one["sentences"]) for one in found["documents"]] == [True, False]
+    run("index", "files", "--to", "plain")
+    done = run("index", "files", "--to", "plain", "--remember")
+    assert done.code == 1 and "made without --remember" in done.err
+
+
+def test_conditions():
+    from runnel.commands.search import parse_conditions
+    from runnel.errors import InputError
+    from runnel.search.records import Settings
+
+    settings = Settings("m", [], 4, fields={"year": "int", "draft": "bool", "name": "str"})
+    assert parse_conditions(["year>=2020", "year < 2024", "draft=False", "name!=a=b"], settings) == {
+        "year": {">=": 2020, "<": 2024},
+        "draft": {"=": False},
+        "name": {"!=": "a=b"},
+    }
+    for bad in ("year", "size=3", "year=x", "draft=1"):
+        with pytest.raises(InputError, match="--where is"):
+            parse_conditions([bad], settings)

@@ -1,0 +1,19 @@
+"""Brings an index up to date with a folder, says what is safe after each commit, and is killed on the way."""
+
+from __future__ import annotations
+
+import sys
+
+from runnel import Embedder, Index
+from runnel.search import index as indexing
+
+
+def main(place: str, folder: str, model: str, batch: str) -> None:
+    indexing._BATCH_DOCUMENTS = int(batch)
+    with Index.open(place, Embedder.load(model)) as index:
+        index.add_files([folder], on_commit=lambda commit: print(commit.documents, flush=True))
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

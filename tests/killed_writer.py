@@ -1,0 +1,36 @@
+"""A writer that is killed: commits documents one after another and says which are safe, as fast as it can."""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+
+import numpy as np
+from stored_documents import STORES, document
+
+from runnel.search.records import WHOLE
+
+
+def text_of(number: int, version: int) -> str:
+    return f"document {number} as edition{version}."
+
+
+def main(kind: str, folder: str) -> None:
+    store = STORES[kind].open(folder)
+    begun = max((int(name[1:]) for name in store.known()), default=-1) - 1
+    for version in count(max(begun, 0)):
+        batch = [
+            document(f"d{n}", [text_of(n, version)], [np.eye(4, dtype=np.float32)[version % 4]])
+            for n in range(version, version + 3)
+        ]
+        rows = [row for row, _ in batch]
+        passages = [passage for _, some in batch for passage in some]
+        assert passages[1].number == WHOLE
+        store.commit(rows, passages, [f"d{version - 1}"])
+        if version % 5 == 4:
+            store.optimize()
+        print(version, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,101 @@
+"""One pass over documents gives what `encode_document` and `encode_spans` give; appended text costs its own tokens only."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import tiny_model
+
+from runnel import Embedder
+from runnel.errors import InputError
+from runnel.models.passages import passage_bounds, read_documents
+
+SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]
+TEXT = "".join(SENTENCES * 6)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["mean", "end"])
+def embedder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny"), papers_heads=request.param))
+
+
+def close(a: np.ndarray, b: np.ndarray) -> None:
+    np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize("prompt", [None, "the river: "])
+def test_one_pass_gives_the_vectors_of_separate_calls(embedder: Embedder, prompt: str | None) -> None:
+    texts = ["the dog", TEXT, "cat. " * 50, "\x00 a cat \x00. The dog."]
+    if prompt:
+        embedder.model.prompts["document"] = prompt
+    try:
+        for save_from in (10**9, 20):
+            for text, read in zip(texts, read_documents(embedder, texts, passage_tokens=30, save_from=save_from), strict=True):
+                close(read.vector, embedder.encode_document(text))
+                close(read.passages, embedder.encode_spans(text, read.spans, prompt=prompt))
+                assert "".join(text[a:b] for a, b in read.spans) == text
+                assert read.tokens_read == read.tokens
+                assert (read.saved is None) == (save_from > read.tokens or len(read.spans) == 1)
+    finally:
+        embedder.model.prompts.pop("document", None)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sampled_from(SENTENCES), min_size=9, max_size=20), st.integers(6, 9), st.integers(0, 12))
+def test_appended_text_gives_the_vectors_of_reading_the_whole(
+    embedder: Embedder, parts: list[str], kept: int, letters: int
+) -> None:
+    whole = "".join(parts)
+    begun = "".join(parts[:kept]) + "".join(parts[kept:])[:letters]  # may end inside a word
+    (first,) = read_documents(embedder, [begun], passage_tokens=12, save_from=20)
+    assert first.saved is not None
+    (again,) = read_documents(embedder, [whole], [first.saved], passage_tokens=12, save_from=20)
+    (fresh,) = read_documents(embedder, [whole], passage_tokens=12, save_from=20)
+    close(again.vector, fresh.vector)
+    close(again.passages, fresh.passages)
+    assert np.array_equal(again.spans, fresh.spans) and again.tokens == fresh.tokens
+    assert again.tokens_read < fresh.tokens_read
+
+
+def test_appending_costs_the_last_passage_and_the_new_tokens(embedder: Embedder) -> None:
+    (first,) = read_documents(embedder, [TEXT * 20], passage_tokens=30, save_from=20)
+    (again,) = read_documents(embedder, [TEXT * 20 + "the dog sat."], [first.saved], passage_tokens=30, save_from=20)
+    assert first.tokens_read > 1000 and again.tokens_read < 50
+    (third,) = read_documents(embedder, [TEXT * 21], [again.saved], passage_tokens=30, save_from=20)  # its end has changed
+    assert third.tokens_read < 200
+    close(third.vector, embedder.encode(TEXT * 21))
+
+
+@pytest.mark.parametrize("change", [lambda t: "A" + t, lambda t: t.replace("river", "cat", 1), lambda t: t[:40]])
+def test_a_text_that_has_changed_before_its_end_is_read_anew(embedder: Embedder, change) -> None:
+    (first,) = read_documents(embedder, [TEXT], passage_tokens=12, save_from=20)
+    changed = change(TEXT)
+    (again,) = read_documents(embedder, [changed], [first.saved], passage_tokens=12, save_from=20)
+    assert again.tokens_read == again.tokens
+    close(again.vector, embedder.encode_document(changed))
+    close(again.passages, embedder.encode_spans(changed, again.spans))
+
+
+def test_what_cannot_be_read_is_refused(embedder: Embedder) -> None:
+    with pytest.raises(InputError, match="empty document"):
+        read_documents(embedder, ["cat", " \n"])
+    with pytest.raises(InputError, match="no token of this model"):
+        read_documents(embedder, ["\x00\x01"])
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any), st.integers(1, 60), st.data())
+def test_passages_tile_hold_tokens_and_are_stable(lengths: list[int], most: int, data: st.DataObject) -> None:
+    bounds = np.cumsum([0, *lengths])
+    chosen = passage_bounds(bounds, most)
+    assert chosen[0] == 0 and chosen[-1] == len(lengths) and (np.diff(chosen) > 0).all()
+    tokens = bounds[chosen]
+    assert (np.diff(tokens) > 0).all()
+    for a, b in itertools.pairwise(chosen):
+        assert bounds[b] - bounds[a] <= most or np.count_nonzero(lengths[a:b]) == 1
+    more = data.draw(st.lists(st.integers(0, 40), max_size=10))
+    longer = passage_bounds(np.cumsum([0, *lengths, *more]), most)
+    assert longer[: len(chosen) - 1].tolist() == chosen[:-1].tolist()

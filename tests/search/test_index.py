@@ -1,0 +1,131 @@
+"""An index of real documents by a model: what goes in, what changes, what is found."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from tiny import tiny_model
+
+from runnel import Document, Embedder
+from runnel.errors import InputError, StoreError
+from runnel.search.index import Index
+from runnel.search.pipeline import fuse
+
+TEXTS = {
+    "river": "A river runs to the sea. The river is executed finally.",
+    "cat": "The cat sat on the mat. The dog sat on the cat. " * 12,
+    "clause": "The finally clause is executed on the mat.",
+}
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(params=["lance", "local"])
+def index(request, embedder, tmp_path):
+    made = Index.create(tmp_path / "index", embedder, fields={"year": "int"}, passage_tokens=20, store=request.param)
+    yield made
+    made.close()
+
+
+def documents(**changed: str):
+    return [Document(name, text, {"year": 2000 + i, "note": [i]}) for i, (name, text) in enumerate((TEXTS | changed).items())]
+
+
+def test_what_is_stored_are_the_vectors_of_the_embedder(index, embedder):
+    changes = index.add(documents())
+    assert changes.added == list(TEXTS) and not changes.failed and len(index) == 3
+    assert changes.tokens == changes.tokens_read > 100
+    rows = index.store.passages([(name, number) for name in TEXTS for number in range(-1, 40)])
+    for name, text in TEXTS.items():
+        passages = [rows[key] for key in sorted(rows) if key[0] == name and key[1] >= 0]
+        assert "".join(row.text for row in passages) == text
+        spans = [(row.start, row.end) for row in passages]
+        np.testing.assert_allclose(np.stack([row.vector for row in passages]), embedder.encode_spans(text, spans), atol=2e-5)
+        np.testing.assert_allclose(rows[name, -1].vector, embedder.encode_document(text), atol=2e-5)
+    stored = index.store.documents(["cat"])["cat"]
+    assert stored.text == TEXTS["cat"] and stored.metadata == {"year": 2001, "note": [1]}
+
+
+def test_only_what_has_changed_is_read_again(index):
+    index.add(documents())
+    changes = index.add(documents(river="Another river."))
+    assert changes.updated == ["river"] and changes.unchanged == ["cat", "clause"] and changes.added == []
+    assert changes.tokens == 11
+    assert index.add([Document("cat", TEXTS["cat"], {"year": 1990})]).updated == ["cat"]  # other metadata
+    assert index.search("cat", where={"year": {"<": 2000}})[0].id == "cat"
+
+
+def test_search_finds_by_words_and_shows_sentences(index):
+    index.add(documents())
+    timings: dict[str, float] = {}
+    hits = index.search("the finally clause", top_k=2, sentences=1, timings=timings)
+    assert [hit.rank for hit in hits] == [1, 2] and hits[0].id == "clause" and hits[0].score > hits[1].score
+    for hit in hits:
+        assert hit.text == TEXTS[hit.id]
+        assert len(hit.sentences) == 1 and all(hit.text[s.start : s.end] == s.text for s in hit.sentences)
+    assert list(timings) == ["query", "dense", "lexical", "fetch", "sentences"]
+    assert index.search("river", sentences=0)[0].sentences == ()
+    assert [hit.id for hit in index.search("river", where={"year": 2002})] == ["clause"]
+
+
+def test_delete_and_rollback(index):
+    index.add(documents())
+    before = index.commits()[-1].number
+    changes = index.delete(["river", "nothing"])
+    assert changes.deleted == ["river"] and changes.failed == {"nothing": "there is no such document"}
+    assert "river" not in {hit.id for hit in index.search("river")}
+    index.rollback(before)
+    assert index.search("a river to the sea")[0].id == "river" and len(index) == 3
+
+
+def test_a_document_that_cannot_be_read_does_not_stop_the_others(index, caplog):
+    with caplog.at_level(logging.WARNING):
+        changes = index.add([*documents(), Document("blank", " \n", {})])
+    assert set(changes.failed) == {"blank"} and "empty document" in changes.failed["blank"] and "'blank'" in caplog.text
+    assert changes.added == list(TEXTS)
+
+
+def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
+    index.add(documents())
+    index.close()
+    with Index.open(tmp_path / "index", embedder) as again:
+        assert again.search("river")[0].id == "river"
+    other = Embedder(tiny_model(tmp_path / "other", seed=1))
+    with pytest.raises(StoreError, match=r"made with the model 'tiny'.* gives other vectors"):
+        Index.open(tmp_path / "index", other)
+
+
+def test_an_index_knows_the_name_of_its_model(tmp_path):
+    with Index.create(tmp_path / "index", "pocket") as index:
+        index.add([Document("a", "The heart pumps blood."), Document("b", "Rivers carry water to the sea.")])
+    with Index.open(tmp_path / "index") as again:
+        assert again.search("cardiac muscle")[0].id == "a"
+
+
+def test_bad_input_is_refused(index, embedder, tmp_path):
+    with pytest.raises(InputError, match="two documents have the id 'cat'"):
+        index.add([*documents(), Document("cat", "again")])
+    with pytest.raises(InputError, match="'year' is of type int, got 'x'"):
+        index.add([Document("a", "text", {"year": "x"})])
+    with pytest.raises(InputError, match="metadata that JSON cannot hold"):
+        index.add([Document("a", "text", {"thing": object()})])
+    with pytest.raises(InputError, match="the query is empty"):
+        index.search(" ")
+    with pytest.raises(InputError, match="top_k must be at least 1"):
+        index.search("cat", top_k=0)
+    with pytest.raises(InputError, match="cannot filter by 'size'"):
+        index.search("cat", where={"size": 1})
+    with pytest.raises(InputError, match="type 'date'"):
+        Index.create(tmp_path / "other", embedder, fields={"when": "date"})
+    with pytest.raises(StoreError, match="no index at"):
+        Index.open(tmp_path / "missing", embedder)
+
+
+def test_fusion_of_ranks():
+    assert [name for name, _ in fuse([["a", "b"], ["b", "c"]], (1, 1))] == ["b", "a", "c"]
+    assert fuse([["a"], []], (0.5, 1))[0] == ("a", pytest.approx(0.5 / 61))

@@ -1,0 +1,70 @@
+"""kill -9 at any moment: what was acknowledged is there, whole and searchable, and the next writer goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from killed_writer import text_of
+from stored_documents import SETTINGS, STORES
+
+from runnel.search.records import WHOLE
+
+TESTS = Path(__file__).parent.parent
+
+
+def run_and_kill(kind: str, folder: Path, after: float) -> list[int]:
+    """The versions that a writer acknowledged before it was killed, `after` seconds behind its first one."""
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    command = [sys.executable, str(TESTS / "killed_writer.py"), kind, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        time.sleep(after)
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.readlines()
+    return [int(line) for line in lines if line.endswith("\n")]
+
+
+def check(kind: str, folder: Path, acknowledged: int) -> None:
+    store = STORES[kind].open(str(folder))
+    documents = store.documents(list(store.known()))
+    version = max(int(name[1:]) for name in documents) - 2
+    assert version in (acknowledged, acknowledged + 1)  # the last commit may be done and not yet told
+    assert {name: row.text for name, row in documents.items()} == {
+        f"d{n}": text_of(n, version) for n in range(version, version + 3)
+    }
+    passages = store.passages([(name, number) for name in documents for number in (0, WHOLE)])
+    assert len(passages) == 6 == len(store.nearest(np.ones(4, dtype=np.float32), 50, []))
+    assert all(np.array_equal(row.vector, np.eye(4, dtype=np.float32)[version % 4]) for row in passages.values())
+    found = {(one.document, one.number) for one in store.lexical(f"edition{version}", 50, [])}
+    assert found == {(name, 0) for name in documents}
+
+
+def kill(kind: str, folder: Path, times: int) -> None:
+    STORES[kind].create(str(folder), SETTINGS).close()
+    rng = random.Random(7)
+    last = -1
+    for _ in range(times):
+        told = run_and_kill(kind, folder, rng.uniform(0, 0.4))
+        assert told and told[0] > last
+        last = told[-1]
+        check(kind, folder, last)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(kind, tmp_path):
+    kill(kind, tmp_path / "index", 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STORES)
+def test_twenty_killed_writers(kind, tmp_path):
+    kill(kind, tmp_path / "index", 20)

@@ -1,0 +1,127 @@
+"""The stages of a search: what the reranker changes, what is read for sentences, what each costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import tiny_model
+
+from runnel import Document, Embedder, Reranker, SentenceRetriever
+from runnel.errors import InputError, StateError
+from runnel.models.memory import Memory
+from runnel.search.index import Index
+from runnel.search.pipeline import fuse
+
+RNG = np.random.default_rng(3)
+WORDS = "the a of finally clause is executed cat dog sat on mat river runs to sea".split()
+TEXTS = {f"d{i}": " ".join(RNG.choice(WORDS, 12)) + ". " + " ".join(RNG.choice(WORDS, 9)) + "." for i in range(12)}
+QUERY = "the river of the cat"
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(scope="module", params=["lance", "local"])
+def index(request, embedder, tmp_path_factory):
+    with Index.create(tmp_path_factory.mktemp("index"), embedder, remember=True, store=request.param) as made:
+        made.add(Document(name, text) for name, text in TEXTS.items())
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plain(embedder, tmp_path_factory):
+    """Not remembered."""
+    with Index.create(tmp_path_factory.mktemp("plain"), embedder, store="local") as made:
+        made.add(Document(name, text) for name, text in TEXTS.items())
+        yield made
+
+
+def reranked(index, texts, first):
+    """Names of `first` in the order of the reranker's scores of whole pairs."""
+    scores = Reranker(index.embedder.model).score(QUERY, [texts[name] for name in first])
+    return [first[i] for i in np.argsort(-scores, kind="stable")]
+
+
+def test_the_rerankers_order_is_a_third_list(plain):
+    vector = plain.embedder.encode_query([QUERY])[0]
+    lists = [[f.document for f in found] for found in (plain.store.nearest(vector, 200, []), plain.store.lexical(QUERY, 200, []))]
+    lists = [list(dict.fromkeys(names)) for names in lists]
+    first = [hit.id for hit in plain.search(QUERY, top_k=12)]
+    assert first == [name for name, _ in fuse(lists, (0.2, 1))]  # without memory nothing is reranked unless asked for
+
+    hits = plain.search(QUERY, top_k=12, rerank=5)
+    expected = fuse([*lists, reranked(plain, TEXTS, first[:5])], (0.2, 1, 1))
+    assert [(hit.id, hit.score) for hit in hits] == expected
+    assert {hit.id for hit in hits[:5]} == set(first[:5]) and [hit.id for hit in hits[5:]] == first[5:]
+    by_words = [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=0)]
+    assert by_words[: len(lists[1])] == lists[1]
+
+
+def test_remembered_documents_rank_as_whole_pairs_do(index, plain):
+    timings: dict[str, float] = {}
+    remembered = index.search(QUERY, top_k=12, timings=timings)
+    assert list(timings) == ["query", "dense", "lexical", "rerank", "fetch", "sentences"]
+    assert index.search(QUERY, top_k=12, rerank=0) != remembered
+    pieces = index.store.memories(["d3", "nothing", "d1"])
+    assert set(pieces) == {"d1", "d3"} and plain.store.memories(["d3"]) == {}
+    order = index._pipeline._rerank(QUERY, list(TEXTS))
+    scores = dict(zip(TEXTS, Reranker(index.embedder.model).score(QUERY, list(TEXTS.values())), strict=True))
+    assert [scores[name] for name in order] == pytest.approx(sorted(scores.values(), reverse=True), abs=2e-2)  # int8
+    assert max(scores.values()) - min(scores.values()) > 0.1
+
+
+def test_no_text_is_read_to_rerank_what_is_remembered(index, monkeypatch):
+    read = []
+    engine_map = index.embedder.model.engine.map
+
+    def counting(requests, progress=None):
+        requests = list(requests)
+        read.append(sum(len(request.ids) for request in requests))
+        return engine_map(requests, progress)
+
+    monkeypatch.setattr(index.embedder.model.engine, "map", counting)
+    index.search(QUERY, sentences=0)
+    query = len(index.embedder.model.tokenizer.encode(QUERY).ids)
+    assert sum(read) <= (len(TEXTS) + 1) * (query + 2)
+
+
+def test_memory_follows_its_document(embedder, tmp_path):
+    with Index.create(tmp_path / "index", embedder, remember=True) as index:
+        index.add([Document("a", "The cat sat."), Document("b", "A river runs.")])
+        before = index.store.memories(["a", "b"])
+        index.add([Document("a", "The dog sat on the mat."), Document("b", "A river runs.")])
+        after = index.store.memories(["a", "b"])
+        assert after["b"] == before["b"] and after["a"] != before["a"]
+        index.delete(["a"])
+        assert set(index.store.memories(["a", "b"])) == {"b"}
+        index.optimize()
+    with Index.open(tmp_path / "index", embedder) as again:
+        assert again.store.settings.remember and again.store.memories(["b"]) == {"b": before["b"]}
+    with pytest.raises(StateError, match="cannot read a remembered document"):
+        Memory.of_pieces("int8", "", {"b": before["b"][:50]})
+
+
+def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):
+    hits = plain.search(QUERY, top_k=4, read=2, sentences=1)
+    retriever = SentenceRetriever(plain.embedder.model)
+    for hit in hits[:2]:
+        (best,) = retriever.retrieve(QUERY, hit.text, 1)
+        (shown,) = hit.sentences
+        assert (shown.text, shown.start) == (best.text, best.start)
+    assert [hit.sentences for hit in hits[2:]] == [(), ()]
+    assert all(hit.sentences == () for hit in plain.search(QUERY, read=0))
+
+
+def test_a_model_that_cannot_rerank_is_told(tmp_path):
+    model = tiny_model(tmp_path / "tiny")
+    del model.heads["rerank"]
+    embedder = Embedder(model)
+    with pytest.raises(InputError, match="cannot remember documents"):
+        Index.create(tmp_path / "index", embedder, remember=True)
+    with Index.create(tmp_path / "index", embedder, store="local") as index:
+        index.add([Document("a", "The cat sat.")])
+        assert index.search("cat")[0].id == "a"
+        with pytest.raises(InputError, match="no rerank head"):
+            index.search("cat", rerank=3)

@@ -1,0 +1,179 @@
+"""Both stores keep the same promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stored_documents import SETTINGS, STORES, document, unit
+
+from runnel.errors import InputError, StoreError
+from runnel.search.filters import conditions
+from runnel.search.lance import LanceStore
+from runnel.search.records import WHOLE, Settings
+
+
+@pytest.fixture(params=STORES)
+def kind(request):
+    return STORES[request.param]
+
+
+@pytest.fixture
+def store(kind, tmp_path):
+    made = kind.create(str(tmp_path / "index"), SETTINGS)
+    yield made
+    made.close()
+
+
+def add(store, *documents, delete=()):
+    rows = [row for row, _ in documents]
+    return store.commit(rows, [passage for _, passages in documents for passage in passages], list(delete))
+
+
+APPLE = document("apple", ["apples are red. ", "some are green."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], b"\0\1", year=2020)
+ZEBRA = document("zebra's", ["a zebra runs."], [unit(0, 0, 1, 0)], year=2024, language="en", draft=False)
+
+
+def test_what_was_put_in_comes_back(store, kind, tmp_path):
+    commit = add(store, APPLE, ZEBRA)
+    assert (commit.number, commit.documents, commit.passages) == (1, 2, 3)
+    store.close()
+    again = kind.open(str(tmp_path / "index"))
+    assert again.settings == SETTINGS
+    assert again.documents(["apple", "nothing"], saved=True) == {"apple": APPLE[0]}
+    found = again.passages([("zebra's", 0), ("apple", WHOLE), ("apple", 7)])
+    assert set(found) == {("zebra's", 0), ("apple", WHOLE)}
+    for row in (ZEBRA[1][0], APPLE[1][-1]):
+        have = found[row.document, row.number]
+        assert np.array_equal(have.vector, row.vector)
+        assert (have.start, have.end, have.text, have.page, have.heading) == (row.start, row.end, row.text, row.page, row.heading)
+    assert again.known() == {name: (f"/{name}.txt", "s" + name, "t" + name) for name in ("apple", "zebra's")}
+
+
+def test_an_empty_index_finds_nothing(store):
+    assert store.nearest(unit(1, 0, 0, 0), 5, []) == [] == store.lexical("zebra", 5, [])
+    assert store.known() == {} == store.documents(["a"]) == store.passages([("a", 0)])
+
+
+def test_nearest_is_exact_and_lexical_finds_the_word(store):
+    add(store, APPLE, ZEBRA)
+    found = store.nearest(unit(1, 0.1, 0, 0), 10, [])
+    assert len(found) == 5  # three passages, two whole documents
+    assert (found[0].document, found[0].number) == ("apple", 0)
+    assert found[0].score == pytest.approx(float(unit(1, 0.1, 0, 0) @ unit(1, 0, 0, 0)), abs=1e-6)
+    assert [f.score for f in found] == sorted((f.score for f in found), reverse=True)
+    assert [(f.document, f.number) for f in store.lexical("green", 5, [])] == [("apple", 1)]
+    assert [(f.document, f.number) for f in store.lexical("zebra", 5, [])] == [("zebra's", 0)]
+    assert store.lexical("unknown", 5, []) == [] == store.lexical("  ", 5, [])
+
+
+def test_filters_hold_in_both_searches(store):
+    add(store, APPLE, ZEBRA)
+    for wanted, names in (
+        ({"year": {">=": 2021}}, {"zebra's"}),
+        ({"year": 2020}, {"apple"}),
+        ({"language": ["en", "it's"]}, {"zebra's"}),
+        ({"draft": False, "year": {"<": 2030, "!=": 2000}}, {"zebra's"}),
+        ({"language": []}, set()),
+    ):
+        where = conditions(wanted, SETTINGS.fields)
+        assert {f.document for f in store.nearest(unit(1, 1, 1, 0), 10, where)} == names
+        assert {f.document for f in store.lexical("apples zebra", 10, where)} == names
+
+
+def test_replacing_a_document_takes_all_of_the_old_one_out(store):
+    add(store, APPLE, ZEBRA)
+    add(store, document("apple", ["only pears."], [unit(0, 0, 0, 1)]), delete=["zebra's", "not there"])
+    assert set(store.known()) == {"apple"}
+    assert {(f.document, f.number) for f in store.nearest(unit(1, 0, 0, 0), 10, [])} == {("apple", 0), ("apple", WHOLE)}
+    assert store.lexical("green zebra", 5, []) == []
+    assert store.documents(["apple"], saved=True)["apple"].saved is None
+
+
+def test_rollback_brings_an_earlier_commit_back(store):
+    add(store, APPLE)
+    add(store, ZEBRA, delete=["apple"])
+    commit = store.rollback(1)
+    assert (commit.number, commit.documents) == (3, 1)
+    assert set(store.known()) == {"apple"} and store.lexical("green", 5, [])
+    assert [c.number for c in store.commits()][-3:] == [1, 2, 3]
+    with pytest.raises(InputError, match=r"commit 77 is not among .*3"):
+        store.rollback(77)
+
+
+def test_a_reader_sees_a_commit_when_it_refreshes(store, kind, tmp_path):
+    reader = kind.open(str(tmp_path / "index"))
+    add(store, APPLE)
+    assert reader.known() == {}
+    reader.refresh()
+    assert set(reader.known()) == {"apple"} and reader.nearest(unit(1, 0, 0, 0), 1, [])[0].document == "apple"
+
+
+def test_there_is_one_writer_at_a_time(store, kind, tmp_path):
+    add(store, APPLE)
+    second = kind.open(str(tmp_path / "index"))
+    with pytest.raises(StoreError, match=r"being written by another process \(process \d+\)"):
+        add(second, ZEBRA)
+    store.close()
+    assert add(second, ZEBRA).documents == 2
+    second.close()
+
+
+def test_optimize_changes_nothing_that_can_be_seen(store):
+    for i in range(6):
+        add(store, document(f"d{i}", [f"number {i} here."], [unit(1, i, 0, 0)], year=i))
+    before = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.known()
+    store.optimize()
+    after = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.known()
+    assert before[0] == after[0] and before[2] == after[2]
+    assert {f.document for f in before[1]} == {f.document for f in after[1]}
+    store.rollback(store.commits()[-3].number)  # still there
+
+
+def test_opening_says_what_is_wrong(kind, tmp_path):
+    with pytest.raises(StoreError, match="there is no index at"):
+        kind.open(str(tmp_path / "missing"))
+    kind.create(str(tmp_path / "index"), SETTINGS)
+    with pytest.raises(StoreError, match="already holds an index"):
+        kind.create(str(tmp_path / "index"), SETTINGS)
+
+
+def test_an_index_of_a_newer_format_is_refused(kind, tmp_path):
+    newer = Settings("pocket", [], 4, format=2)
+    with pytest.raises(StoreError, match="index format 2, this runnel reads 1; upgrade"):
+        kind.create(str(tmp_path / "index"), newer)
+        kind.open(str(tmp_path / "index"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": 3}, "cannot filter by 'size'; its fields are: draft, language, year"),
+        ({"year": {"~": 3}}, "unknown comparison '~'"),
+        ({"year": "2020"}, "type int, got '2020' of type str"),
+        ({"year": True}, "type int, got True of type bool"),
+    ],
+)
+def test_bad_filters_are_refused(given, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        conditions(given, SETTINGS.fields)
+
+
+def test_many_passages_are_searched_by_an_index_of_vectors(tmp_path, monkeypatch):
+    """Beyond `EXACT_ROWS` the table's own index is asked; its best are scored exactly."""
+    monkeypatch.setattr("runnel.search.lance.EXACT_ROWS", 500)
+    store = LanceStore.create(str(tmp_path / "index"), Settings("pocket", [], 64, fields={"year": "int"}))
+    vectors = np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    add(store, *(document(f"d{i}", [f"text {i}"], [vector], year=i % 2) for i, vector in enumerate(vectors)))
+    store.optimize()
+    hits = 0
+    for i in range(50):
+        found = store.nearest(vectors[i], 5, conditions({"year": i % 2}, store.settings.fields))
+        assert all(int(one.document[1:]) % 2 == i % 2 for one in found)
+        assert found[0].score == pytest.approx(1, abs=1e-3) and found[0].document == f"d{i}"
+        exact = np.argsort(-(vectors[i % 2 :: 2] @ vectors[i]))[:3] * 2 + i % 2
+        hits += len({f"d{n}" for n in exact} & {one.document for one in found[:6]})
+    assert hits > 0.9 * 150 * 5 / 6
+    add(store, document("new", ["a new text"], [vectors[0]], year=0))  # is found before the index knows it
+    assert {one.document for one in store.nearest(vectors[0], 4, [])} >= {"d0", "new"}
+    store.close()

@@ -1,0 +1,28 @@
+"""Documents with made-up vectors, for tests of the stores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runnel.search.lance import LanceStore
+from runnel.search.local import LocalStore
+from runnel.search.records import WHOLE, DocumentRow, PassageRow, Settings
+
+SETTINGS = Settings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
+STORES = {"lance": LanceStore, "local": LocalStore}
+
+
+def unit(*values: float) -> np.ndarray:
+    vector = np.array(values, dtype=np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def document(name: str, texts: list[str], vectors: list[np.ndarray], saved: bytes | None = None, **metadata: object):
+    text = "".join(texts)
+    row = DocumentRow(name, text, f"Title of {name}", f"/{name}.txt", "s" + name, "t" + name, 10, metadata, "[]", saved)
+    ends = np.cumsum([len(t) for t in texts]).tolist()
+    rows = [
+        PassageRow(name, i, end - len(t), end, t, vector, page=i + 1, heading="A > B")
+        for i, (t, end, vector) in enumerate(zip(texts, ends, vectors, strict=True))
+    ]
+    return row, [*rows, PassageRow(name, WHOLE, 0, len(text), "", unit(*np.mean(vectors, axis=0)))]
