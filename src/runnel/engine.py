@@ -5,8 +5,9 @@ them through all layers. A request that is not finished keeps its state in a row
 new ones join at the next step. So memory depends on `step_tokens`, not on the lengths, and a short query never waits for
 a long document. Hidden vectors are handed to the request's reader as they appear and are not kept.
 
-A backbone without a state (`Backbone.recurrent` is False) reads each request whole, in one step: several short ones together,
-one that is longer than `step_tokens` alone, so there memory depends on the longest text too.
+That is vertical inference. With `whole`, and where a backbone has no state (`Backbone.recurrent` is False), it is horizontal:
+each request is read whole, in one step, layer by layer: several short ones together, one that is longer than `step_tokens` alone.
+Both give the same; horizontally memory depends on the longest text too.
 
     T  tokens of one request   n  tokens of one segment   D  width of hidden vectors   K  kinds of mark
 """
@@ -28,9 +29,11 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.backbones.transformer_config import has_no_state, too_long
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
+from runnel.planning import Plan, fit, plan
 
 # Requests in flight beyond those in the present step: enough to fill a step with short texts of a few tokens.
 _WINDOW = 512
+_STEP_TOKENS = 1024
 
 
 class Reader(Protocol):
@@ -126,22 +129,30 @@ class Engine:
 
     Args:
         backbone: a prepared backbone (`load_backbone`).
-        step_tokens: tokens per step; more is a little faster and takes more memory.
+        step_tokens: tokens per step, or a plan; more is a little faster and takes more memory.
         memory_bytes: instead of `step_tokens`: the most memory that steps and states may take beyond the weights.
         mark_vectors: (K, D) fp32, the directions in which `Request.marks` move the embeddings.
+        whole: horizontal inference.
 
     Raises:
-        InputError: a budget is not positive, or too small for one segment.
+        InputError: a budget is not positive, or too small for one segment; or a budget for horizontal inference, which has none.
     """
+
+    plan = staticmethod(plan)  # Engine.plan(backbone, memory_bytes): what a budget comes to, in memory and speed
 
     def __init__(
         self,
         backbone: Backbone,
-        step_tokens: int | None = None,
+        step_tokens: int | Plan | None = None,
         memory_bytes: int | None = None,
         mark_vectors: Tensor | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
+        if whole and backbone.recurrent and memory_bytes is not None:
+            raise InputError("memory of horizontal inference grows with the longest text: give memory_bytes or whole, not both")
         self.backbone = backbone
+        self.whole = whole or not backbone.recurrent
         self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors = mark_vectors
         self._lock = threading.Lock()
@@ -229,7 +240,7 @@ class Engine:
 
     def _share(self, item: _Active) -> int:
         """Tokens that a request can add to a step with others; none where it must be read whole and has a step to itself."""
-        return item.left if self.backbone.recurrent or item.left <= self.step_tokens else 0
+        return item.left if not self.whole or item.left <= self.step_tokens else 0
 
     def _check_whole(self, request: Request, tokens: int) -> None:
         if request.state is not None or request.keep_state:
@@ -240,7 +251,7 @@ class Engine:
     def _plan(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
         """(request, tokens) of the next step: half for the oldest, then the shortest first, the rest to the oldest."""
         oldest = active[0]
-        if not self.backbone.recurrent:
+        if self.whole:
             return self._plan_whole(active)
         room = self.step_tokens
         takes = {id(oldest): min(oldest.left, max(1, room // 2))}
@@ -254,7 +265,7 @@ class Engine:
         return [(item, takes[id(item)]) for item in active if id(item) in takes]
 
     def _plan_whole(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
-        """The same without segments: the oldest whatever its length, then the shortest first while they fit."""
+        """The same horizontally: the oldest whatever its length, then the shortest first while they fit."""
         oldest, *others = active
         chosen, room = {id(oldest)}, self.step_tokens - oldest.left
         for item in sorted(others, key=lambda a: a.left):
@@ -317,7 +328,8 @@ class Engine:
 
     def _deliver(self, item: _Active, hidden: Tensor) -> Result | None:
         try:
-            if not bool(torch.isfinite(hidden).all()):
+            # The sum is quick, and carries NaN and infinity on; it may overflow where no number is wrong.
+            if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
                 at = item.done + int((~torch.isfinite(hidden).all(dim=1)).nonzero()[0])
                 raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
             item.reader.read(item.done, hidden)
@@ -354,20 +366,14 @@ class Engine:
             item.row = -1
 
 
-def _step_tokens(backbone: Backbone, step_tokens: int | None, memory_bytes: int | None) -> int:
+def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> int:
     if step_tokens is not None and memory_bytes is not None:
         raise InputError("give step_tokens or memory_bytes, not both")
-    if memory_bytes is None:
-        tokens = 1024 if step_tokens is None else step_tokens
-        if tokens < 1:
-            raise InputError(f"step_tokens must be at least 1, got {tokens}")
-        return tokens
-    # Four rows of state: two requests in progress, one being forked, one being handed out.
-    fixed, each = 4 * backbone.state_bytes, backbone.step_bytes_per_token
-    tokens = (memory_bytes - fixed) // each
+    if memory_bytes is not None:
+        return fit(backbone, memory_bytes).segment
+    if isinstance(step_tokens, Plan):
+        return step_tokens.segment
+    tokens = _STEP_TOKENS if step_tokens is None else step_tokens
     if tokens < 1:
-        raise InputError(
-            f"memory_bytes={memory_bytes:,} is too small: this model's states take {fixed:,} bytes and one token {each:,}; "
-            f"give at least {fixed + 64 * each:,}"
-        )
-    return int(min(tokens, 16384))
+        raise InputError(f"step_tokens must be at least 1, got {tokens}")
+    return tokens

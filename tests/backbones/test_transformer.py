@@ -18,7 +18,6 @@ from tiny_transformers import CONFIGS, LONGEST, VOCABULARY, library_class, write
 from torch import Tensor
 
 from runnel.backbones.checkpoint import build_backbone
-from runnel.backbones.checkpoint_formats import BACKBONES
 from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.transformer import Transformer, sub_batches
 from runnel.backbones.transformer_config import FAMILIES, TransformerConfig, choose_attention, recognises
@@ -376,7 +375,6 @@ def test_ids_of_another_tokenizer(folder: Any) -> None:
         load(folder("bert"), "float32", "cpu").backbone(torch.tensor([5, 128]))
 
 
-@pytest.mark.skipif("transformer" not in BACKBONES, reason="runnel folders do not keep transformers yet")
 def test_build_backbone_takes_one_too(way: tuple[Transformer, Any]) -> None:
     backbone, alone = way
     again = build_backbone("transformer", backbone.config.to_dict(), backbone.state_dict(), "float32", "cpu")

@@ -20,6 +20,7 @@ def point(model, system, rate, *, batch=1, tokens=2048, dtype="bf16", share=None
 POINTS = [
     *(point(model, "runnel", 3000.0, share=0.8) for model in ROOFLINES),
     point("mamba2-130m", "runnel", 1000.0, dtype="fp32", share=0.9),
+    point("mamba2-130m", "runnel", 5000.0, dtype="int8", share=1.3),
     point("mamba2-130m", "runnel", 4000.0, tokens=8192, share=0.8),
     point("mamba2-130m", "runnel", 3600.0, tokens=64, batch=128, share=0.8),
     point("mamba2-130m", "transformers", 250.0, dtype="fp32"),
@@ -51,6 +52,7 @@ def test_values():
     assert found["short"] == 0.9
     assert found["memory"] == pytest.approx(1.01) and found["long"] == pytest.approx(0.98)  # of the worst model
     assert found["remembered"] == 19.0
+    assert found["int8"] == 1.3
     assert {found[f"roofline {model}"] for model in ROOFLINES} == {0.8}
     assert not any(row.lost for row in rows(found | {"help": 0.2}))
 
@@ -60,8 +62,10 @@ def test_each_bar_can_be_lost_and_held(key):
     bar = BARS[key]
     worse, better = (1.01, 0.99) if bar.at_most else (0.99, 1.01)
     lost, held = (by_key({key: bar.bound * factor})[key] for factor in (worse, better))
-    assert (lost.lost, lost.verdict) == (True, "LOST")
+    assert (lost.lost, lost.verdict) == (True, "LOST by 1.0%")
     assert (held.lost, held.verdict) == (False, "holds")
+    if bar.sky is not None:
+        assert by_key({key: bar.sky})[key].verdict == f"holds, as does {'<=' if bar.at_most else '>='} {bar.sky:g}"
     assert lost.shown == f"{bar.bound * worse:.3g}"
     assert rows({key: bar.bound})[list(BARS).index(key)].lost is False
 
@@ -69,6 +73,14 @@ def test_each_bar_can_be_lost_and_held(key):
 def test_what_is_not_measured_is_neither_held_nor_lost():
     found = rows({})
     assert {(row.lost, row.verdict, row.shown) for row in found} == {(False, "not measured", "not measured")}
+
+
+def test_eight_bits_that_a_processor_lacks_are_named():
+    points = [p for p in POINTS if p["dtype"] != "int8"]
+    skipped = [{"system": "runnel", "model": "mamba2-130m", "dtype": "int8", "kind": "missing", "reason": "it has no VNNI"}]
+    row = by_key(values(points=points, skipped=skipped))["int8"]
+    assert (row.lost, row.shown, row.verdict) == (False, "it has no VNNI", "not measured")
+    assert by_key(values(points=points))["int8"].lost
 
 
 def test_a_missing_system_is_named():
@@ -115,7 +127,11 @@ def test_the_whole_check(fake_workers, monkeypatch):
     rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
     fake_workers.answers = {"runnel": {"rerank": rerank, "first": READY}}
     found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
-    assert {key for key, row in found.items() if row.lost} == {*(f"roofline {model}" for model in ROOFLINES), "transformers"}
+    assert {key for key, row in found.items() if row.lost} == {
+        *(f"roofline {model}" for model in ROOFLINES),
+        "transformers",
+        "int8",
+    }
     assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
     assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}
 

@@ -20,7 +20,7 @@ def settings(**changes):
     ("changes", "message"),
     [
         ({"models": ("mamba2-13m",)}, r"no shape, model folder or hub id 'mamba2-13m'; the nearest shapes are mamba2-130m"),
-        ({"dtypes": ("bf32",)}, r"no dtype 'bf32'; there are bf16, fp32 \(near: "),
+        ({"dtypes": ("bf32",)}, r"no dtype 'bf32'; there are bf16, fp32, int8 \(near: "),
         ({"others": ("lama.cpp",)}, r"no system to compare with 'lama.cpp'; .* \(near: llama.cpp\)"),
         ({"lengths": ()}, "lengths must be whole numbers from 1, got none"),
         ({"batches": (0,)}, "batches must be whole numbers from 1, got 0"),

@@ -15,7 +15,7 @@ def trained(**changes):
 def test_tokens_per_second_by_batch(fake_workers):
     found = trained(rounds=2)
     assert [(p["batch"], p["outcome"]) for p in found] == [(1, "ok"), (4, "ok"), (16, "ok")]
-    assert found[1]["tokens_per_s"] == pytest.approx({"median": 1000, "min": 1000, "max": 1000, "runs": 2})
+    assert found[1]["tokens_per_s"] == pytest.approx({"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2})
     assert [spec.dtype for spec in fake_workers.started] == ["fp32"] * 4
 
 
@@ -69,7 +69,7 @@ def reranked(fake_workers, **agreement):
 
 def test_remembered_over_whole_pairs_of_the_same_round(fake_workers):
     found = reranked(fake_workers)
-    assert found["fp32 states"]["over_whole"] == {"median": 11.0, "min": 10.0, "max": 12.0, "runs": 2}
+    assert found["fp32 states"]["over_whole"] == {"median": 11.0, "mean": 11.0, "min": 10.0, "max": 12.0, "runs": 2}
     assert found["fp32 states"]["ms_per_document"]["median"] == 10.0
     assert found["int8 states"]["over_whole"]["median"] == 5.5
 

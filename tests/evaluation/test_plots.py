@@ -9,7 +9,7 @@ from runnel.evaluation import plots
 
 
 def cell(tokens, rate, **changes):
-    shown = None if rate is None else {"median": rate, "min": rate / 2, "max": rate * 2, "runs": 3}
+    shown = None if rate is None else {"median": rate, "mean": rate, "min": rate / 2, "max": rate * 2, "runs": 3}
     point = {
         "model": "m",
         "title": "runnel",
@@ -60,6 +60,14 @@ def test_horizontal_inference_stands_at_the_end(drawn, tmp_path):
     points = [cell(512, 30, segment=None), cell(512, 10, segment=64), cell(512, 20, segment=128)]
     plots.plot_segments(points, tmp_path / "segments.png")
     assert drawn[0][0] == {"m: 1 x 512 tokens": [[64, 10], [128, 20], [512, 30]]}
+
+
+def test_chunks(drawn, tmp_path):
+    facts = {"operator": "ssd", "batch": 2, "tokens": 64}
+    points = [cell(64, 30, chunk=32) | facts, cell(64, 10, chunk=16) | facts, cell(64, None, chunk=64) | facts]
+    plots.plot_chunks(points, tmp_path / "chunks.png")
+    line = {"ssd: 2 x 64 tokens": [[16, 10], [32, 30]]}
+    assert drawn[0] == [line, {"ssd: 2 x 64 tokens": [[16, 1], [32, 1]]}]
 
 
 def test_nothing_to_show(tmp_path):

@@ -37,7 +37,7 @@ def test_every_cell_of_every_system(fake_workers):
 
 def test_figures_of_a_cell(fake_workers):
     point = figures(bench(batches=(4,), rounds=2)[0])["runnel", "bf16", 4, 64]
-    assert point["tokens_per_s"] == pytest.approx({"median": 1000, "min": 1000, "max": 1000, "runs": 2})
+    assert point["tokens_per_s"] == pytest.approx({"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2})
     assert point["ms_per_document"] == pytest.approx(64)
     assert point["of_roofline"]["median"] == pytest.approx(0.25)
     assert point["gflops_per_s"] == pytest.approx(2)
@@ -53,7 +53,8 @@ def test_rounds_are_interleaved_over_systems(fake_workers):
 
 
 def test_extremes_are_kept():
-    assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0, "runs": 3}
+    assert spread([4.0, 1.0, 2.5]) == {"median": 2.5, "mean": 2.5, "min": 1.0, "max": 4.0, "runs": 3}
+    assert spread([5.0, 1.0, 3.0, 3.0, 3.0])["mean"] == 3.0
     assert spread([]) is None
 
 
@@ -99,7 +100,15 @@ def vectors(cosine):
 
 @pytest.mark.parametrize(
     ("dtype", "cosine", "passed"),
-    [("bf16", 0.991, True), ("bf16", 0.989, False), ("q8_0", 0.985, True), ("q8_0", 0.97, False), ("fp32", 0.9999, False)],
+    [
+        ("bf16", 0.991, True),
+        ("bf16", 0.989, False),
+        ("int8", 0.996, True),
+        ("int8", 0.994, False),
+        ("q8_0", 0.985, True),
+        ("q8_0", 0.97, False),
+        ("fp32", 0.9999, False),
+    ],
 )
 def test_how_close_is_the_same(dtype, cosine, passed):
     assert compare(Spec("runnel", "m", dtype), vectors(cosine), HIDDEN).passed is passed
@@ -184,6 +193,27 @@ def test_cells_of_other_systems():
     settings = Settings(models=("m",), cells=((1, 8), (2, 4)), other_cells=((1, 8),))
     assert settings.cells_of("runnel") == ((1, 8), (2, 4))
     assert settings.cells_of("bert") == ((1, 8),)
+
+
+@pytest.mark.parametrize("dtypes", [("bf16", "int8"), ("int8", "bf16"), ("int8",)])
+def test_eight_bits_are_held_against_the_linear_layers_in_bf16(fake_workers, dtypes):
+    report, _ = bench(dtypes=dtypes, lengths=(64,), others=("bert",), rounds=2)
+    found = figures(report)
+    assert set(found) == {
+        *(("runnel", dtype, 1, 64) for dtype in dtypes),
+        ("linear layers", "bf16", 1, 64),
+        ("bert", "bf16", 1, 64),
+    }
+    for dtype in dtypes:
+        assert found["runnel", dtype, 1, 64]["of_roofline"]["median"] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("refused", False), ("missing", False), ("error", True)])
+def test_eight_bits_that_are_not_for_a_model_or_processor_are_named(fake_workers, kind, wrong):
+    fake_workers.answers = {"runnel": {"first": {kind: "no 8-bit kernels"}}}
+    report, _ = bench(dtypes=("int8",))
+    assert [(row["dtype"], row["kind"]) for row in report.skipped] == [("int8", kind)]
+    assert report.wrong is wrong
 
 
 def test_the_transformers_library_runs_in_fp32_on_the_cpu():

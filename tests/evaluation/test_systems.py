@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from runnel.backbones.int8 import int8_problem
 from runnel.errors import BackendUnavailable, InputError
 from runnel.evaluation import shapes, systems
 from runnel.evaluation.processes import Spec
@@ -11,6 +12,7 @@ from runnel.evaluation.shapes import load_subject
 from runnel.evaluation.speed import compare
 from runnel.evaluation.systems import EqualBert, LinearLayers, Runnel, TransformersLibrary, check_device
 
+INT8_PROBLEM = int8_problem(torch.device("cpu"))
 TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length)) for length in (40, 9)]
 
 
@@ -79,6 +81,18 @@ def test_linear_layers_are_those_of_the_model():
     c = backbone.config
     assert linear.flops_per_token == 2 * c.num_layers * c.hidden_size * (c.projection_size + c.inner_size)
     assert {weight.dtype for weight in linear.weights} == {torch.bfloat16}
+    assert linear.error() < 0.05
+
+
+@pytest.mark.skipif(INT8_PROBLEM is not None, reason=f"8-bit products cannot run: {INT8_PROBLEM}")
+@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7"])
+def test_eight_bits_agree_with_the_plain_path_and_are_held_against_bf16(tiny_shapes, architecture):
+    system = Runnel(f"tiny-{architecture}", "int8", "cpu")
+    assert system.backbone.fast is not None
+    same(system.hidden(TEXTS), system.plain_hidden(TEXTS), "int8")
+    linear, whole = (LinearLayers(load_subject(f"tiny-{architecture}", dtype)) for dtype in (torch.int8, torch.bfloat16))
+    assert {weight.dtype for weight in linear.weights} == {torch.bfloat16}
+    assert linear.flops_per_token == whole.flops_per_token
     assert linear.error() < 0.05
 
 

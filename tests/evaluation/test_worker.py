@@ -20,7 +20,7 @@ from runnel.evaluation.processes import Spec, Worker
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_memory"),
         (torch.OutOfMemoryError("m"), "out_of_memory"),
         (RuntimeError("m"), "error"),
-        (BackendUnavailable("m"), "error"),
+        (BackendUnavailable("m"), "missing"),
         (InputError("m"), "refused"),
         (ValueError("m"), "error"),
     ],
@@ -50,6 +50,8 @@ def test_a_process_answers(tmp_path):
     with Worker(Spec("runnel", "tiny", "fp32", budget=2 << 20)) as process:
         assert process.first["ready"] and process.first["kernels"] == "Mamba2Cpu"
         assert process.first["plan"]["memory_bytes"] == 2 << 20
+        cell = {"batch": 2, "tokens": 64, "segment": 32}
+        assert process.ask("parts", **cell)["parts"]["scan_heads"] > 0
         for plain in (False, True):
             assert process.ask("hidden", file=str(tmp_path / f"{plain}.npy"), plain=plain) == {"tokens": 200}
             assert process.ask("gradient", file=str(tmp_path / f"g{plain}.npy"), plain=plain) == {}
@@ -57,7 +59,6 @@ def test_a_process_answers(tmp_path):
             found, expected = (np.load(tmp_path / f"{name}{plain}.npy") for plain in (False, True))
             assert found.shape == expected.shape and not np.array_equal(found, expected)
             assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
-        cell = {"batch": 2, "tokens": 64, "segment": 32}
         assert 0 < process.ask("time", part="linear", **cell)["seconds"] < 10
         assert process.ask("products")["error"] < 1e-4
         peak = process.ask("peak", **cell)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
 from runnel.ops import wkv7
+from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import SERIAL, parallel
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, address
 from runnel.ops.wkv7 import fused, fused_math, fused_plan, fused_shift
@@ -26,6 +27,12 @@ BOTH = fused_plan.BLOCK + fused_plan.ROWS  # more than one block of every kernel
 
 def _array(tensor: Tensor) -> np.ndarray:
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _numbers(x: Tensor, scale: Tensor, width: int) -> Tensor:
+    """(T, width) fp32 of bytes x (T, G Kp) and scale (T, G)."""
+    groups = scale.shape[1]
+    return ((x.float() - 128).unflatten(1, (groups, -1))[..., : width // groups] * scale[..., None]).flatten(1)
 
 
 def _near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -86,6 +93,7 @@ class Heads:
         workers: int = 2,
         *,
         in_place: bool = False,
+        int8: bool = False,
     ) -> Tensor:
         weights = fused_plan.HeadWeights(*(fused_plan.pad_heads(w.numpy(), self.shape) for w in self.weights))
         low_rank, dtype = self.low_rank(layer, x[0].dtype), x[0].dtype
@@ -97,10 +105,15 @@ class Heads:
             activations[: len(x[0]), begin:end] = 0
             activations[: len(x[0]), begin : begin + min(end - begin, self.ranks[part])] = low[part][:, : end - begin]
         out = x[0] if in_place else torch.full_like(x[0], float("nan"))
+        scales = torch.full((len(out), self.heads), float("nan"))
+        if int8:
+            out = torch.zeros(len(out), self.heads * bytes_per_group(self.size, 1), dtype=torch.uint8)
         products = fused.Products(*map(_array, (*x, activations)))
         with parallel():
-            fused.mix_heads(products, _array(out), layer, pool.numpy(), self.shape, weights, low_rank, plan, buffers)
-        return out
+            fused.mix_heads(
+                products, _array(out), scales.numpy(), layer, pool.numpy(), self.shape, weights, low_rank, plan, buffers
+            )
+        return _numbers(out, scales, self.width) if int8 else out
 
     def exact(self, x: list[Tensor], low: list[Tensor], layer: int, cu: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The same in fp64, from weights that are rounded as those of the kernels."""
@@ -161,6 +174,24 @@ def test_output_may_take_the_memory_of_r() -> None:
     assert torch.equal(heads.fused(x, low, LAYER, cu, [-1], [-1], pool, in_place=True), expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [Heads(2, 64), Heads(3, 37), Heads(3, 1)])
+def test_output_in_8_bits(heads: Heads, dtype: torch.dtype) -> None:
+    cu = torch.tensor([0, 7, 7, BOTH])
+    x, low = heads.inputs(BOTH, dtype)
+    pools = [torch.zeros(3, LAYERS, heads.heads, heads.size, heads.size) for _ in range(2)]
+    exact, small = (
+        heads.fused(x, low, LAYER, cu, [-1] * 3, [0, 1, 2], pool, int8=int8)
+        for pool, int8 in zip(pools, (False, True), strict=True)
+    )
+    assert torch.equal(*pools)
+    if dtype == torch.float32:
+        largest = exact.unflatten(1, (heads.heads, -1)).abs().amax(-1, keepdim=True).expand(-1, -1, heads.size).flatten(1)
+        assert ((small - exact).abs() <= largest / 127 * 0.501).all()
+    else:  # the whole numbers are made from fp32, and `exact` was rounded
+        _near(small, exact.double(), 1.5e-2)
+
+
 @pytest.mark.parametrize("scale", [0.0, 1e25])
 def test_extreme_products_stay_finite(scale: float) -> None:
     """Zero keys have no direction to divide by; gates and decays saturate."""
@@ -178,7 +209,7 @@ def test_extreme_products_stay_finite(scale: float) -> None:
 
 def _shift(
     residual: Tensor, added: Tensor, weights: list[Tensor], heads: Heads, cu: Tensor, reads: list[int], writes: list[int],
-    pool: Tensor, workers: int = 2,
+    pool: Tensor, workers: int = 2, *, int8: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Mixes for r, k, v (or the only one), and low-rank activations."""
     tokens, width = residual.shape
@@ -189,14 +220,17 @@ def _shift(
     w = fused_plan.ShiftWeights(*(fused_plan.pad_columns(t.numpy()) for t in weights))
     parts, kept = ((0, 1, 2), (0, 1, 2, 3)) if len(weights[2]) == 6 else ((0,), ())
     out = torch.full((len(parts), tokens, width), float("nan"), dtype=added.dtype)
+    scales = torch.full((len(parts), tokens, 1), float("nan"))
+    if int8:
+        out = torch.zeros(len(parts), tokens, bytes_per_group(width, 1), dtype=torch.uint8)
     low_rank = heads.low_rank(LAYER, added.dtype)
     low = torch.full((tokens, _first(low_rank)[-1]), float("nan"), dtype=added.dtype)
     with parallel():
         fused_shift.add_norm_shift(
             residual.numpy(), _array(added), w, 1e-5, parts, pool.numpy(), LAYER, plan, buffers, _array(out),
-            kept, low_rank, _array(low),
+            scales.numpy(), kept, low_rank, _array(low),
         )  # fmt: skip
-    return out, low
+    return torch.stack([_numbers(*m, width) for m in zip(out, scales, strict=True)]) if int8 else out, low
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -240,6 +274,26 @@ def test_shift_equals_fp64(
     assert _untouched(pool, before, LAYER, writes)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mixes", [6, 1])
+@pytest.mark.parametrize("heads", [Heads(3, 16), Heads(1, 37), Heads(1, 5)])
+def test_mixes_in_8_bits(heads: Heads, mixes: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    cu, width = torch.tensor([0, 5, 5, BOTH + 1]), heads.width
+    residual, added = torch.randn(BOTH + 1, width), torch.randn(BOTH + 1, width).to(dtype)
+    weights, results = [torch.randn(width), torch.randn(width), torch.rand(mixes, width)], []
+    for int8 in (False, True):
+        pool = torch.ones(3, LAYERS, width)
+        state, given = residual.clone(), added if int8 else added.float()  # mixes of fp32 come out in fp32
+        results.append((*_shift(state, given, weights, heads, cu, [-1, 1, -1], [0, 1, 2], pool, int8=int8), state, pool))
+    (exact, low, *rest), (small, small_low, *small_rest) = results
+    assert ((small - exact).abs() <= exact.abs().amax(-1, keepdim=True) / 127 * 0.501).all()
+    assert all(torch.equal(a, b) for a, b in zip(rest, small_rest, strict=True))
+    if mixes == 6:
+        used = [c for a, rank in zip(_first(heads.low_rank(LAYER, dtype)), heads.ranks, strict=False) for c in range(a, a + rank)]
+        _near(small_low[:, used], low[:, used].double(), 1e-6 if dtype == torch.float32 else 1e-2)
+
+
 def test_norm_alone_equals_fp64() -> None:
     torch.manual_seed(0)
     residual, added, norm, bias = torch.randn(BOTH, 37), torch.randn(BOTH, 37), torch.randn(37), torch.randn(37)
@@ -258,6 +312,21 @@ def test_squared_relu_equals_torch(dtype: torch.dtype) -> None:
     with parallel():
         fused_shift.square_relu(_array(squared))
     assert torch.equal(squared.nan_to_num(-1), values.relu().square().nan_to_num(-1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("width", "groups"), [(256, 2), (50, 1), (1, 1), (12, 4)])
+def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(BOTH + 1, width).to(dtype)
+    x[3] = -1
+    out = torch.zeros(len(x), groups * bytes_per_group(width, groups), dtype=torch.uint8)
+    scales = torch.full((len(x), groups), float("nan"))
+    with parallel():
+        fused_shift.square_relu_bytes(_array(x), out.numpy(), scales.numpy())
+    exact = x.float().relu().square()
+    largest = exact.unflatten(1, (groups, -1)).amax(-1, keepdim=True).expand(-1, -1, width // groups).flatten(1)
+    assert ((_numbers(out, scales, width) - exact).abs() <= largest / 127 * 0.501).all()
 
 
 @njit(**SERIAL)

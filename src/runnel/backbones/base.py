@@ -88,6 +88,11 @@ class Backbone(nn.Module, ABC):
             self.prepare()
         return self
 
+    @property
+    def adapted(self) -> bool:
+        """Some layer has a LoRA adapter around it, which the kernels, made for plain weights, would not see."""
+        return any(hasattr(module, "base_layer") for module in self.modules())
+
     # ---- the public calls ------------------------------------------------------------------------------------------
 
     def forward(

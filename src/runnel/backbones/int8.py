@@ -5,11 +5,17 @@ N  outputs     K  inputs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.ops.backend import numba_problem
+
+if TYPE_CHECKING:
+    from runnel.ops.int8_matmul import Int8Weights
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -19,23 +25,85 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (weight / scale[:, None]).round().to(torch.int8), scale
 
 
-class Int8Linear(nn.Linear):
+class Int8Linear(nn.Module):
     """A linear layer with weight (N, K) int8 and weight_scale (N,) fp32. It cannot be trained.
 
-    `forward` rounds the weight alone. The fused kernels, which are what it is for, round the input as well.
+    `forward` rounds the weight alone. The fused kernels, which are what it is for, round the input as well. From their first
+    use on the weight is held only as they read it, and `weight` and the state dict are made from that, bit by bit.
     """
 
+    bias: Tensor | None
     weight_scale: Tensor
+    _rows: Tensor | None  # the weight, until it is packed
+    _words: Tensor | None  # `words` and `offsets` of `ops.int8_matmul.Int8Weights`
+    _offsets: Tensor | None
 
     def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
-        super().__init__(inputs, outputs, bias)
-        self.weight = nn.Parameter(torch.zeros(outputs, inputs, dtype=torch.int8), requires_grad=False)
+        super().__init__()
+        self.in_features, self.out_features = inputs, outputs
+        self.register_buffer("_rows", torch.zeros(outputs, inputs, dtype=torch.int8), persistent=False)
+        self.register_buffer("_words", None, persistent=False)
+        self.register_buffer("_offsets", None, persistent=False)
         self.register_buffer("weight_scale", torch.ones(outputs))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(outputs)) if bias else None)
+
+    @property
+    def weight(self) -> Tensor:
+        """(N, K) int8; a copy where the layer is packed."""
+        if self._rows is not None:
+            return self._rows
+        from runnel.ops.int8_matmul import Int8Weights, unpack  # numba takes a while to import
+
+        assert self._words is not None
+        assert self._offsets is not None
+        parts = [tensor.cpu().numpy() for tensor in (self._words, self._offsets, self.weight_scale.float())]
+        return unpack(Int8Weights(*parts), self.in_features).to(self._words.device)
+
+    def packed(self, groups: int) -> Int8Weights:
+        """The weight, now held so, for `ops.int8_matmul.multiply` with `groups` groups of inputs; on the CPU."""
+        from runnel.ops.int8_matmul import Int8Weights, pack
+
+        if self._words is None or self._offsets is None or self._offsets.shape[1] != groups:
+            new = pack(self.weight, self.weight_scale, groups)
+            self._words, self._offsets = torch.from_numpy(new.words), torch.from_numpy(new.offsets)
+            self._rows = None
+        return Int8Weights(self._words.numpy(), self._offsets.numpy(), self.weight_scale.float().numpy())
 
     def forward(self, input: Tensor) -> Tensor:  # torch's name
         """input (..., K) -> (..., N) in its dtype."""
         weight = self.weight.to(input.dtype) * self.weight_scale.to(input.dtype)[:, None]
         return F.linear(input, weight, None if self.bias is None else self.bias.to(input.dtype))
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = self.weight
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        name = prefix + "weight"
+        others = {key: value for key, value in state_dict.items() if key != name}
+        super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        weight, shape = state_dict.get(name), (self.out_features, self.in_features)
+        if weight is None:
+            missing_keys.append(name)
+        elif weight.dtype != torch.int8 or tuple(weight.shape) != shape:
+            error_msgs.append(f"{name} is {weight.dtype} {tuple(weight.shape)}, expected torch.int8 {shape}")
+        else:
+            copied = not local_metadata.get("assign_to_params_buffers")
+            self._rows, self._words, self._offsets = weight.clone() if copied else weight.detach(), None, None
+
+
+def weight_dtype(layer: nn.Linear | Int8Linear) -> torch.dtype:
+    """The dtype of a layer's weight, which it need not unpack for that."""
+    return torch.int8 if isinstance(layer, Int8Linear) else layer.weight.dtype
 
 
 def replace_linear(model: nn.Module, ends: tuple[str, ...]) -> None:

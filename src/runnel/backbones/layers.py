@@ -28,15 +28,26 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 
 
-def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
     """`layer(x)` computed in the weight's dtype (autocast may lower it further) and returned in x's dtype.
 
-    8-bit weights are rounded numbers of x's dtype.
+    8-bit weights are rounded numbers of x's dtype. Layers of other classes (adapters, 4-bit weights) are called as they are.
     """
     if isinstance(layer, Int8Linear):
         return layer(x)
+    if type(layer) is not nn.Linear:
+        lowered = x.to(layer.weight.dtype) if layer.weight.is_floating_point() else x
+        return layer(lowered).to(x.dtype)
     bias = None if layer.bias is None else layer.bias.to(layer.weight.dtype)
     return F.linear(x.to(layer.weight.dtype), layer.weight, bias).to(x.dtype)
+
+
+class WideBiasLinear(nn.Linear):
+    """A linear layer whose product is computed in the weight's dtype, and whose bias is added in the input's."""
+
+    def forward(self, input: Tensor) -> Tensor:  # torch's name
+        """input (..., K) -> (..., N) in its dtype."""
+        return F.linear(input.to(self.weight.dtype), self.weight).to(input.dtype) + self.bias
 
 
 def stream_dtype(weight: Tensor) -> torch.dtype:

@@ -19,8 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.int8 import int8_problem
-from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, stream_dtype
+from runnel.backbones.int8 import int8_problem, weight_dtype
+from runnel.backbones.layers import (
+    RMSNorm,
+    WideBiasLinear,
+    apply_linear,
+    init_dt_bias,
+    init_embedding,
+    init_out_proj,
+    stream_dtype,
+)
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
 from runnel.ops import causal_conv1d, selective_scan
@@ -85,7 +93,7 @@ class Mamba1Mixer(nn.Module):
         self.in_proj = nn.Linear(config.hidden_size, 2 * channels, bias=config.proj_bias)
         self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
         self.x_proj = nn.Linear(channels, config.rank + 2 * states, bias=False)
-        self.dt_proj = nn.Linear(config.rank, channels)
+        self.dt_proj = WideBiasLinear(config.rank, channels)
         self.A_log = nn.Parameter(torch.arange(1, states + 1, dtype=torch.float32, device="cpu").log().repeat(channels, 1))
         self.D = nn.Parameter(torch.ones(channels))
         self.out_proj = nn.Linear(channels, config.hidden_size, bias=config.proj_bias)
@@ -100,8 +108,7 @@ class Mamba1Mixer(nn.Module):
         x, z = apply_linear(self.in_proj, u).chunk(2, dim=-1)
         x, conv = causal_conv1d(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv, activation="silu")
         low_rank, B, C = apply_linear(self.x_proj, x).split([c.rank, c.state_size, c.state_size], dim=-1)
-        weight = self.dt_proj.weight
-        dt = F.linear(low_rank.to(weight.dtype), weight).to(u.dtype) + self.dt_proj.bias  # the bias stays fp32
+        dt = self.dt_proj(low_rank)
         y, ssm = selective_scan(x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm)
         return apply_linear(self.out_proj, y * F.silu(z)), conv, ssm
 
@@ -188,10 +195,12 @@ class Mamba1(Backbone):
     def _kernel_problem(self) -> str | None:
         """Why the fused CPU kernels cannot run, or None if they can."""
         mixers = [layer.mixer for layer in self.blocks]
-        outer = {m.weight.dtype for mixer in mixers for m in (mixer.in_proj, mixer.out_proj)}
+        outer = {weight_dtype(m) for mixer in mixers for m in (mixer.in_proj, mixer.out_proj)}
         inner = {m.weight.dtype for mixer in mixers for m in (mixer.x_proj, mixer.dt_proj)}
         if self.device.type != "cpu":
             return f"it is on {self.device}"
+        if self.adapted:
+            return "it has adapters; merge them for the kernels"
         if inner not in ({torch.float32}, {torch.bfloat16}) or outer not in (inner, {torch.int8}):
             return (
                 f"its linear layers are {outer | inner} (the kernels take all float32, all bfloat16, or 8 bits with one of them)"

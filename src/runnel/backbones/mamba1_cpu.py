@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.cpu_step import pool_arrays
+from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.mamba1 import Mamba1, Mamba1Layer
 from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
@@ -32,14 +33,14 @@ _GROUP = 64  # inputs of an 8-bit out_proj that share a scale, where it divides 
 class Mamba1Cpu:
     """The `FastPath` of a Mamba-1 whose linear layers are all fp32, all bf16, or 8 bits but for x_proj and dt_proj.
 
-    It keeps copies of the small fp32 parameters and of 8-bit weights: build it anew (`prepare`) after changing weights.
+    It keeps copies of the small fp32 parameters: build it anew (`prepare`) after changing weights.
     """
 
     def __init__(self, backbone: Mamba1) -> None:
         self.embed = backbone.embed
         self.config = backbone.config
         self.dtype = backbone.blocks[0].mixer.x_proj.weight.dtype
-        self.int8 = backbone.blocks[0].mixer.in_proj.weight.dtype == torch.int8
+        self.int8 = weight_dtype(backbone.blocks[0].mixer.in_proj) == torch.int8
         self.groups = self.config.inner_size // _GROUP if self.config.inner_size % _GROUP == 0 else 1
         self.layers = [_Layer(layer, self.groups) for layer in backbone.blocks]
         self.final_norm = float_array(backbone.norm_f.weight)

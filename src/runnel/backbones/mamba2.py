@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.int8 import int8_problem
+from runnel.backbones.int8 import int8_problem, weight_dtype
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
@@ -205,8 +205,10 @@ class Mamba2(Backbone):
 
         Call it again after changing weights.
         """
-        dtypes = {weight.dtype for layer in self.blocks for weight in (layer.mixer.in_proj.weight, layer.mixer.out_proj.weight)}
+        dtypes = {weight_dtype(linear) for layer in self.blocks for linear in (layer.mixer.in_proj, layer.mixer.out_proj)}
         self.fast = None
+        if self.adapted:
+            return
         problem = int8_problem(self.device) if dtypes == {torch.int8} else numba_problem()
         if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}, {torch.int8}) and problem is None:
             from runnel.backbones.mamba2_cpu import Mamba2Cpu  # numba takes a while to import

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep, pool_arrays
+from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.numba_math import parallel
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Block(NamedTuple):
-    """One block's weights as the step needs them; the projections are the model's own tensors, except in 8 bits."""
+    """One block's weights as the step needs them; the projections are the model's own."""
 
     in_proj: Product
     out_proj: Product
@@ -52,7 +53,7 @@ class _Work(NamedTuple):
 class Mamba2Cpu(CpuStep):
     """The `FastPath` of Mamba-2 for fp32, bf16 or 8-bit projections.
 
-    Small weights are copied, and 8-bit ones laid out anew: build a new one after changing the model's. Memory grows to the
+    Small weights are copied: build a new one after changing the model's. Memory grows to the
     largest step seen and is reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
     """
 
@@ -62,7 +63,7 @@ class Mamba2Cpu(CpuStep):
         super().__init__()
         c = model.config
         self._config, self._embeddings = c, model.embeddings
-        dtype = model.blocks[0].mixer.in_proj.weight.dtype
+        dtype = weight_dtype(model.blocks[0].mixer.in_proj)
         self._int8 = dtype == torch.int8
         self._dtype: torch.dtype = model.embeddings.weight.dtype if self._int8 else dtype
         self._shape = fused_plan.Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)

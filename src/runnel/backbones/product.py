@@ -9,30 +9,32 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.int8 import Int8Linear
-from runnel.ops.int8_matmul import bytes_per_group, multiply, pack
+from runnel.ops.int8_matmul import bytes_per_group, multiply
 from runnel.ops.numba_math import parallel
 
 
 class Product:
-    """A linear layer in fp32 or bf16, which stays the model's own, or in 8 bits, whose weights are copied.
+    """A linear layer in fp32, bf16 or 8 bits, which stays the model's own.
 
     Args:
         layer: the layer.
         groups: G.
     """
 
-    def __init__(self, layer: nn.Linear, groups: int) -> None:
-        self._layer = layer
-        self._packed = pack(layer.weight.detach(), layer.weight_scale, groups) if isinstance(layer, Int8Linear) else None
+    def __init__(self, layer: nn.Linear | Int8Linear, groups: int) -> None:
+        self._layer, self._groups = layer, groups
+        if isinstance(layer, Int8Linear):
+            layer.packed(groups)
 
     def __call__(self, x: Tensor, scale: Tensor, out: Tensor) -> None:
         """out (T, N) = x (T, K) weight^T + bias. In 8 bits x is bytes with their scale (T, G): memory as from `input_room`."""
-        if self._packed is None:
-            torch.mm(x, self._layer.weight.t(), out=out)
-        else:
+        if isinstance(self._layer, Int8Linear):
+            weights = self._layer.packed(self._groups)
             bits = out.view(torch.uint16) if out.dtype == torch.bfloat16 else out
             with parallel():
-                multiply(x.numpy(), scale.numpy(), self._packed, bits.numpy(), torch.get_num_threads())
+                multiply(x.numpy(), scale.numpy(), weights, bits.numpy(), torch.get_num_threads())
+        else:
+            torch.mm(x, self._layer.weight.t(), out=out)
         if self._layer.bias is not None:
             out.add_(self._layer.bias)
 

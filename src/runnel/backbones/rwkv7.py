@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
 from runnel.backbones.layers import apply_linear, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
@@ -219,6 +220,7 @@ class Rwkv7(Backbone):
         "_down.weight",
         "_up.weight",
     )
+    int8_layers = ("receptance", "key", "value", "output")  # the low-rank pairs are small and feed the exponentials
     config: Rwkv7Config
 
     def __init__(self, config: Rwkv7Config) -> None:
@@ -248,10 +250,11 @@ class Rwkv7(Backbone):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Embedding, residual, output, v of layer 0 and what the halves of a layer take in turn, at most fp32 each."""
+        """Embedding, residual, output, v of layer 0 and what the halves of a layer take in turn, at most fp32; 8-bit inputs."""
         c = self.config
         halves = max(7 * c.hidden_size, c.hidden_size + c.inner_size)
-        return 4 * (5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank)
+        in_8_bits = max(3 * c.hidden_size, c.inner_size) + 7 * c.num_heads + 12
+        return 4 * (5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank) + in_8_bits
 
     @property
     def flops_per_token(self) -> int:
@@ -287,13 +290,19 @@ class Rwkv7(Backbone):
         return _norm(self.norm_f, hidden), State(tensors, torch.zeros(sequences, dtype=torch.int64))
 
     def prepare(self) -> None:
-        """Use the fused kernels where they run: on the CPU, with all linear layers in fp32 or all in bf16.
+        """Use the fused kernels where they run: on the CPU, with all linear layers in fp32, all in bf16, or the large in 8 bits.
 
         Call it again after changing weights.
         """
-        dtypes = {module.weight.dtype for module in self.layers.modules() if isinstance(module, nn.Linear)}
+        linear = [(name, m) for name, m in self.layers.named_modules() if isinstance(m, nn.Linear | Int8Linear)]
+        large = {weight_dtype(layer) for name, layer in linear if name.endswith(self.int8_layers)}
+        dtypes = {weight_dtype(layer) for name, layer in linear if not name.endswith(self.int8_layers)}
+        known = dtypes in ({torch.float32}, {torch.bfloat16}) and large in (dtypes, {torch.int8})
+        problem = int8_problem(self.device) if large == {torch.int8} else numba_problem()
         self.fast = None
-        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}) and numba_problem() is None:
+        if self.adapted:
+            return
+        if self.device.type == "cpu" and known and problem is None:
             from runnel.backbones.rwkv7_cpu import Rwkv7Cpu  # numba takes a while to import
 
             self.fast = Rwkv7Cpu(self)

@@ -56,7 +56,8 @@ class State:
     def select(self, rows: Sequence[int] | Tensor) -> State:
         """A new state with these rows, in this order (rows may repeat). Memory is copied."""
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.tokens.device)
-        return State({k: v.index_select(0, index) for k, v in self.tensors.items()}, self.tokens.index_select(0, index))
+        tensors = {k: v.index_select(0, index.to(v.device)) for k, v in self.tensors.items()}  # the counts stay on the CPU
+        return State(tensors, self.tokens.index_select(0, index))
 
     def fork(self, copies: int) -> State:
         """`copies` copies of a state of one sequence, e.g. a query prefix to be continued by many documents."""

@@ -209,9 +209,9 @@ class Xlstm(Backbone):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, normed, output, hidden; q, k and copies; v, o, y, gated; both feed-forward widths; gates and factors."""
+        """Residual, normed, output, hidden, 2 for products; q, k and copies; v, o, y, gated; feed-forward; gates and factors."""
         c = self.config
-        return 4 * (4 * c.hidden_size + 4 * c.qk_size + 4 * c.v_size + 2 * c.ffn_size + 72 * c.num_heads + 32)
+        return 4 * (6 * c.hidden_size + 4 * c.qk_size + 4 * c.v_size + 2 * c.ffn_size + 72 * c.num_heads + 32)
 
     @property
     def flops_per_token(self) -> int:
@@ -242,6 +242,8 @@ class Xlstm(Backbone):
         linear = [module for layer in self.blocks for module in layer.modules() if isinstance(module, nn.Linear)]
         dtypes = {module.weight.dtype for module in linear}
         self.fast = None
+        if self.adapted:
+            return
         if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}) and numba_problem() is None:
             from runnel.backbones.xlstm_cpu import XlstmCpu  # numba takes a while to import
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import torch
 
-from runnel.engine import Engine
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint import check_int8
 from runnel.errors import InputError
 from runnel.evaluation.extras import remembered, training
 from runnel.evaluation.machine import machine
 from runnel.evaluation.padding import padding
-from runnel.evaluation.planning import plan
 from runnel.evaluation.shapes import DTYPES, check_name, describe_subject
-from runnel.evaluation.speed import OTHERS, Progress, Settings, measure
+from runnel.evaluation.speed import OTHERS, Progress, Settings, measure, roofline_dtype
 from runnel.evaluation.systems import check_device
 from runnel.hardware import available_memory
+from runnel.planning import fit
 
 TRAINING_TOKENS = 512
 _PACKAGES = {"transformers": "transformers", "bert": "transformers", "llama.cpp": "llama_cpp"}
@@ -47,8 +48,9 @@ def validate(settings: Settings) -> None:
     """Raise for what can be known to be wrong before anything runs.
 
     Raises:
-        InputError: an unknown model, dtype or system, a number below 1, or too little memory for the weights and one segment.
-        BackendUnavailable: a GPU that is not there.
+        InputError: an unknown model, dtype or system, a number below 1, a model without 8-bit kernels, or too little memory for
+            the weights and one segment.
+        BackendUnavailable: a GPU that is not there, or 8 bits on a processor that cannot multiply them.
     """
     check_device(settings.device)
     for kind, numbers in (("lengths", settings.lengths), ("batches", settings.batches)):
@@ -62,25 +64,27 @@ def validate(settings: Settings) -> None:
     for model in settings.models:
         check_name(model)
     for model in settings.models:
-        _check_memory(model, settings)
+        backbone = describe_subject(model)
+        if "int8" in settings.dtypes:
+            check_int8(backbone, torch.device(settings.device), model)
+        _check_memory(model, backbone, settings)
 
 
-def _check_memory(model: str, settings: Settings) -> None:
+def _check_memory(model: str, backbone: Backbone, settings: Settings) -> None:
     """Whether the weights, a segment and its states fit: what is known from shapes alone."""
-    backbone = describe_subject(model)
     free = available_memory() if settings.device == "cpu" else torch.cuda.mem_get_info()[0]
-    size = max(DTYPES[name].itemsize for name in settings.dtypes)
+    size = max(DTYPES[roofline_dtype(name)].itemsize for name in settings.dtypes)  # with 8 bits the embedding has 16
     weights = size * sum(parameter.numel() for parameter in backbone.parameters())
     if weights >= free:
         raise InputError(
             f"{model} needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB are free; use a smaller one"
         )
     if settings.budget is not None:
-        plan(backbone, settings.budget)
+        fit(backbone, settings.budget)
     elif settings.segment is not None:
         room, needed = free - weights, 4 * backbone.state_bytes + settings.segment * backbone.step_bytes_per_token
         if needed > room:
-            fits = Engine(backbone, memory_bytes=room).step_tokens
+            fits = fit(backbone, room).segment
             raise InputError(
                 f"one segment of {settings.segment:,} tokens of {model} needs {needed / 2**20:,.0f} MiB, {room / 2**20:,.0f} MiB "
                 f"are free beside its weights; use segments of {fits:,} tokens or fewer"

@@ -1,8 +1,9 @@
-"""What figures were measured on."""
+"""What figures were measured on, and the memory of this process."""
 
 from __future__ import annotations
 
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,30 @@ def in_words(facts: dict[str, Any]) -> str:
         f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} threads, {bf16}, "
         f"{facts['gpu'] or 'no GPU'}; {facts['system']}, Python {facts['python']}, {versions}"
     )
+
+
+def forget_peak(device: str) -> None:
+    """Begin anew to look for the highest memory, where the system can."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    elif Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes(device: str) -> int:
+    """Highest memory since then, or since the start: bytes of the GPU's, or of this process's."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:  # not Linux
+        pass
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _processor() -> str:

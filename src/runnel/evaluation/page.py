@@ -1,6 +1,6 @@
 """docs/performance.md: what is measured for it, in which order, and its files. `page_text.py` writes the words.
 
-The page is the one source of claims about speed; `runnel bench --page docs` makes it anew, in about twenty minutes on two
+The page is the one source of claims about speed; `runnel bench --page docs` makes it anew, in about seventeen minutes on two
 quiet cores.
 """
 
@@ -18,24 +18,26 @@ from runnel.evaluation.extras import remembered, training
 from runnel.evaluation.machine import machine
 from runnel.evaluation.padding import padding
 from runnel.evaluation.page_text import page_text
-from runnel.evaluation.planning import plan
-from runnel.evaluation.plots import plot_segments, plot_speed
+from runnel.evaluation.plots import plot_chunks, plot_segments, plot_speed
+from runnel.evaluation.processes import Spec, Worker
 from runnel.evaluation.segments import Grid, sweep, sweep_chunks
 from runnel.evaluation.shapes import describe_subject
-from runnel.evaluation.speed import OTHERS, Progress, Settings, measure
+from runnel.evaluation.speed import OTHERS, Progress, Settings, failure, measure
 from runnel.models.base import BUILT_IN
+from runnel.planning import fit
 from runnel.text.tokenizer import Tokenizer
 
 _ONE = ((1, 512), (1, 2048), (1, 8192))
 _SHORT = (128, 64)
 _SLOW_S = 25.0
 _TRAINING_LIMIT = 4 << 30
-_V = (128, 512, 1024, 2048, 4096, 8192, None)
+_V = (128, 512, 1024, 4096, None)
 
-# The grid of the page. Chosen so that all of it takes twenty minutes, a third of them the fresh processes that memory takes.
+# The grid of the page. Chosen so that all of it takes seventeen minutes, a third of them the fresh processes that memory takes.
 SPEED = (
     Settings(
         models=("mamba2-130m",),
+        dtypes=("bf16", "int8"),
         cells=(*_ONE, (1, 32768), _SHORT),
         others=OTHERS,
         other_cells=_ONE,
@@ -44,21 +46,35 @@ SPEED = (
     ),
     Settings(models=("mamba2-130m",), dtypes=("fp32",), cells=((1, 2048),)),
     Settings(
-        models=("mamba-130m", "xlstm-scaled"), cells=(*_ONE, _SHORT), others=("transformers",), other_cells=_ONE, slow_s=_SLOW_S
+        models=("mamba-130m",),
+        dtypes=("bf16", "int8"),
+        cells=(*_ONE, _SHORT),
+        others=("transformers",),
+        other_cells=_ONE,
+        slow_s=_SLOW_S,
     ),
-    Settings(models=("rwkv7-0.1b", "pocket"), cells=(*_ONE, _SHORT)),
+    Settings(models=("xlstm-scaled",), cells=(*_ONE, _SHORT), others=("transformers",), other_cells=_ONE, slow_s=_SLOW_S),
+    Settings(models=("rwkv7-0.1b", "pocket"), dtypes=("bf16", "int8"), cells=(*_ONE, _SHORT)),
 )
 GRIDS = (
     Grid("pocket", ((1, 2048), (1, 32768), (32, 2048)), _V),
-    Grid("mamba2-130m", ((1, 8192),), (256, 1024, 2048, 4096, None)),
+    Grid("mamba2-130m", ((1, 8192),), (256, 1024, 4096, None)),
 )
 BUDGETS_MIB = (96, 128, 256, 1024)
-CHUNKS, CHUNK_TOKENS = (16, 32, 64, 128, 256), 2048
+CHUNKS, CHUNK_CELLS = (16, 32, 64, 128, 256), ((1, 1024), (1, 2048), (4, 512))
+PROFILED = (
+    ("mamba2-130m", "bf16"),
+    ("mamba2-130m", "int8"),
+    ("mamba-130m", "bf16"),
+    ("rwkv7-0.1b", "bf16"),
+    ("xlstm-scaled", "bf16"),
+)
+PROFILED_TOKENS = 1024
 TRAINING = (("pocket", "runnel", (1, 4, 16, 64, 256)), ("pocket", "bert", (1, 4, 16, 64, 256)), ("mamba2-130m", "runnel", (1, 4)))
 
 
 def write_page(folder: Path, progress: Progress) -> bool:
-    """Measure and write performance.md, performance.json and two plots; whether any check failed.
+    """Measure and write performance.md, performance.json and three plots; whether any check failed.
 
     Raises:
         InputError: the folder is not there.
@@ -76,6 +92,7 @@ def render(folder: Path) -> None:
     result = json.loads((folder / "performance.json").read_text(encoding="utf-8"))
     plot_speed(result["points"], folder / "performance.png")
     plot_segments(result["segments"], folder / "performance-segments.png")
+    plot_chunks(result["chunks"], folder / "performance-chunks.png")
     (folder / "performance.md").write_text(page_text(result), encoding="utf-8")
 
 
@@ -103,7 +120,8 @@ def measure_page(progress: Progress) -> dict[str, Any]:
     note = next((check.note for check in long_checks if check.note), "")
     values = bar_values(points, long, note, reranked, skipped) | {"help": help_seconds()}
     bars = [asdict(row) | {"shown": row.shown, "verdict": row.verdict} for row in rows(values)]
-    found_rows = [*points, *trained, *(reranked if isinstance(reranked, list) else [])]
+    chunks = [cell.to_dict() for cell in sweep_chunks(CHUNKS, CHUNK_CELLS, 3, progress)]
+    found_rows = [*points, *trained, *chunks, *(reranked if isinstance(reranked, list) else [])]
     return {
         "format": 1,
         "machine": machine(),
@@ -114,7 +132,8 @@ def measure_page(progress: Progress) -> dict[str, Any]:
         "long": long,
         "segments": segments,
         "plans": _plans(),
-        "chunks": [cell.to_dict() for cell in sweep_chunks(CHUNKS, CHUNK_TOKENS, 3, progress)],
+        "chunks": chunks,
+        "parts": _parts(progress),
         "training": trained,
         "remembered": reranked if isinstance(reranked, list) else [],
         "padding": _padding(),
@@ -136,10 +155,27 @@ def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any
     return points, checks, skipped
 
 
+def _parts(progress: Progress) -> list[dict[str, Any]]:
+    """Where the time of a step goes."""
+    found = []
+    for model, dtype in PROFILED:
+        progress(f"{model}: parts of a step in {dtype}")
+        with Worker(Spec("runnel", model, dtype)) as worker:
+            answer = worker.first
+            if "ready" in answer:
+                answer = worker.ask("parts", batch=1, tokens=PROFILED_TOKENS, segment=PROFILED_TOKENS)
+        facts = {"model": model, "dtype": dtype, "tokens": PROFILED_TOKENS}
+        outcome = (
+            {"outcome": "ok", "note": ""} if "parts" in answer else dict(zip(("outcome", "note"), failure(answer), strict=True))
+        )
+        found.append(facts | outcome | {"seconds": answer.get("parts")})
+    return found
+
+
 def _plans() -> list[dict[str, Any]]:
     """The segments that budgets choose for the shape of the sweep."""
     backbone = describe_subject("mamba2-130m")
-    return [{"model": "mamba2-130m"} | plan(backbone, budget << 20).to_dict() for budget in BUDGETS_MIB]
+    return [{"model": "mamba2-130m"} | fit(backbone, budget << 20).to_dict() for budget in BUDGETS_MIB]
 
 
 def _padding() -> list[dict[str, Any]]:

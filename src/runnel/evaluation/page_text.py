@@ -14,7 +14,7 @@ Values = dict[str, Any]
 
 def page_text(result: Values) -> str:
     """The page, in Markdown."""
-    parts = [_head(result), _bars(result), _speed(result), _long(result), _segments(result), _chunks(result)]
+    parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _chunks(result)]
     parts += [_training(result), _remembered(result), _padding(result), _checks(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -25,15 +25,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False) -> str:
-    """The median of a figure; why there is none in its place."""
+def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False, middle: str = "median") -> str:
+    """The median or mean of a figure; why there is none in its place."""
     if row["outcome"] != "ok":
         return f"{row['outcome']}: {row['note']}" if row.get("note") else str(row["outcome"])
     spread = row[key]
     if spread is None:
         return "–"
     text: Callable[[str], str] = lambda which: f"{spread[which]:,.{digits}f}"  # noqa: E731
-    return f"{text('median')} ({text('min')}–{text('max')})" if extremes and spread["runs"] > 1 else text("median")
+    return f"{text(middle)} ({text('min')}–{text('max')})" if extremes and spread["runs"] > 1 else text(middle)
 
 
 def _mib(row: Values) -> str:
@@ -53,7 +53,7 @@ Systems run in processes of their own, in interleaved rounds; a figure is the me
 named shapes are random. Before anything is timed its hidden vectors (in training: its gradient) must agree with a plain torch
 run in fp64 on the same weights; without that there is no figure, and the row says so. Memory is the peak of a fresh process,
 weights and libraries included. "Linear layers" are the matrix products of the same model alone, in the same dtype: the
-roofline."""
+roofline. Eight bits are held against the linear layers in bf16; how they round: [backbones.md](backbones.md#precision)."""
 
 
 def _bars(result: Values) -> str:
@@ -129,7 +129,7 @@ def _segments(result: Values) -> str:
             f"{p['batch']} x {p['tokens']:,}",
             "all (horizontal)" if p["segment"] is None else f"{p['segment']:,}",
             "–" if not p["tokens_per_s"] else _seconds(p),
-            figure(p, "tokens_per_s", extremes=True),
+            figure(p, "tokens_per_s", extremes=True, middle="mean"),
             _mib(p),
         ]
         for p in result["segments"]
@@ -138,15 +138,17 @@ def _segments(result: Values) -> str:
     return f"""## Horizontal and vertical inference
 
 Vertical inference takes V tokens (of all texts of a step together) through all layers before the next V; horizontal inference
-takes everything through one layer at a time (`runnel bench --segment N` and `--segment whole`). Both give the same vectors. Three
-runs; bf16.
+takes everything through one layer at a time. `Engine(backbone, step_tokens=V)` and `Engine(backbone, whole=True)`, or
+`runnel bench --segment V` and `--segment whole`. Both give the same vectors. Three runs: mean, smallest and largest; bf16.
 
 {table(head, rows)}
 
 ![segments](performance-segments.png)
 
-`runnel.evaluation.planning.plan(backbone, memory_bytes)` and `runnel bench --budget MIB` choose the segment for what steps and
-states may take beyond the weights: as long as fits, up to where longer ones gain nothing.
+`Engine.plan(backbone, memory_bytes)` and `runnel bench --budget MIB` choose the segment for what steps and states may take beyond
+the weights: as long as fits, up to where longer ones gain nothing. The plan says which memory and speed to expect, and
+`Engine(backbone, plan)` keeps to it. Without a plan a step has 1,024 tokens: longer ones are a few percent faster, but a short
+text has to wait for the step that is running.
 
 {_plans(result)}"""
 
@@ -167,24 +169,48 @@ def _plans(result: Values) -> str:
 
 
 def _seconds(point: Values) -> str:
-    return f"{point['tokens'] * point['batch'] / point['tokens_per_s']['median']:,.3f}"
+    return f"{point['tokens'] * point['batch'] / point['tokens_per_s']['mean']:,.3f}"
 
 
 def _chunks(result: Values) -> str:
     sizes = sorted({row["chunk"] for row in result["chunks"]})
-    by_place = {(row["operator"], row["chunk"]): row for row in result["chunks"]}
-    rows = [
-        [operator, *(figure(by_place[operator, size], "tokens_per_s") for size in sizes)]
-        for operator in dict.fromkeys(row["operator"] for row in result["chunks"])
-    ]
-    tokens = result["chunks"][0]["tokens"] if result["chunks"] else 0
+    by_place = {(row["operator"], row["batch"], row["tokens"], row["chunk"]): row for row in result["chunks"]}
+    rows = []
+    for operator, batch, tokens in dict.fromkeys(place[:3] for place in by_place):
+        cells = [by_place[operator, batch, tokens, size] for size in sizes]
+        name = [operator, f"{batch} x {tokens:,}"]
+        rows.append([*name, "tokens/s", *(figure(cell, "tokens_per_s", extremes=True, middle="mean") for cell in cells)])
+        rows.append([*name, "MiB", *map(_mib, cells)])
     return f"""### Chunks inside an operator
 
 Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels (the compiled
-kernels have Q built in; Mamba-1's scan has none). Tokens/s of one layer's recurrence alone, one text of {tokens:,} tokens, at the
-shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled:
+kernels have Q built in; Mamba-1's scan has none). One layer's recurrence alone at the shapes of mamba2-130m, rwkv7-0.1b and
+xlstm-scaled; three runs: mean, smallest and largest; memory beyond what was there before a run. The operators take 64, 32 and 64,
+and less for shorter texts; a plan says which.
 
-{table(["operator", *(f"Q = {size}" for size in sizes)], rows)}"""
+{table(["operator", "texts x tokens", "", *(f"Q = {size}" for size in sizes)], rows)}
+
+![chunks](performance-chunks.png)"""
+
+
+def _parts(result: Values) -> str:
+    rows = []
+    for row in result["parts"]:
+        name = [row["model"], row["dtype"]]
+        if row["seconds"] is None:
+            rows.append([*name, f"{row['outcome']}: {row['note']}", "–"])
+            continue
+        whole = sum(row["seconds"].values())
+        shares = ", ".join(
+            f"{part} {seconds / whole:.0%}" for part, seconds in row["seconds"].items() if seconds >= 0.005 * whole
+        )
+        rows.append([*name, shares, f"{1e6 * whole / row['tokens']:,.0f}"])
+    tokens = result["parts"][0]["tokens"] if result["parts"] else 0
+    return f"""## Where the time goes
+
+One step of {tokens:,} tokens, by part; kernels by their names in `runnel.ops`.
+
+{table(["model", "dtype", "share of the time", "µs per token"], rows)}"""
 
 
 def _training(result: Values) -> str:

@@ -18,10 +18,8 @@ def plot_speed(points: Sequence[dict[str, Any]], file: Path) -> None:
     longer = {key: cells for key, cells in lines.items() if len(cells) > 1}
     for key, cells in (longer or lines).items():
         label = f"{key[0]}: {key[1]} {key[2]}" + (f", {key[3]} texts" if key[3] > 1 else "")
-        _band(left, cells, "tokens", "tokens_per_s", label)
-        peaks = [(c["tokens"], c["peak_bytes"] / 2**20) for c in cells if c["peak_bytes"]]
-        if peaks:
-            right.plot(*zip(*peaks, strict=True), marker="o", label=label)
+        _band(left, cells, "tokens", "tokens_per_s", label, "median")
+        _peaks(right, cells, "tokens", label)
     _close(figure, file, (left, "tokens per second", "tokens of a text"), (right, "peak memory, MiB", "tokens of a text"))
 
 
@@ -33,11 +31,30 @@ def plot_segments(points: Sequence[dict[str, Any]], file: Path) -> None:
         placed = [c | {"V": c["segment"] or c["batch"] * c["tokens"]} for c in cells]
         rates = [c for c in placed if c["tokens_per_s"]]
         _band(left, rates, "V", "tokens_per_s", label)
-        peaks = [(c["V"], c["peak_bytes"] / 2**20) for c in placed if c["peak_bytes"]]
-        if peaks:
-            right.plot(*zip(*peaks, strict=True), marker="o", label=label)
+        _peaks(right, placed, "V", label)
     note = "V, tokens of a step (last: all, horizontal)"
     _close(figure, file, (left, "tokens per second", note), (right, "peak memory, MiB", note))
+
+
+def plot_chunks(points: Sequence[dict[str, Any]], file: Path) -> None:
+    """Tokens/s and the memory of a run over Q; a line for each operator, batch and length."""
+    figure, (left, right) = _open(2)
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for point in sorted(points, key=lambda p: p["chunk"]):
+        if point["tokens_per_s"]:
+            lines.setdefault(f"{point['operator']}: {point['batch']} x {point['tokens']:,} tokens", []).append(point)
+    for label, cells in lines.items():
+        _band(left, cells, "chunk", "tokens_per_s", label)
+        _peaks(right, cells, "chunk", label)
+    note = "Q, tokens of a chunk"
+    _close(figure, file, (left, "tokens per second of one layer", note), (right, "memory of a run, MiB", note))
+
+
+def _peaks(axis: Any, cells: Iterable[dict[str, Any]], key: str, label: str) -> None:
+    """Peak memory over `key`, where it was measured."""
+    peaks = [(c[key], c["peak_bytes"] / 2**20) for c in cells if c["peak_bytes"]]
+    if peaks:
+        axis.plot(*zip(*peaks, strict=True), marker="o", label=label)
 
 
 def _lines(points: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
@@ -49,10 +66,10 @@ def _lines(points: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...]
     return found
 
 
-def _band(axis: Any, cells: Sequence[dict[str, Any]], x: str, y: str, label: str) -> None:
-    """Medians as a line, smallest to largest as a band."""
+def _band(axis: Any, cells: Sequence[dict[str, Any]], x: str, y: str, label: str, middle: str = "mean") -> None:
+    """Medians, of sweeps means, as a line, smallest to largest as a band."""
     places = [c[x] for c in cells]
-    (line,) = axis.plot(places, [c[y]["median"] for c in cells], marker="o", label=label)
+    (line,) = axis.plot(places, [c[y][middle] for c in cells], marker="o", label=label)
     axis.fill_between(places, [c[y]["min"] for c in cells], [c[y]["max"] for c in cells], alpha=0.2, color=line.get_color())
 
 

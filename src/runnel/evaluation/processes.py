@@ -22,7 +22,7 @@ class Spec:
 
     Args:
         system: a key of `worker.SYSTEMS`.
-        dtype: "bf16" or "fp32"; llama.cpp: also "q8_0".
+        dtype: "bf16", "fp32" or "int8"; llama.cpp: "bf16" or "q8_0".
         memory_limit: bytes after which its allocations fail.
         budget: bytes for steps and states (runnel).
         cold: build only, run nothing yet.
@@ -40,8 +40,8 @@ class Spec:
 class Worker:
     """A process with one system. Use as a context; `first` is what it says of itself.
 
-    Answers hold what was asked for, or one of the keys "missing" (a package), "refused" (an input that the system cannot take),
-    "out_of_memory" and "error", each with a line of text.
+    Answers hold what was asked for, or one of the keys "missing" (a package, or what the processor lacks), "refused" (an input
+    that the system cannot take), "out_of_memory" and "error", each with a line of text.
     """
 
     def __init__(self, spec: Spec) -> None:

@@ -5,14 +5,17 @@ V  tokens of a step through all layers (all texts of the batch together)      Q 
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from runnel.evaluation.machine import forget_peak, peak_bytes
 from runnel.evaluation.processes import Spec, Worker
 from runnel.evaluation.speed import Check, Point, Progress, Report, check, failure, peak, spread
 from runnel.ops.mlstm.torch import mlstm_torch
@@ -72,12 +75,14 @@ def sweep(grid: Grid, rounds: int, progress: Progress) -> tuple[list[Point], Che
 
 @dataclass
 class Chunks:
-    """An operator's parallel form with chunks of Q tokens, at the shape of a published model."""
+    """An operator's parallel form with chunks of Q tokens, at the shape of a published model. `peak_bytes`: what a run takes."""
 
     operator: str
     chunk: int
+    batch: int
     tokens: int
     difference: float
+    peak_bytes: int | None = None
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -85,38 +90,58 @@ class Chunks:
         return "ok" if self.difference < 1e-3 else "wrong"
 
     def to_dict(self) -> dict[str, Any]:
-        rates = [self.tokens / s for s in self.seconds] if self.outcome == "ok" else []
-        facts = {"operator": self.operator, "chunk": self.chunk, "tokens": self.tokens, "difference": self.difference}
-        return facts | {"outcome": self.outcome, "tokens_per_s": spread(rates)}
+        facts = {k: v for k, v in asdict(self).items() if k not in ("seconds", "peak_bytes")}
+        right = self.outcome == "ok"
+        note = "" if right else f"differs from short chunks by {self.difference:.1e}"
+        facts |= {"outcome": self.outcome, "note": note, "peak_bytes": self.peak_bytes if right else None}
+        return facts | {"tokens_per_s": spread([self.batch * self.tokens / s for s in self.seconds] if right else [])}
 
 
-def sweep_chunks(chunks: Sequence[int], tokens: int, rounds: int, progress: Progress) -> list[Chunks]:
-    """Tokens/s of one layer's recurrence in plain torch, fp32, by Q. Each result must be that of the shortest chunk."""
+def sweep_chunks(chunks: Sequence[int], cells: Sequence[tuple[int, int]], rounds: int, progress: Progress) -> list[Chunks]:
+    """Tokens/s and memory of one layer's recurrence in plain torch, fp32, by Q, for (texts, tokens of each).
+
+    Each result must be that of the shortest chunk.
+    """
     found = []
     with torch.inference_mode():
-        operators = _operators(tokens)
-        expected = {name: run(min(chunks)) for name, run in operators.items()}
-        for name, run in operators.items():
-            for chunk in chunks:
-                scale = float(expected[name].square().mean().sqrt())
-                found.append(Chunks(name, chunk, tokens, float((run(chunk) - expected[name]).abs().max()) / scale))
+        runs = {(batch, tokens): _operators(batch, tokens) for batch, tokens in cells}
+        for (batch, tokens), operators in runs.items():
+            for name, run in operators.items():
+                expected = run(min(chunks))
+                scale = float(expected.square().mean().sqrt())
+                for chunk in chunks:
+                    progress(f"chunks: memory of {name}, {batch} x {tokens:,}, Q {chunk}")
+                    result, taken = _taken(lambda run=run, chunk=chunk: run(chunk))  # type: ignore[misc]
+                    found.append(Chunks(name, chunk, batch, tokens, float((result - expected).abs().max()) / scale, taken))
         for turn in range(rounds):
+            progress(f"chunks: round {turn + 1} of {rounds}")
             for point in found:
-                progress(f"chunks {turn + 1} of {rounds}: {point.operator}, Q {point.chunk}")
                 start = time.perf_counter()
-                operators[point.operator](point.chunk)
+                runs[point.batch, point.tokens][point.operator](point.chunk)
                 point.seconds.append(time.perf_counter() - start)
     return found
 
 
-def _operators(tokens: int) -> dict[str, Callable[[int], Tensor]]:
-    """The recurrences at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, on one text of random numbers."""
+def _taken(run: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
+    """What `run` gives and the memory that it takes meanwhile, where the system tells (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return run(), None
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)  # else the run would be given memory that was freed before
+    forget_peak("cpu")
+    before = peak_bytes("cpu")
+    return run(), peak_bytes("cpu") - before
+
+
+def _operators(batch: int, tokens: int) -> dict[str, Callable[[int], Tensor]]:
+    """The recurrences at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, on texts of random numbers."""
     generator = torch.Generator().manual_seed(5)
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(tokens, *shape, generator=generator)
+        return torch.randn(batch * tokens, *shape, generator=generator)
 
-    cu = torch.tensor([0, tokens])
+    cu = torch.arange(batch + 1) * tokens
     x, dt, A = random(24, 64), random(24).sigmoid() * 0.1, -torch.linspace(1, 16, 24)
     B, C = random(1, 128), random(1, 128)
     r, k, v = random(12, 64), random(12, 64), random(12, 64)

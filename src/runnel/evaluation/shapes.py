@@ -27,7 +27,7 @@ from runnel.backbones.xlstm import XlstmConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
 
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}  # by the names that a user gives
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int8": torch.int8}  # by the names that a user gives
 
 # Published shapes; "scaled" ones keep a 7B model's proportions (heads, groups, ratios of widths) and lose depth and width.
 SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {

@@ -48,7 +48,7 @@ def gradient(system: System, ids: Tensor, *, plain: bool) -> np.ndarray:
     if not plain:
         return _gradient(_trainable(system), ids)
     if isinstance(system, Runnel):
-        with plain_backbone(system.name, system.device, system.backbone) as backbone:
+        with plain_backbone(system.name, system.device) as backbone:
             return _gradient(backbone.train().requires_grad_(True), ids)
     assert isinstance(system, EqualBert)
     return _gradient(system.plain().train().requires_grad_(True), ids)
@@ -104,7 +104,7 @@ def rerank(system: System, request: dict[str, Any]) -> dict[str, Any]:
     reranker = None
     if system.name not in SHAPES:
         try:
-            reranker = Reranker.load(system.name, device=system.device)
+            reranker = Reranker.load(system.name, system.dtype, system.device)
         except CheckpointError:  # it has no such head
             reranker = None
     ways, remember_s = _with_head(reranker, documents, tokens) if reranker else _with_states(system, documents, tokens)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.transformer_config import library
 from runnel.engine import Engine, Request
 from runnel.errors import BackendUnavailable, InputError, NumericalError
-from runnel.evaluation.planning import plan
 from runnel.evaluation.shapes import DTYPES, describe_subject, load_subject
 from runnel.hardware import available_memory
 
@@ -40,20 +41,21 @@ class Runnel:
     """This package's engine. `budget`: bytes for steps and states, instead of a segment."""
 
     def __init__(self, model: str, dtype: str, device: str, budget: int | None = None) -> None:
-        self.name, self.device = model, device
-        self.backbone = load_subject(model, DTYPES[dtype], device)
+        self.name, self.dtype, self.device = model, DTYPES[dtype], device
+        self.backbone = load_subject(model, self.dtype, device)
         check_room(self.backbone, budget)
-        self.plan = None if budget is None else plan(self.backbone, budget)
+        self.plan = None if budget is None else Engine.plan(self.backbone, budget)
         self.title = "runnel"
-        self._engines: dict[int, Engine] = {}
+        self._engines: dict[tuple[int, bool], Engine] = {}
 
     def run(self, ids: Tensor, segment: int | None) -> None:
-        self.engine(ids.numel() if segment is None else segment).run([Request(text.numpy()) for text in ids])
+        engine = self.engine(ids.numel(), whole=True) if segment is None else self.engine(segment)
+        engine.run([Request(text.numpy()) for text in ids])
 
-    def engine(self, step_tokens: int) -> Engine:
-        if step_tokens not in self._engines:
-            self._engines[step_tokens] = Engine(self.backbone, step_tokens)
-        return self._engines[step_tokens]
+    def engine(self, step_tokens: int, whole: bool = False) -> Engine:
+        if (step_tokens, whole) not in self._engines:
+            self._engines[step_tokens, whole] = Engine(self.backbone, step_tokens, whole=whole)
+        return self._engines[step_tokens, whole]
 
     def hidden(self, texts: Sequence[Tensor]) -> Tensor:
         """In segments shorter than the texts, so that packing and the states that are handed on are looked at too."""
@@ -67,22 +69,30 @@ class Runnel:
         Raises:
             MemoryError: there is not enough for the weights in fp64.
         """
-        with plain_backbone(self.name, self.device, self.backbone) as plain, torch.inference_mode():
+        with plain_backbone(self.name, self.device) as plain, torch.inference_mode():
             return torch.cat([plain(text)[0] for text in texts]).float()
 
 
 class LinearLayers:
-    """The matrix products of a backbone alone: same weights, same dtype. No implementation is faster without other arithmetic."""
+    """The matrix products of a backbone alone: same weights, same dtype. No implementation is faster without other arithmetic.
+
+    Layers in 8 bits are run in bf16.
+    """
 
     title = "linear layers"
 
     def __init__(self, backbone: Backbone) -> None:
-        self.weights = [m.weight.detach() for m in backbone.modules() if isinstance(m, nn.Linear)]
+        self._layers = [m for m in backbone.modules() if isinstance(m, nn.Linear | Int8Linear)]
         self._buffers: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    @cached_property
+    def weights(self) -> list[Tensor]:
+        """Those of the model; of 8 bits copies, made when they are first used: a run whose memory is looked at has none."""
+        return [m.weight.to(torch.bfloat16) if isinstance(m, Int8Linear) else m.weight.detach() for m in self._layers]
 
     @property
     def flops_per_token(self) -> int:
-        return 2 * sum(weight.numel() for weight in self.weights)
+        return 2 * sum(layer.in_features * layer.out_features for layer in self._layers)
 
     def run(self, ids: Tensor, segment: int | None) -> None:
         total = ids.numel()
@@ -209,13 +219,13 @@ class EqualBert:
 
 
 @contextlib.contextmanager
-def plain_backbone(name: str, device: str, like: Backbone) -> Iterator[Backbone]:
-    """The same weights in fp64, which no kernel takes.
+def plain_backbone(name: str, device: str) -> Iterator[Backbone]:
+    """A model's weights in fp64, which no kernel takes.
 
     Raises:
         MemoryError: there is not enough for it.
     """
-    needed = 8 * sum(parameter.numel() for parameter in like.parameters())
+    needed = 8 * sum(parameter.numel() for parameter in describe_subject(name).parameters())
     if needed > 0.8 * available_memory():
         raise MemoryError(f"the check needs {needed / 2**30:.1f} GiB for the weights in fp64")
     plain = load_subject(name, torch.float64, device)

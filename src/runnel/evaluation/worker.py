@@ -14,16 +14,17 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.errors import InputError, MissingDependency, RunnelError
+from runnel.errors import BackendUnavailable, InputError, MissingDependency, RunnelError
 from runnel.evaluation import steps
 from runnel.evaluation.llama import LlamaCpp
+from runnel.evaluation.machine import forget_peak, peak_bytes
+from runnel.evaluation.profile import time_parts
 from runnel.evaluation.systems import EqualBert, LinearLayers, Runnel, System, TransformersLibrary
 
 SYSTEMS: dict[str, Callable[..., System]] = {
@@ -96,9 +97,16 @@ class Job:
     def peak(self, request: dict[str, Any]) -> dict[str, Any]:
         """The same with the highest memory of the process meanwhile, weights included."""
         self.system.run(self._ids(1, _WARM), _WARM)
-        _forget_peak(self.spec["device"])
+        forget_peak(self.spec["device"])
         seconds = self._timed(request)
-        return {"seconds": seconds, "peak_bytes": _peak(self.spec["device"])}
+        return {"seconds": seconds, "peak_bytes": peak_bytes(self.spec["device"])}
+
+    def parts(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Seconds of the same by part, after a run that makes buffers."""
+        assert isinstance(self.system, Runnel)
+        ids, segment, run = self._ids(request["batch"], request["tokens"]), request["segment"], self.system.run
+        run(ids, segment)
+        return {"parts": time_parts(self.system.backbone, lambda: run(ids, segment))}
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
         """Seconds of one training step; the first one makes the optimiser's buffers and is not counted."""
@@ -110,7 +118,7 @@ class Job:
         start = time.perf_counter()
         self.trainer.step(ids)
         self._wait()
-        return {"seconds": time.perf_counter() - start, "peak_bytes": _peak(self.spec["device"])}
+        return {"seconds": time.perf_counter() - start, "peak_bytes": peak_bytes(self.spec["device"])}
 
     def gradient(self, request: dict[str, Any]) -> dict[str, Any]:
         """Write the gradient at some places of every weight, float64 (n,)."""
@@ -134,29 +142,6 @@ class Job:
             torch.cuda.synchronize()
 
 
-def _forget_peak(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    elif Path("/proc/self/clear_refs").exists():
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak(device: str) -> int:
-    """Bytes of the GPU's memory, or of this process's."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:  # not Linux
-        pass
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def _limit_memory(limit: int) -> None:
     """Have allocations beyond `limit` bytes fail in this process, as they would on a machine without more."""
     try:
@@ -170,7 +155,7 @@ def answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `call` gives, or how it failed: lack of memory and what a system cannot do are results."""
     try:
         return call()
-    except MissingDependency as error:
+    except (MissingDependency, BackendUnavailable) as error:
         return {"missing": _line(error)}
     except MemoryError as error:
         return {"out_of_memory": _line(error)}

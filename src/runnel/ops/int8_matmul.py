@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+import torch
 from llvmlite import binding, ir
 from numba import njit, prange, types
 from numba.core import cgutils
@@ -74,7 +75,7 @@ class Int8Weights(NamedTuple):
 
     words: NDArray[np.int32]  # (Np / TILE_COLUMNS, G Kp / 4, TILE_COLUMNS): four inputs of one output in each
     offsets: NDArray[np.int32]  # (Np / TILE_COLUMNS, G, TILE_COLUMNS): what a group's sum starts from
-    scale: NDArray[np.float32]  # (Np,)
+    scale: NDArray[np.float32]  # (N,)
 
 
 def pack(q: Tensor, scale: Tensor, groups: int) -> Int8Weights:
@@ -86,10 +87,15 @@ def pack(q: Tensor, scale: Tensor, groups: int) -> Int8Weights:
     padded[:outputs, :, : inputs // groups] = q.reshape(outputs, groups, -1).numpy()
     sums = padded.sum(-1, dtype=np.int32).reshape(panels, TILE_COLUMNS, groups)
     words = padded.reshape(panels, TILE_COLUMNS, -1, _BYTES_PER_WORD).transpose(0, 2, 1, 3)
-    scales = np.zeros(panels * TILE_COLUMNS, np.float32)
-    scales[:outputs] = scale.float().numpy()
     offsets = np.ascontiguousarray(-_ZERO_POINT * sums.transpose(0, 2, 1))
-    return Int8Weights(np.ascontiguousarray(words).view(np.int32)[..., 0], offsets, scales)
+    return Int8Weights(np.ascontiguousarray(words).view(np.int32)[..., 0], offsets, scale.float().numpy())
+
+
+def unpack(w: Int8Weights, inputs: int) -> Tensor:
+    """The q (N, K) that `pack` was given, K = `inputs`."""
+    groups = w.offsets.shape[1]
+    rows = w.words[..., None].view(np.int8).transpose(0, 2, 1, 3).reshape(-1, groups, bytes_per_group(inputs, groups))
+    return torch.from_numpy(np.ascontiguousarray(rows[: len(w.scale), :, : inputs // groups]).reshape(len(w.scale), inputs))
 
 
 def bytes_per_group(inputs: int, groups: int) -> int:
@@ -255,8 +261,9 @@ def _panel(x: Any, scales: Any, w: Any, out: Any, first: int, stop: int, panel: 
         _tile(shift(address(x), t * stride), stride, rows, own, groups, words, offsets, depth // groups, tile)
         for r in range(rows):
             for c in range(0, TILE_COLUMNS, LANES):
-                v = mul(load(tile, r * TILE_COLUMNS + c), load(scale, c))
-                store_some(address(out), (t + r) * width + column + c, v, width - column - c)
+                rest = width - column - c
+                v = mul(load(tile, r * TILE_COLUMNS + c), load_some(scale, c, rest))
+                store_some(address(out), (t + r) * width + column + c, v, rest)
 
 
 @njit(**PARALLEL)

@@ -48,6 +48,12 @@ def accumulation_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def shortened(chunk: int, cu: Tensor) -> int:
+    """`chunk`, or the power of two that holds the longest sequence if that is less: short texts are not padded to long chunks."""
+    longest = int(cu.diff().max()) if cu.numel() > 1 else 0
+    return min(chunk, 1 << max(longest - 1, 0).bit_length())
+
+
 def sequence_of_token(cu: Tensor) -> Tensor:
     """(T,) which sequence each token belongs to."""
     return torch.repeat_interleave(torch.arange(cu.numel() - 1), cu.diff())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.ops.packed import accumulation_dtype, sequence_of_token
+from runnel.ops.packed import accumulation_dtype, sequence_of_token, shortened
 
 CHUNK = 64
 _HOLE = -1e30  # what enters the input gate in a hole: exp gives 0, and no difference of two of them is infinite
@@ -30,6 +30,7 @@ def mlstm_torch(
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(v)
     (_, heads, width), size = q.shape, v.shape[2]
+    chunk = shortened(chunk, cu)
     counts = (cu.diff() + chunk - 1) // chunk  # (S,) chunks of each sequence
     first = counts.cumsum(0) - counts
     sequence = sequence_of_token(cu)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.packed import accumulation_dtype, sequence_of_token
+from runnel.ops.packed import accumulation_dtype, sequence_of_token, shortened
 
 CHUNK = 64
 
@@ -23,6 +23,7 @@ def ssd_torch(
     dtype = accumulation_dtype(x)
     (tokens, heads, size), (groups, width) = x.shape, B.shape[1:]
     per_group = heads // groups
+    chunk = shortened(chunk, cu)
     counts = (cu.diff() + chunk - 1) // chunk  # (S,) chunks of each sequence
     first = counts.cumsum(0) - counts
     sequence = sequence_of_token(cu)

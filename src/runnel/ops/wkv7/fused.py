@@ -19,6 +19,7 @@ import numpy as np
 from numba import carray, njit, prange
 from numpy.typing import NDArray
 
+from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL
 from runnel.ops.simd import (
     LANES,
@@ -151,9 +152,10 @@ def _prepare(x: Any, at: int, stride: int, first_layer: bool, count: int, n: int
 
 
 @njit(**SERIAL)
-def _finish(out: Any, stride: int, count: int, s: Any, w: Any, h: int, tiles: Any) -> None:
-    """out = (norm(tile) + bonus v) g."""
-    n = s.head_size
+def _finish(out: Any, scales: Any, begin: int, count: int, s: Any, w: Any, h: int, tiles: Any) -> None:
+    """out = (norm(tile) + bonus v) g for `count` tokens from `begin` on."""
+    n, stride = s.head_size, out.shape[1]
+    own, in_bytes = shift(address(out), begin * stride + h * (stride // s.heads)), numbers_per_word(address(out)) == 4
     size = round_up(n)
     place = h * size
     for t in range(count):
@@ -171,7 +173,13 @@ def _finish(out: Any, stride: int, count: int, s: Any, w: Any, h: int, tiles: An
             x = mul(sub(load(tiles.out, row + c), mean), factor)
             x = fma(x, load(address(w.norm), place + c), load(address(w.bias), place + c))
             x = fma(bonus, load(tiles.v, row + c), x)
-            write(out, t * stride + c, mul(x, _raised(tiles, 3, t, c, n)), n - c)
+            x = mul(x, _raised(tiles, 3, t, c, n))
+            if in_bytes:
+                store(tiles.out, row + c, x)
+            else:
+                write(own, t * stride + c, x, n - c)
+        if in_bytes:
+            scales[begin + t, h] = quantize_row(shift(tiles.out, row), n, shift(own, t * stride))
 
 
 @njit(**SERIAL)
@@ -190,10 +198,12 @@ def _write_state(state: Any, n: int, size: int, pool: Any) -> None:
 
 
 @njit(**SERIAL)
-def _mix_head(x: Any, out: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, task: int, memory: Any) -> None:
+def _mix_head(
+    x: Any, out: Any, scales: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, task: int, memory: Any
+) -> None:
     """All tokens of one head of one sequence."""
     sequence, h, n = task // s.heads, task % s.heads, s.head_size
-    size, stride = round_up(n), out.shape[1]
+    size, stride = round_up(n), x.r.shape[1]
     begin, end = p.cu_seqlens[sequence], p.cu_seqlens[sequence + 1]
     read_row, write_row = p.read_rows[sequence], p.write_rows[sequence]
     if begin == end and (write_row < 0 or write_row == read_row):
@@ -212,18 +222,20 @@ def _mix_head(x: Any, out: Any, layer: int, pool: Any, s: Any, w: Any, low_rank:
             carray(state, (size, size)), carray(tiles.r, tile), carray(tiles.decay, tile), carray(tiles.k, tile),
             carray(tiles.v, tile), carray(tiles.a, tile), carray(tiles.b, tile), count, carray(tiles.out, tile),
         )  # fmt: skip
-        _finish(shift(address(out), at), stride, count, s, w, h, tiles)
+        _finish(out, scales, t, count, s, w, h, tiles)
     if write_row >= 0:
         _write_state(state, n, size, shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n))
 
 
 @njit(**PARALLEL)
-def mix_heads(x: Any, out: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, b: Any) -> None:
+def mix_heads(x: Any, out: Any, scales: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, b: Any) -> None:
     """A layer's recurrence and all that is between it and the matrix products. Call it inside `numba_math.parallel()`.
 
     Args:
         x: `Products`.
-        out: (T, D), filled with the output product's input in the dtype of `x`; may be `x.r`.
+        out: (T, D), filled with the output product's input in the dtype of `x`; may be `x.r`. Or in 8 bits for
+            `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        scales: (T, H) fp32, filled with the scales of `out` in 8 bits; else not used.
         layer: which layer of the pool; 0 has no mixing of v.
         pool: (R, L, H, N, N) fp32, key first; the rows in `p.write_rows` are updated.
         s, w, low_rank, p, b: shape, `HeadWeights`, `LowRank` in the dtype of `x`, plan and buffers, `b.tasks` zero.
@@ -233,5 +245,5 @@ def mix_heads(x: Any, out: Any, layer: int, pool: Any, s: Any, w: Any, low_rank:
         memory = shift(address(b.scratch), worker * b.scratch.shape[1])
         task = next_task(address(b.tasks))
         while task < tasks:
-            _mix_head(x, out, layer, pool, s, w, low_rank, p, task, memory)
+            _mix_head(x, out, scales, layer, pool, s, w, low_rank, p, task, memory)
             task = next_task(address(b.tasks))

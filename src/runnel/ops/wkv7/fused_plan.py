@@ -128,5 +128,5 @@ def allocate(s: Shape, rows: int, workers: int) -> Buffers:
 def scratch_size(s: Shape) -> int:
     """fp32 numbers of scratch that one worker needs, for a block of the shift or for a head."""
     width, size, wide = round_up(s.heads * s.head_size), round_up(s.head_size), round_up(s.head_size, TILE_COLUMNS)
-    block = 2 * width + 4 * ROWS * width + ROWS * TILE_COLUMNS
+    block = 5 * width + 4 * ROWS * width + ROWS * TILE_COLUMNS
     return round_up(max(block, size * size + BLOCK * (7 * size + 4 * wide + 2)), 16) + 16

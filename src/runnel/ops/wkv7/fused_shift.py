@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL
 from runnel.ops.simd import (
     LANES,
@@ -109,7 +110,7 @@ def _project(mixed: Any, tokens: int, padded: int, low_rank: Any, stage: Any, ou
 
 @njit(**SERIAL)
 def _shift_block(
-    residual: Any, added: Any, w: Any, eps: Any, parts: Any, pool: Any, layer: int, p: Any, b: Any, out: Any,
+    residual: Any, added: Any, w: Any, eps: Any, parts: Any, pool: Any, layer: int, p: Any, b: Any, out: Any, scales: Any,
     kept: Any, low_rank: Any, low: Any, block: int, memory: Any,
 ) -> None:  # fmt: skip
     """The tokens of one block. `memory`: scratch."""
@@ -117,27 +118,34 @@ def _shift_block(
     padded, s, begin = round_up(width), p.first[block], block * ROWS
     end = min(tokens, begin + ROWS)
     before, now, other, mixed = shift(address(b.before), block * padded), memory, shift(memory, padded), shift(memory, 2 * padded)
+    stage = shift(mixed, 4 * ROWS * padded)
+    whole = shift(stage, ROWS * TILE_COLUMNS)  # (3, Dp): mixes on their way to 8 bits
     for t in range(begin, end):
         while p.cu_seqlens[s + 1] <= t:  # empty sequences too
             s += 1
         if t == p.cu_seqlens[s]:
             before = shift(address(b.before), (p.first.shape[0] + s) * padded)
         _norm_token(shift(address(residual), t * width), shift(address(added), t * width), width, w, eps, now, True)
-        _mix(now, before, width, padded, address(w.mixes), parts, shift(address(out), t * width), tokens * width)
+        if numbers_per_word(address(out)) == 4:
+            _mix(now, before, padded, padded, address(w.mixes), parts, whole, padded)
+            for m in range(len(parts)):
+                row = shift(address(out), (m * tokens + t) * out.shape[2])
+                scales[m, t] = quantize_row(shift(whole, m * padded), width, row)
+        else:
+            _mix(now, before, width, padded, address(w.mixes), parts, shift(address(out), t * width), tokens * width)
         if len(kept) > 0:
-            tile, mixes = shift(as_kind(address(out), mixed), (t - begin) * padded), shift(address(w.mixes), 2 * padded)
+            tile, mixes = shift(as_kind(address(low), mixed), (t - begin) * padded), shift(address(w.mixes), 2 * padded)
             _mix(now, before, padded, padded, mixes, kept, tile, ROWS * padded)
         if t + 1 == p.cu_seqlens[s + 1] and p.write_rows[s] >= 0:
             _copy(now, width, shift(address(pool), (p.write_rows[s] * pool.shape[1] + layer) * width))
         before, now, other = now, other, now
     if len(kept) > 0:
-        stage, stride = shift(mixed, 4 * ROWS * padded), low.shape[1]
-        _project(mixed, end - begin, padded, low_rank, stage, shift(address(low), begin * stride), stride)
+        _project(mixed, end - begin, padded, low_rank, stage, shift(address(low), begin * low.shape[1]), low.shape[1])
 
 
 @njit(**PARALLEL)
 def add_norm_shift(
-    residual: Any, added: Any, w: Any, eps: float, parts: Any, pool: Any, layer: int, p: Any, b: Any, out: Any,
+    residual: Any, added: Any, w: Any, eps: float, parts: Any, pool: Any, layer: int, p: Any, b: Any, out: Any, scales: Any,
     kept: Any, low_rank: Any, low: Any,
 ) -> None:  # fmt: skip
     """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside `numba_math.parallel()`.
@@ -151,10 +159,11 @@ def add_norm_shift(
         pool: (R, L, D) fp32: y of the token before each sequence; the rows in `p.write_rows` are updated.
         layer: which layer of the pool.
         p, b: plan and buffers, `b.tasks` zero.
-        out: (M, T, D) fp32 or bf16 bits.
+        out: (M, T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (M, T, Kp) uint8.
+        scales: (M, T) fp32, filled with the scales of `out` in 8 bits; else not used.
         kept: () or (0, 1, 2, 3): no low-rank activations, or those of v, w, a, g.
-        low_rank: `LowRank` in the dtype of `out`.
-        low: (at least T, Rw) in the dtype of `out`, filled with down_v x_v, tanh(down_w x_w), down_a x_a, sigmoid(down_g x_g).
+        low_rank: `LowRank`, fp32 or bf16.
+        low: (at least T, Rw) in the same dtype, filled with down_v x_v, tanh(down_w x_w), down_a x_a, sigmoid(down_g x_g).
     """
     blocks, width, small = p.first.shape[0], residual.shape[1], np.float32(eps)
     padded = round_up(width)
@@ -169,7 +178,7 @@ def add_norm_shift(
         memory = shift(address(b.scratch), worker * b.scratch.shape[1])
         block = next_task(address(b.tasks))
         while block < blocks:
-            _shift_block(residual, added, w, small, parts, pool, layer, p, b, out, kept, low_rank, low, block, memory)
+            _shift_block(residual, added, w, small, parts, pool, layer, p, b, out, scales, kept, low_rank, low, block, memory)
             block = next_task(address(b.tasks))
 
 
@@ -191,3 +200,18 @@ def square_relu(x: Any) -> None:
     for i in prange((x.size + _PIECE - 1) // _PIECE):
         for c in range(i * _PIECE, min(x.size, (i + 1) * _PIECE), LANES):
             write(address(x), c, squared_relu(read(address(x), c, x.size - c)), x.size - c)
+
+
+@njit(**PARALLEL)
+def square_relu_bytes(x: Any, out: Any, scales: Any) -> None:
+    """max(x, 0)^2 in 8 bits for `int8_matmul.multiply`: x (T, F) fp32 or bf16 bits, out (T, G Kp) uint8, scales (T, G) fp32."""
+    (tokens, width), groups = x.shape, scales.shape[1]
+    size, padded = width // groups, out.shape[1] // groups
+    for block in prange((tokens + ROWS - 1) // ROWS):
+        row = np.empty(round_up(width), np.float32)
+        for t in range(block * ROWS, min(tokens, (block + 1) * ROWS)):
+            for c in range(0, width, LANES):
+                store(address(row), c, squared_relu(read(address(x), t * width + c, width - c)))
+            for g in range(groups):
+                own = shift(address(out), t * out.shape[1] + g * padded)
+                scales[t, g] = quantize_row(shift(address(row), g * size), size, own)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.packed import accumulation_dtype, sequence_of_token
+from runnel.ops.packed import accumulation_dtype, sequence_of_token, shortened
 
 CHUNK = 32  # a power of two. Each chunk makes a (K, K) matrix, so shorter ones cost memory; longer ones work more inside.
 
@@ -33,8 +33,7 @@ def wkv7_torch(
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     dtype, device = accumulation_dtype(v), v.device
     (tokens, heads, key_size), value_size = k.shape, v.shape[2]
-    longest = int(cu.diff().max()) if cu.numel() > 1 else 0
-    chunk = min(chunk, 1 << max(longest - 1, 0).bit_length())
+    chunk = shortened(chunk, cu)
     counts = (cu.diff() + chunk - 1) // chunk  # (S,) chunks of each sequence
     chunks, first = int(counts.sum()), counts.cumsum(0) - counts
     sequence = sequence_of_token(cu)

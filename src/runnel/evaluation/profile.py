@@ -1,0 +1,70 @@
+"""Where the time of a step goes: matrix products, each compiled kernel, and the rest.
+
+The CPU fast paths call their kernels as attributes of modules, and meanwhile these are replaced by ones that note their time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from runnel.backbones.base import Backbone
+from runnel.errors import InputError
+
+PRODUCTS, REST = "matrix products", "all else"
+
+
+def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
+    """Seconds of `run` by part, largest first: `PRODUCTS`, kernels by their names in `runnel.ops`, `REST`.
+
+    Everything must have been compiled before.
+
+    Raises:
+        InputError: the backbone has no compiled kernels here.
+    """
+    if backbone.fast is None:
+        raise InputError(f"{backbone.title} has no compiled kernels here")
+    seconds: dict[str, float] = defaultdict(float)
+    kernels: list[tuple[ModuleType, str, Callable[..., Any]]] = [
+        *_kernels(sys.modules[type(backbone.fast).__module__]),
+        (torch, "mm", torch.mm),
+    ]
+    try:
+        for place, name, kernel in kernels:
+            setattr(place, name, _noting(kernel, PRODUCTS if name in ("mm", "multiply") else name, seconds))
+        start = time.perf_counter()
+        run()
+        whole = time.perf_counter() - start
+    finally:
+        for place, name, kernel in kernels:
+            setattr(place, name, kernel)
+    seconds[REST] = whole - sum(seconds.values())
+    return dict(sorted(seconds.items(), key=lambda part: -part[1]))
+
+
+def _kernels(module: ModuleType) -> list[tuple[ModuleType, str, Callable[..., Any]]]:
+    """Places, names and functions of the compiled kernels that a module and the modules of `runnel.ops` in it call."""
+    from numba.core.dispatcher import Dispatcher  # there are kernels, so there is numba
+
+    called = [
+        value for value in vars(module).values() if isinstance(value, ModuleType) and value.__name__.startswith("runnel.ops")
+    ]
+    places = (module, *called, sys.modules["runnel.backbones.product"])
+    return [(place, name, value) for place in places for name, value in vars(place).items() if isinstance(value, Dispatcher)]
+
+
+def _noting(function: Callable[..., Any], part: str, seconds: dict[str, float]) -> Callable[..., Any]:
+    def noted(*args: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*args, **options)
+        finally:
+            seconds[part] += time.perf_counter() - start
+
+    return noted

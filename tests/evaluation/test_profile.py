@@ -1,0 +1,34 @@
+"""Where the time goes: parts that add up, and kernels that are themselves again afterwards."""
+
+import pytest
+import torch
+
+from runnel.backbones import mamba2_cpu
+from runnel.errors import InputError
+from runnel.evaluation.profile import PRODUCTS, REST, time_parts
+from runnel.evaluation.systems import Runnel
+
+IDS = torch.randint(0, 100, (1, 300), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_parts_of_a_step(dtype):
+    try:
+        system = Runnel("tiny", dtype, "cpu")
+    except RuntimeError as error:
+        pytest.skip(f"no 8-bit kernels here: {error}")
+    system.run(IDS, 1024)
+    kernel, product = mamba2_cpu.fused.scan_heads, torch.mm
+    parts = time_parts(system.backbone, lambda: system.run(IDS, 1024))
+    norm = "add_rms_norm_bytes" if dtype == "int8" else "add_rms_norm"
+    assert {PRODUCTS, REST, "scan_heads", "prepare_chunks", norm} <= set(parts)
+    assert all(seconds > 0 for seconds in parts.values())
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
+    assert (mamba2_cpu.fused.scan_heads, torch.mm) == (kernel, product)
+
+
+def test_a_plain_backbone_has_no_parts():
+    system = Runnel("tiny", "fp32", "cpu")
+    system.backbone.double().eval()
+    with pytest.raises(InputError, match="no compiled kernels"):
+        time_parts(system.backbone, lambda: None)

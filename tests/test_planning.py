@@ -1,0 +1,130 @@
+"""A segment for a memory budget, and that what is planned is not exceeded."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from runnel.backbones.mamba1 import Mamba1Config
+from runnel.backbones.mamba2 import Mamba2Config
+from runnel.backbones.rwkv7 import Rwkv7Config
+from runnel.backbones.xlstm import XlstmConfig
+from runnel.engine import Engine
+from runnel.errors import InputError
+from runnel.evaluation.shapes import describe_subject, load_subject, random_backbone
+from runnel.planning import ENOUGH, fit
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    return describe_subject("tiny")
+
+
+def test_a_segment_fits_its_budget(backbone):
+    for mib in (1, 3, 10):
+        found = fit(backbone, mib << 20)
+        assert found.expected_bytes == 4 * found.state_bytes + found.step_bytes <= mib << 20
+        assert found.segment % 64 == 0
+        # One more round of tokens would not fit, unless longer is no use.
+        more = (found.segment + 64) * backbone.step_bytes_per_token + 4 * found.state_bytes
+        assert more > mib << 20 or found.segment == ENOUGH
+
+
+def test_more_memory_is_never_a_shorter_segment(backbone):
+    segments = [fit(backbone, kib << 10).segment for kib in range(200, 4000, 100)]
+    assert segments == sorted(segments)
+    assert fit(backbone, 1 << 40).segment == ENOUGH
+
+
+def test_it_says_what_it_chose(backbone):
+    assert str(fit(backbone, 1 << 40)).startswith("segments of 4,096 tokens: ")
+    assert fit(backbone, 1 << 20).to_dict()["memory_bytes"] == 1 << 20
+
+
+def test_too_little_for_one_segment_says_how_much_is_needed(backbone):
+    with pytest.raises(InputError, match=r"memory_bytes=1,000 is too small.*give at least"):
+        Engine.plan(backbone, 1000)
+
+
+def test_a_small_budget_gets_what_fits(backbone):
+    needed = 4 * backbone.state_bytes + 5 * backbone.step_bytes_per_token
+    found = fit(backbone, needed)
+    assert found.segment == 5
+    assert Engine(backbone, found).step_tokens == Engine(backbone, memory_bytes=needed).step_tokens == 5
+
+
+def test_the_speed_to_expect_is_measured_where_there_are_weights(backbone):
+    assert Engine.plan(backbone, 1 << 20).tokens_per_s is None
+    found = Engine.plan(load_subject("tiny", torch.float32), 1 << 20)
+    assert found.tokens_per_s is not None and 100 < found.tokens_per_s < 1e8
+    assert str(found).endswith(f", about {found.tokens_per_s:,.0f} tokens/s")
+    assert found.segment == fit(backbone, 1 << 20).segment
+
+
+CONFIGS = {
+    "mamba1": Mamba1Config(64, 32, 2),
+    "mamba2": Mamba2Config(64, 32, 2, state_size=16, head_size=16),
+    "rwkv7": Rwkv7Config(64, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
+    "xlstm": XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48),
+}
+
+
+@pytest.mark.parametrize(("architecture", "chunk"), [("mamba2", 64), ("rwkv7", 32), ("xlstm", 64), ("mamba1", None)])
+def test_chunks_where_plain_torch_runs(architecture, chunk):
+    """Each operator's own Q, no longer than the segment; kernels have theirs built in."""
+    plain = random_backbone(architecture, CONFIGS[architecture], torch.float64)
+    found = fit(plain, 1 << 28)
+    assert (found.chunk, found.segment >= 64) == (chunk, True)
+    assert (f", chunks of {chunk}:" in str(found)) is (chunk is not None)
+    short = fit(plain, 4 * plain.state_bytes + 11 * (found.step_bytes // found.segment))
+    assert (short.segment, short.chunk) == (11, chunk and 16)
+    assert fit(random_backbone(architecture, CONFIGS[architecture], torch.float32), 1 << 26).chunk is None
+
+
+MEASURED = """
+import json, sys
+import numpy as np
+import torch
+from runnel.backbones.mamba2 import Mamba2Config
+from runnel.backbones.rwkv7 import Rwkv7Config
+from runnel.backbones.xlstm import XlstmConfig
+from runnel.engine import Engine, Request
+from runnel.evaluation.machine import forget_peak, peak_bytes
+from runnel.evaluation.shapes import random_backbone
+
+architecture, dtype, budget = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
+configs = {
+    "mamba2": Mamba2Config(vocab_size=256, hidden_size=512, num_layers=2),
+    "rwkv7": Rwkv7Config(vocab_size=256, hidden_size=512, num_layers=2),
+    "xlstm": XlstmConfig(256, 512, 2, num_heads=4, qk_size=256, v_size=512, ffn_size=1376),
+}
+backbone = random_backbone(architecture, configs[architecture], dtype)
+numbers = np.random.default_rng(0)
+Engine(backbone, 64).run([Request(numbers.integers(0, 100, 70))])
+forget_peak("cpu")
+before = peak_bytes("cpu")
+engine = Engine(backbone, memory_bytes=budget)
+for lengths in ([2 * engine.step_tokens], numbers.integers(1, 900, 20)):
+    engine.run([Request(numbers.integers(0, 100, length)) for length in lengths])
+found = {"taken": peak_bytes("cpu") - before, "step": engine.step_tokens, "kernels": backbone.fast is not None}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc, which only Linux has")
+@pytest.mark.parametrize(
+    ("architecture", "dtype"), [("mamba2", "bfloat16"), ("rwkv7", "bfloat16"), ("mamba2", "plain"), ("xlstm", "plain")]
+)
+def test_a_budget_is_not_exceeded(architecture, dtype):
+    """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a step has more than that."""
+    budget, plain = 80 << 20, dtype == "plain"
+    command = [sys.executable, "-c", MEASURED, architecture, "float32" if plain else dtype, str(budget)]
+    environment = os.environ | {"NUMBA_DISABLE_JIT": str(int(plain))}
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+    assert found["kernels"] is not plain
+    assert found["step"] >= 256
+    assert budget / 5 < found["taken"] < budget + (16 << 20), found
