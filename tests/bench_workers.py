@@ -66,6 +66,6 @@ def fake_workers(monkeypatch):
     """Stand-ins in place of every process; returns their class, whose `answers` a test fills."""
     for name, value in (("answers", {}), ("started", []), ("asked", [])):
         monkeypatch.setattr(FakeWorker, name, value)
-    for module in ("speed", "extras", "segments", "bars"):
+    for module in ("speed", "extras", "segments", "bars", "page"):
         monkeypatch.setattr(f"runnel.evaluation.{module}.Worker", FakeWorker)
     return FakeWorker

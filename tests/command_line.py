@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import runnel.cli
+import runnel.cli.command
 from runnel.records import Hit, Sentence
 from runnel.text.sentences import split_sentences
 
@@ -29,7 +30,7 @@ def run(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)))
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-        monkeypatch.setattr(runnel.cli, "_interrupted", threading.Event())
+        monkeypatch.setattr(runnel.cli.command, "interrupted", threading.Event())
         handler = signal.getsignal(signal.SIGINT)
         try:
             with pytest.raises(SystemExit) as end:

@@ -269,4 +269,36 @@ def test_results_without_a_state_come_in_order_or_as_they_finish(whole: Transfor
     engine = Engine(whole, step_tokens=16)
     assert [r.index for r in engine.map([Request(ids_of(n, n)) for n in lengths])] == list(range(6))
     assert sorted(r.index for r in engine.as_completed([Request(ids_of(n, n)) for n in lengths])) == list(range(6))
-    assert Engine(whole, memory_bytes=100 * whole.step_bytes_per_token).step_tokens == 100
+    assert Engine(whole, memory_bytes=100 * whole.step_bytes_per_token).step_tokens == 64
+
+
+# ---- horizontal inference --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40))
+def test_horizontal_and_vertical_inference_give_the_same(lengths: list[int], step: int) -> None:
+    backbone = Toy()
+    requests = [Request(ids_of(n, seed), positions=range(n), keep_state=True) for seed, n in enumerate(lengths)]
+    vertical, horizontal = (list(Engine(backbone, step, whole=whole).map(requests)) for whole in (False, True))
+    for one, other in zip(vertical, horizontal, strict=True):
+        torch.testing.assert_close(one.get(), other.get(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one.state["h"], other.state["h"], rtol=1e-5, atol=1e-5)
+
+
+def test_horizontally_each_text_is_read_in_one_step() -> None:
+    backbone = Toy()
+    Engine(backbone, step_tokens=16, whole=True).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
+    assert sorted(backbone.steps) == [9, 40, 100]
+
+
+def test_horizontally_a_text_goes_on_from_a_state() -> None:
+    backbone, ids = Toy(), ids_of(50)
+    engine = Engine(backbone, step_tokens=8, whole=True)
+    state = next(engine.map([Request(ids[:20], keep_state=True)])).state
+    torch.testing.assert_close(engine.run([Request(ids[20:], state=state)])[0][0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
+
+
+def test_horizontal_inference_has_no_budget() -> None:
+    with pytest.raises(InputError, match="give memory_bytes or whole, not both"):
+        Engine(Toy(), memory_bytes=1 << 20, whole=True)

@@ -39,5 +39,11 @@ def test_stream_embedding(reference, tmp_path):
     assert int(tokens[1].replace(",", "")) > 5_000 and 0 < int(peak[1]) < 4_000
 
 
+def test_finetune_pairs(tmp_path):
+    said = run("finetune_pairs.py", tmp_path / "tuned")
+    before, after = re.findall(r"^.*: the right chapter is first for (\d+) of 32 names$", said, re.M)
+    assert int(after) > int(before) + 3
+
+
 def test_every_example_is_tested():
-    assert {p.name for p in EXAMPLES.glob("*.py")} == {"python_reference.py", "stream_embedding.py"}
+    assert {p.name for p in EXAMPLES.glob("*.py")} == {"python_reference.py", "stream_embedding.py", "finetune_pairs.py"}

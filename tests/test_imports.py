@@ -43,7 +43,7 @@ def test_records_and_errors_are_light():
 
 
 def test_reading_files_needs_no_torch():
-    assert "torch" not in loaded_after("import runnel.text.reading, runnel.commands.rows")
+    assert "torch" not in loaded_after("import runnel.text.documents.reader, runnel.commands.rows")
 
 
 def test_every_module_imports_alone():

@@ -11,6 +11,7 @@ NAMES = [
     "Embedder",
     "Engine",
     "Hit",
+    "Index",
     "Request",
     "Reranker",
     "Result",

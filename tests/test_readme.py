@@ -1,5 +1,6 @@
 """The README is true: its commands and Python blocks run, show what it says they show, and its links lead somewhere."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -26,7 +27,27 @@ def folder(tmp_path_factory):
     (path / "texts.txt").write_text(
         "A tuple cannot be changed.\nDeletion of a name removes its binding.\nThe train leaves at noon.\n"
     )
+    (path / "notes").mkdir()
+    (path / "notes" / "binding.md").write_text("# Names\n\nDeletion of a name removes its binding from the namespace.\n")
+    (path / "notes" / "loops.txt").write_text("The break statement ends the nearest loop. A loop may have an else clause.\n")
+    (path / "notes" / "page.html").write_text("<html><body><h1>Tuples</h1><p>A tuple cannot be changed.</p></body></html>")
+    write_examples(path)
     return path
+
+
+def write_examples(path):
+    """What `runnel train` is shown with."""
+    rows = [
+        ("removes a name", "The del statement removes its binding."),
+        ("leaves a loop", "The break statement ends the nearest loop."),
+        ("never changes", "A tuple cannot be changed."),
+        ("runs at the end", "The finally clause is executed before leaving."),
+    ]
+    (path / "pairs.csv").write_text("query,positive\n" + "".join(f"{query},{text}\n" for query, text in rows))
+    document = " ".join(text for _, text in rows)
+    spans = [[document.index(text), document.index(text) + len(text)] for _, text in rows]
+    lines = [{"query": q, "document": document, "evidence": [s]} for (q, _), s in zip(rows, spans, strict=True)]
+    (path / "evidence.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def words(text):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from runnel.models.reranker import Reranker
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.records import Document, Hit, Sentence
+    from runnel.search.index import Index
     from runnel.text.templates import Template
 
 _HOMES = {
@@ -26,6 +27,7 @@ _HOMES = {
     "Embedder": "runnel.models.embedder",
     "Engine": "runnel.engine",
     "Hit": "runnel.records",
+    "Index": "runnel.search.index",
     "Request": "runnel.engine",
     "Reranker": "runnel.models.reranker",
     "Result": "runnel.engine",
@@ -42,6 +44,7 @@ __all__ = [
     "Embedder",
     "Engine",
     "Hit",
+    "Index",
     "Request",
     "Reranker",
     "Result",

@@ -2,9 +2,10 @@
 
     RunnelError
     ├── InputError (ValueError)          an argument or a text that cannot be used
-    │   └── ReadError                    a file that is missing, unreadable, binary or undecodable
+    │   └── ReadError                    a file that is missing, unreadable, damaged, beyond a limit or undecodable
     ├── CheckpointError (ValueError)     a model folder that is foreign, incomplete, damaged or of an unknown kind
     ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
+    ├── StoreError                       an index that is missing, locked, of another model or format, or damaged
     ├── NumericalError (ArithmeticError) NaN or infinity where a number is needed
     ├── MissingDependency (ImportError)  an optional package is needed; the message has the install line
     ├── BackendUnavailable (RuntimeError) the asked-for device or kernel is not there
@@ -23,11 +24,15 @@ class InputError(RunnelError, ValueError):
 
 
 class ReadError(InputError):
-    """A file that is missing, unreadable, binary or undecodable."""
+    """A file that is missing, unreadable, damaged, encrypted, beyond a limit, binary or undecodable."""
 
 
 class CheckpointError(RunnelError, ValueError):
     """A model folder that is foreign, incomplete, damaged or of an unknown kind."""
+
+
+class StoreError(RunnelError):
+    """An index that is missing, locked by another writer, of another model or format, or damaged."""
 
 
 class StateError(RunnelError, ValueError):

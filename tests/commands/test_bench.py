@@ -96,7 +96,8 @@ def test_a_budget_says_what_it_chose(run, fake_workers):
         (("tiny", "--lengths", "8,x"), "--lengths takes whole numbers from 1 with commas between (8k is 8192), got 'x'"),
         (("tiny", "--lengths", ","), "--lengths is empty"),
         (("tiny", "--segment", "0"), "--segment takes whole numbers from 1"),
-        (("tiny", "--dtypes", "int3"), "no dtype 'int3'; there are bf16, fp32"),
+        (("tiny", "--dtypes", "int3"), "no dtype 'int3'; there are bf16, fp32, int8"),
+        (("xlstm-scaled", "--dtypes", "bf16,int8"), "xlstm-scaled: xLSTM has no 8-bit kernels"),
         (("tiny", "--with", "vllm"), "no system to compare with 'vllm'; there are transformers, llama.cpp, bert"),
         (("tiny", "--json", "nowhere/out.json"), "nowhere/out.json: its folder is not there"),
         (("tiny", "--length-list", "nowhere"), "nowhere: No such file or directory"),
@@ -125,11 +126,15 @@ def test_wrong_usage(run, arguments):
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_check_prints_each_bar_beside_its_value(run, monkeypatch, lost):
-    found = [Row("speed over x", ">= 0.6", 0.5 if lost else 0.7, "", lost), Row("on a GPU", ">= 3", None, "no GPU here", False)]
+    verdict = "LOST by 16.7%" if lost else "holds"
+    found = [
+        Row("speed over x", ">= 0.6", 0.5 if lost else 0.7, "", lost, verdict),
+        Row("on a GPU", ">= 3", None, "no GPU here", False, "not measured"),
+    ]
     monkeypatch.setattr(bars, "check_bars", lambda progress: found)
     done = run("bench", "--check")
     assert done.code == int(lost)
-    assert lines(done, "speed over x", ">= 0.6", "0.5" if lost else "0.7", "LOST" if lost else "holds")
+    assert lines(done, "speed over x", ">= 0.6", "0.5" if lost else "0.7", verdict)
     assert lines(done, "on a GPU", "no GPU here", "not measured")
 
 

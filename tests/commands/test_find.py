@@ -3,7 +3,9 @@
 import json
 import re
 
+import docx
 import pytest
+from document_files import epub, pdf
 
 TEXT = """A heading
 
@@ -32,10 +34,12 @@ def test_find_json_has_all_fields_and_exact_offsets(run, fake, tmp_path):
     done = run("find", "why the dog barked", "a.txt", "--json")
     found = json.loads(done.out)
     assert found["query"] == "why the dog barked" and found["model"] == "pocket" and found["skipped"] == []
-    assert found["files"] == [{"file": "a.txt", "characters": len(TEXT), "sentences": 5}]
+    facts = {"kind": "txt", "pages": None, "encoding": "utf-8", "warnings": []}
+    assert found["files"] == [{"file": "a.txt", **facts, "characters": len(TEXT), "sentences": 5}]
     best = found["sentences"][0]
-    assert set(best) == {"file", "line", "text", "start", "end", "score", "index"}
-    assert best["line"] == 6 and best["score"] == 4.0 and best["index"] == 4
+    assert set(best) == {"file", "id", "line", "page", "headings", "text", "start", "end", "score", "index"}
+    assert best["line"] == 6 and best["page"] is None and best["headings"] == [] and best["id"] is None
+    assert best["score"] == 4.0 and best["index"] == 4
     for sentence in found["sentences"]:
         assert TEXT[sentence["start"] : sentence["end"]] == sentence["text"]
 
@@ -78,9 +82,12 @@ def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
         (lambda p: None, "no file bad.txt"),
         (lambda p: p.mkdir(), "is a (folder|directory)"),
         (lambda p: p.write_bytes(b"\x7fELF\x00\x01\x02" * 50), "binary"),
-        (lambda p: p.write_bytes(b"caf\xe9 in Latin-1, not UTF-8, is what this says"), "(?i)utf-8"),
+        (lambda p: p.write_bytes("Не в UTF-8".encode("koi8-r")), "(?i)utf-8"),
+        (lambda p: p.write_bytes(pdf([["secret"]], encrypted=True)), "encrypted PDF"),
+        (lambda p: p.write_bytes(pdf([[]], image_only=True)), "a scan; run OCR"),
+        (lambda p: p.write_bytes(b"PK\x03\x04 cut off"), "damaged or cut-off zip"),
     ],
-    ids=["missing", "folder", "binary", "undecodable"],
+    ids=["missing", "folder", "binary", "undecodable", "encrypted", "scan", "zip"],
 )
 def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, tmp_path, make, message):
     make(tmp_path / "bad.txt")
@@ -101,3 +108,73 @@ def test_find_takes_an_encoding(run, fake, tmp_path):
     assert json.loads(done.out)["sentences"][0]["text"] == "One café."
     done = run("find", "café", "a.txt", "--encoding", "latin-99")
     assert done.code == 1 and "latin-99" in done.err
+
+
+# ---- documents of other kinds ----------------------------------------------------------------------------------------
+
+
+def best(done):
+    assert done.code == 0, done.err
+    return json.loads(done.out)["sentences"][0]
+
+
+def test_find_in_a_pdf_has_page_and_heading(run, fake, tmp_path):
+    pages = [["Contents"], ["Pets", None, None, "One cat slept. The dog", "barked."], ["Nothing."]]
+    (tmp_path / "a.pdf").write_bytes(pdf(pages, outline=[("Pets", 1)]))
+    found = best(run("find", "the dog barked", "a.pdf", "--json"))
+    assert found["page"] == 2 and found["headings"] == ["Pets"] and found["text"].split() == ["The", "dog", "barked."]
+    shown = run("find", "the dog barked", "a.pdf", "-k", 1).out
+    assert (
+        shown.startswith(" 1. a.pdf, page 2  characters ") and "\n    Pets\n    One cat" in shown and "»The dog barked.«" in shown
+    )
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.html", "a.md", "a.epub"])
+def test_find_has_the_path_of_headings(run, fake, tmp_path, name):
+    document = docx.Document()
+    for level, heading in ((1, "Animals"), (2, "Dogs")):
+        document.add_heading(heading, level)
+    document.add_paragraph("The dog barked.")
+    document.save(tmp_path / "a.docx")
+    page = "<h1>Animals</h1><h2>Dogs</h2><p>The <b>dog</b> barked.</p>"
+    (tmp_path / "a.html").write_text(page)
+    epub(tmp_path / "a.epub", [page])
+    (tmp_path / "a.md").write_text("# Animals\n## Dogs\nThe dog barked.\n")
+    found = best(run("find", "the dog barked", name, "--json"))
+    assert found["text"].strip() == "The dog barked." and found["headings"] == ["Animals", "Dogs"] and found["page"] is None
+    shown = run("find", "the dog barked", name, "-k", 1, "-c", 0).out
+    place = "a.md:3" if name == "a.md" else name  # lines mean something in text only
+    assert shown.startswith(f" 1. {place}  characters ") and "\n    Animals › Dogs\n    »The dog barked.«" in shown
+
+
+def test_find_in_rows_names_them_and_counts_them_together(run, fake, tmp_path):
+    rows = [{"id": "r1", "text": "One cat."}, {"id": "r2", "text": ""}, {"id": "r3", "text": "The dog barked."}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = run("find", "the dog barked", "a.jsonl", "--json")
+    assert best(done)["id"] == "r3" and done.err == ""
+    assert [(f["file"], f["kind"], f["characters"], f["sentences"]) for f in json.loads(done.out)["files"]] == [
+        ("a.jsonl", "jsonl", 23, 2)
+    ]
+    assert run("find", "the dog barked", "a.jsonl", "-k", 1).out.startswith(" 1. a.jsonl, row r3  characters 0-15")
+
+
+def test_find_tells_warnings_and_goes_on(run, fake, tmp_path):
+    (tmp_path / "a.pdf").write_bytes(pdf([["The dog."], []]))
+    (tmp_path / "b.txt").write_bytes(b"A caf\xe9 with a dog.")
+    done = run("find", "dog", "a.pdf", "b.txt", "--json")
+    first, second = done.err.splitlines()
+    assert done.code == 0 and first == "runnel: note: a.pdf: page 2 without text (1 of 2 pages)"
+    assert second.startswith("runnel: note: b.txt: not valid utf-8 (byte 0xe9 at offset 5, line 1), read as cp1252")
+    assert [len(f["warnings"]) for f in json.loads(done.out)["files"]] == [1, 1]
+    assert any("café" in s["text"] for s in json.loads(done.out)["sentences"])
+
+
+def test_find_reads_a_pdf_from_standard_input(run, fake):
+    assert best(run("find", "dog", "-", "--json", stdin=pdf([["A dog."]])))["page"] == 1
+
+
+def test_find_reads_what_it_can_before_a_bad_row(run, fake, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "One dog."}\nnot json\n')
+    done = run("find", "dog", "a.jsonl", "--json")
+    assert done.code == 1 and "a.jsonl, line 2: not valid JSON" in done.err
+    assert [s["text"] for s in json.loads(done.out)["sentences"]] == ["One dog."]

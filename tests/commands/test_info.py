@@ -66,7 +66,7 @@ def test_a_model_folder(run, model):
     assert shown["gpu"] == "none"
     assert shown["free memory"] == "4.0 GiB: it fits as bfloat16 and as float32"
     assert shown["states beside it"] == f"{((4 << 30) - 4 * 19_896) // 10_496:,}"
-    assert shown["longest step"] == "16,384 tokens; 1,024 unless asked for"
+    assert shown["longest step"] == "4,096 tokens; 1,024 unless asked for"
     assert max(map(len, done.out.splitlines())) <= 120
 
 

@@ -68,11 +68,39 @@ def test_embed(run, model, corpus, tmp_path):
     assert json.loads((tmp_path / "out.jsonl.json").read_text())["truncated"] == 2
 
 
+@pytest.mark.parametrize(("given", "loaded"), [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_the_precision_of_weights(run, model, corpus, tmp_path, given, loaded):
+    """Random weights round visibly: each precision gives its own numbers, and the command those of the one it was given."""
+    other = "float32" if loaded == "bfloat16" else "bfloat16"
+    (tmp_path / "a.txt").write_text(TEXT)
+    chosen = ("--model", model, "--dtype", given)
+
+    def check(found, run_with):
+        expected, others = (np.array(run_with(dtype)) for dtype in (loaded, other))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert np.abs(found - others).max() > 1e-4
+
+    assert run("embed", "corpus.tsv", "--to", "out.npy", *chosen).code == 0
+    check(
+        np.load(tmp_path / "out.npy"), lambda dtype: Embedder.load(model, dtype=dtype).encode_document(list(DOCUMENTS.values()))
+    )
+    found = json.loads(run("find", "river", "a.txt", "--json", "-k", 1, *chosen).out)["sentences"]
+    check(
+        [s["score"] for s in found],
+        lambda dtype: [s.score for s in SentenceRetriever.load(model, dtype=dtype).retrieve("river", TEXT, top_k=1)],
+    )
+    hits = json.loads(run("rerank", "river", "corpus.tsv", "--json", *chosen).out)["hits"]
+    check(
+        [h["score"] for h in sorted(hits, key=lambda h: h["id"])],
+        lambda dtype: Reranker.load(model, dtype=dtype).score("river", list(DOCUMENTS.values())),
+    )
+
+
 def test_rerank(run, model, corpus, tmp_path):
     (tmp_path / "queries.tsv").write_text("q1\triver\nq2\tcat clause\n")
     (tmp_path / "run.trec").write_text("q1 Q0 b 1 3 x\nq1 Q0 a 2 2 x\nq2 Q0 c 1 2 x\nq2 Q0 b 2 1 x\n")
     many = ("rerank", "--queries", "queries.tsv", "--corpus", "corpus.tsv", "--run", "run.trec", "--model", model)
-    assert run(*many, "--to", "out.trec", "--dtype", "fp32", "--memory", "memory").code == 0
+    assert run(*many, "--to", "out.trec", "--memory-dtype", "fp32", "--memory", "memory").code == 0
     lines = [line.split() for line in (tmp_path / "out.trec").read_text().splitlines()]
     reranker = Reranker.load(model)
     expected = [

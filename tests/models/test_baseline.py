@@ -15,14 +15,12 @@ from tiny_transformers import CONFIGS, LONGEST, write_transformer
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, Reranker
-from runnel.backbones.checkpoint_formats import BACKBONES
 from runnel.backbones.transformer import Transformer
 from runnel.errors import CheckpointError, InputError, StateError
 from runnel.models.base import load_model
 from runnel.models.heads import EndScore
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
-saves = pytest.mark.skipif("transformer" not in BACKBONES, reason="runnel folders do not keep transformers yet")
 
 TEXTS = ["the cat sat on the mat", "dog", "a river runs to the sea and the dog is executed finally", "clause 12, river!"]
 QUERY = "is the cat on the mat?"
@@ -338,7 +336,6 @@ def test_what_cannot_rerank(checkpoint: Any) -> None:
 # ---- folders ---------------------------------------------------------------------------------------------------------
 
 
-@saves
 @pytest.mark.parametrize("architecture", ["bert", "t5", "qwen2"])
 def test_a_saved_model_gives_the_same(checkpoint: Any, tmp_path: Path, architecture: str) -> None:
     folder, _ = checkpoint(architecture, "ForSequenceClassification", num_labels=1)
@@ -356,7 +353,6 @@ def test_a_saved_model_gives_the_same(checkpoint: Any, tmp_path: Path, architect
             Embedder.load(tmp_path / "embedder", pooling="cls")
 
 
-@saves
 def test_a_saved_sentence_transformer_keeps_its_longest_text(tmp_path: Path) -> None:
     sentence_transformer(tmp_path / "theirs", pooling_mode="mean")
     Embedder.load(tmp_path / "theirs", "float32").save(tmp_path / "ours")

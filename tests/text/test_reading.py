@@ -1,55 +1,116 @@
-"""Reading files: encodings, line ends, and a message for each kind of unusable input."""
+"""Bytes as text: encodings, and a message for each kind of unusable input."""
 
 import io
 import os
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runnel.errors import InputError, ReadError
-from runnel.text.reading import read_text
+from runnel.text.reading import check_encoding, decode, open_bytes
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_encodings_and_line_ends(tmp_path, encoding):
+def test_encodings_and_line_ends(encoding):
     text = "one\r\ntwo\rthree\n\nfour 😀 \x0c end"
-    path = tmp_path / "a.txt"
-    path.write_bytes(text.encode(encoding))
-    assert read_text(path) == text
-    assert read_text(str(path)) == text
+    decoded = decode(text.encode(encoding), "a.txt")
+    assert decoded.text == text and decoded.warning is None
 
 
-def test_a_named_encoding(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes("café".encode("cp1252"))
-    assert read_text(path, encoding="cp1252") == "café"
-    path.write_bytes("café".encode("utf-16-le"))
-    assert read_text(path, encoding="utf-16-le") == "café"
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff")))
+def test_utf8_is_never_taken_for_anything_else(text):
+    decoded = decode(text.encode(), "a.txt")
+    assert (decoded.text, decoded.encoding, decoded.warning) == (text, "utf-8", None)
+
+
+def test_a_named_encoding():
+    assert decode("café".encode("cp1252"), "a", "cp1252").text == "café"
+    assert decode("café".encode("utf-16-le"), "a", "utf-16-le").text == "café"
+    with pytest.raises(ReadError, match=r"a is not valid ascii: byte 0xe9 at offset 8 \(line 2.*give its encoding"):
+        decode(b"caf\nspaa\xe9", "a", "ascii")
     with pytest.raises(InputError, match="unknown encoding 'utf-99'"):
-        read_text(path, encoding="utf-99")
+        check_encoding("utf-99")
 
 
-def test_empty_files_are_empty_texts(tmp_path):
-    path = tmp_path / "a.txt"
-    path.touch()
-    assert read_text(path) == ""
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_wide_text_without_a_mark_is_read_and_told(encoding):
+    decoded = decode("Plain words, no mark.".encode(encoding), "a")
+    assert decoded.text == "Plain words, no mark." and encoding in decoded.warning
+
+
+def test_western_text_is_read_as_cp1252_and_told():
+    decoded = decode(b"good line\nA na\xefve caf\xe9 \x96 it costs 3 \x80.", "a")
+    assert decoded.text == "good line\nA naïve café – it costs 3 €."
+    assert decoded.encoding == "cp1252" and "byte 0xef at offset 14, line 2" in decoded.warning
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["Сегодня в столице хорошая погода".encode("cp1251"), "ずっと日本語の文です".encode("shift_jis"), b"one \x81 byte, and"],
+)
+def test_what_is_not_western_is_refused(data):
+    with pytest.raises(ReadError, match=r"a is not valid utf-8 \(byte 0x.*does not look like cp1252; give its encoding"):
+        decode(data, "a")
+
+
+@pytest.mark.parametrize(
+    ("markup", "encoding"),
+    [
+        ('<meta charset="{}">', "shift_jis"),
+        ("<meta http-equiv='Content-Type' content='text/html; charset={}'>", "koi8-r"),
+        ('<?xml version="1.0" encoding="{}"?>', "cp1251"),
+        ("<meta charset={}>", "iso-2022-jp"),
+    ],
+)
+def test_markup_declares_its_encoding(markup, encoding):
+    words = "日本語" if "jp" in encoding or "jis" in encoding else "Привет всем"
+    data = (markup.format(encoding) + words).encode(encoding)
+    assert decode(data, "a", markup=True).text.endswith(words)
+
+
+def test_a_false_or_odd_declaration_does_no_harm():
+    assert decode("<meta charset=cp1252>Привет".encode(), "a", markup=True).text.endswith("Привет")
+    assert decode(b"<meta charset=latin1>\x80 5", "a", markup=True).text.endswith("€ 5")  # as browsers take it
+    for name in ("rot13", "utf-16", "no-such", "zlib"):
+        assert decode(f"<meta charset={name}>plain".encode(), "a", markup=True).text.endswith("plain")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"abc\0def", r"is binary \(a NUL byte at offset 3\)"),
+        (b"\x89PN\x01\x02\x03\x04\x05\x06", "of its first bytes are control characters"),
+    ],
+)
+def test_binary_files(data, message):
+    with pytest.raises(ReadError, match=f"{message}.*expected text"):
+        decode(data, "a.bin")
+
+
+def test_terminal_logs_are_text():
+    data = b"\x1b[31mred\x1b[0m and a bell \x07 in many ordinary words of text\n" * 9
+    assert decode(data, "log.txt").text.startswith("\x1b[31m")
+
+
+def test_bytes_behind_a_mark_must_be_valid():
+    with pytest.raises(ReadError, match="not valid utf-16"):
+        decode(b"\xff\xfea\0b", "a")
 
 
 def test_standard_input(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("a\r\nb é".encode())))
-    assert read_text("-") == "a\r\nb é"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
-    with pytest.raises(ReadError, match="standard input is not valid utf-8"):
-        read_text("-")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc")))
+    assert open_bytes("-").read() == b"abc"
 
 
 def test_missing_files_and_directories(tmp_path):
     with pytest.raises(ReadError, match=r"no file .*nothing\.txt; check the path"):
-        read_text(tmp_path / "nothing.txt")
+        open_bytes(tmp_path / "nothing.txt")
     with pytest.raises(ReadError, match="is a directory; give the files in it"):
-        read_text(tmp_path)
+        open_bytes(tmp_path)
     with pytest.raises(ReadError, match="cannot be read"):
-        read_text("a\0b")
+        open_bytes("a\0b")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read everything")
@@ -58,46 +119,13 @@ def test_unreadable_files(tmp_path):
     path.write_text("x")
     path.chmod(0)
     with pytest.raises(ReadError, match="no permission to read"):
-        read_text(path)
+        open_bytes(path)
 
 
 def test_unreadable_files_by_the_error(monkeypatch):
-    def refuse(_):
+    def refuse(*_):
         raise PermissionError("denied")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(ReadError, match=r"no permission to read a\.txt"):
-        read_text("a.txt")
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"abc\0def", "is binary \\(a NUL byte at offset 3\\)"),
-        (b"\x89PN\x01\x02\x03\x04\x05\x06", "of its first bytes are control characters"),
-        (b"%PDF-1.7 text", "is a PDF file"),
-        (b"PK\x03\x04rest", "is a zip archive"),
-        (b"\x1f\x8brest", "is a gzip file"),
-    ],
-)
-def test_binary_files(tmp_path, data, message):
-    path = tmp_path / "a.bin"
-    path.write_bytes(data)
-    with pytest.raises(ReadError, match=f"{message}.*expected plain text"):
-        read_text(path)
-
-
-def test_terminal_logs_are_text(tmp_path):
-    path = tmp_path / "log.txt"
-    path.write_bytes(b"\x1b[31mred\x1b[0m and a bell \x07 in many ordinary words of text\n" * 9)
-    assert read_text(path).startswith("\x1b[31m")
-
-
-def test_undecodable_bytes(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"good line\nbad \xe9 byte")
-    with pytest.raises(ReadError, match=r"not valid utf-8: byte 0xe9 at offset 14 \(line 2.*encoding='cp1252'"):
-        read_text(path)
-    path.write_bytes(b"\xff\xfea\0b")
-    with pytest.raises(ReadError, match="not valid utf-16"):
-        read_text(path)
+        open_bytes("a.txt")

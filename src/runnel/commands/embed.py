@@ -25,6 +25,7 @@ def run(
     to: str,
     *,
     model: str,
+    dtype: str,
     as_query: bool,
     shard: str | None,
     max_tokens: int | None,
@@ -43,7 +44,7 @@ def run(
     note_compiling()
     from runnel.models.embedder import Embedder
 
-    embedder = Embedder.load(model, pooling=pooling)
+    embedder = Embedder.load(model, dtype=dtype, pooling=pooling)
     settings = {
         "model": model,
         "fingerprint": embedder.model.backbone.fingerprint(),
@@ -57,7 +58,7 @@ def run(
         say(f"note: {out} is finished already, {facts['count']:,} vectors")
     else:
         with VectorLog(out, embedder.dimension, settings) as log:
-            work = _Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
+            work = Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
             work.run(_take(read_rows(texts), part))
             facts = log.finish()
         _report(work, facts)
@@ -68,7 +69,7 @@ def run(
     return 0
 
 
-class _Work:
+class Work:
     """The rows on their way through the embedder."""
 
     def __init__(self, embedder: Embedder, log: VectorLog, *, prompt: str, max_tokens: int | None) -> None:
@@ -126,7 +127,7 @@ def _parse_shard(shard: str | None) -> tuple[int, int]:
     return int(i), int(n)
 
 
-def _report(work: _Work, facts: dict[str, object]) -> None:
+def _report(work: Work, facts: dict[str, object]) -> None:
     if work.resumed:
         say(f"note: went on after {work.resumed:,} vectors of an earlier run")
     if work.empty:

@@ -22,13 +22,21 @@ _SHOWN = 160  # characters of a document on the terminal
 
 
 def one(
-    query: str, documents: str, *, model: str, top_k: int | None, template: str | None, max_tokens: int | None, as_json: bool
+    query: str,
+    documents: str,
+    *,
+    model: str,
+    dtype: str,
+    top_k: int | None,
+    template: str | None,
+    max_tokens: int | None,
+    as_json: bool,
 ) -> int:
     """Print the documents of a file, best first."""
     rows = list(read_rows(documents))
     hits: list[Hit] = []
     if rows:
-        reranker = _load(model, template)
+        reranker = _load(model, dtype, template)
         with Meter("reading") as meter:
             hits = reranker.rank(query, rows, top_k, progress=meter.add, max_tokens=max_tokens)
         _report_cut(reranker.truncated, reranker.pair_limit(max_tokens))
@@ -54,10 +62,11 @@ def many(
     to: str,
     *,
     model: str,
+    dtype: str,
     top_k: int | None,
     depth: int | None,
     memory: str | None,
-    dtype: str,
+    memory_dtype: str,
     template: str | None,
     max_tokens: int | None,
     as_json: bool,
@@ -71,7 +80,7 @@ def many(
         raise InputError(
             f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
         )
-    reranker = _load(model, template)
+    reranker = _load(model, dtype, template)
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
     settings = {
@@ -82,7 +91,7 @@ def many(
         "run": file_digest(run),
         "top_k": top_k,
         "depth": depth,
-        "dtype": dtype,
+        "memory_dtype": memory_dtype,
         "template": template,
         "max_tokens": max_tokens,
     }
@@ -99,7 +108,7 @@ def many(
         # A memory on disk is recognised by its documents, all of them; in RAM only what is still needed is read.
         texts = _texts(corpus, candidates if memory else left)
         with Meter("reading") as meter:
-            ranker = _Ranker(reranker, texts, memory, dtype, max_tokens, meter)
+            ranker = _Ranker(reranker, texts, memory, memory_dtype, max_tokens, meter)
             with part.open("a", encoding="utf-8") as file:
                 for query, ids in left.items():
                     hits = ranker.rank(asked[query], ids, top_k)
@@ -199,8 +208,8 @@ def _report_cut(count: int, max_tokens: int | None) -> None:
         say(f"warning: {count:,} documents were cut so that they and the query keep to {max_tokens} tokens")
 
 
-def _load(model: str, template: str | None) -> Reranker:
+def _load(model: str, dtype: str, template: str | None) -> Reranker:
     note_compiling()
     from runnel.models.reranker import Reranker
 
-    return Reranker.load(model, template=template)
+    return Reranker.load(model, dtype=dtype, template=template)

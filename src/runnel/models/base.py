@@ -4,11 +4,13 @@ config.json        architecture, heads, templates, prompts, markers, weight form
 model.safetensors  `backbone.*` and `heads.*`; with int8 weights each matrix has a `.scale` of one number per row
 tokenizer.json     Hugging Face tokenizers file; RWKV World: rwkv_vocab_v20230424.txt
 README.md          model card
+modules.json, config_sentence_transformers.json   what sentence-transformers reads first (`runnel.training.modules`)
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,11 @@ from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
 BUILT_IN = {"pocket": Path(__file__).parent / "pocket"}
+# job -> its model in sentence-transformers, and the module that does it, in `runnel.training.modules`
+_MODULES: dict[Job, tuple[str, str]] = {
+    "embed": ("SentenceTransformer", "EmbedderModule"),
+    "rerank": ("CrossEncoder", "RerankerModule"),
+}
 
 
 @dataclass(eq=False)
@@ -60,7 +67,19 @@ class Model:
         self.heads.requires_grad_(False)
         features = self.heads["features"] if "features" in self.heads else None
         self.features: TokenFeatures | None = features if isinstance(features, TokenFeatures) else None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take what is made from the heads' weights anew: after these have changed, or moved to another device."""
         self.weight = self.features.weight().detach() if self.features else torch.ones(self.backbone.vocab_size)
+        self.engine = self.new_engine()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, and for other processes: an engine belongs to one model and has a lock."""
+        return {name: value for name, value in self.__dict__.items() if name != "engine"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         self.engine = self.new_engine()
 
     def new_engine(self, step_tokens: int | None = None, memory_bytes: int | None = None) -> Engine:
@@ -82,14 +101,27 @@ class Model:
             )
         return self.heads[name]
 
-    def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
+    def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
         """Write the model folder. Loading it gives bit-equal outputs with weights="as_is".
 
         Args:
             weights: "as_is", or "int8": every backbone matrix and the token tables in 8 bits with one scale per row.
+            job: what sentence-transformers loads the folder as: "embed", a SentenceTransformer, or "rerank", a CrossEncoder;
+                default: the first of these that the model has a head for. runnel loads it for every job.
         """
+        job = job or next((name for name in _MODULES if name in self.heads), None)
+        if job is not None:
+            self.head(job)  # it has one
+        self.write(folder, weights=weights)
+        if job is not None:
+            self._write_for_sentence_transformers(Path(folder), job)
+
+    def write(self, folder: str | Path, *, weights: str = "as_is") -> None:
+        """As `save`, without the two files for sentence-transformers: its own models write them themselves."""
         if weights not in ("as_is", "int8"):
             raise InputError(f'weights must be "as_is" or "int8", got {weights!r}')
+        if self.backbone.adapted:
+            raise InputError(f"{self.source} has adapters, which no model folder holds: merge() them or use save_adapter()")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = {}
@@ -113,9 +145,21 @@ class Model:
         }
         self.tokenizer.save(folder)
         (folder / "README.md").write_text(self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
-        save_file(tensors, folder / "model.safetensors.partial", metadata={"format": "pt"})
-        (folder / "model.safetensors.partial").replace(folder / "model.safetensors")
+        partial = folder / f"model.safetensors.{os.getpid()}.partial"  # sentence-transformers saves in every process of a run
+        save_file(tensors, partial, metadata={"format": "pt"})
+        partial.replace(folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+    def _write_for_sentence_transformers(self, folder: Path, job: Job) -> None:
+        kind, module = _MODULES[job]
+        settings: dict[str, Any] = {"model_type": kind, "prompts": {}, "default_prompt_name": None}
+        if job == "embed":
+            settings |= {"prompts": self.prompts, "similarity_fn_name": "cosine"}
+        else:  # a score is a logit; by default the library would put a sigmoid behind it
+            settings["activation_fn"] = "torch.nn.modules.linear.Identity"
+        modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.training.modules.{module}"}]
+        (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def load_model(

@@ -64,7 +64,7 @@ class Embedder:
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
-        self.model.save(folder, weights=weights)
+        self.model.save(folder, weights=weights, job="embed")
 
     @property
     def dimension(self) -> int:
@@ -118,16 +118,15 @@ class Embedder:
 
         Texts are drawn as there is room in the engine, a few hundred at most ahead of the results.
         """
-        if max_tokens is not None and max_tokens < 1:
-            raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
-        max_tokens = self.text_limit(max_tokens)
-        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
-        self.truncated = 0
-        results = self.model.engine.map(self._requests(texts, prefix or "", max_tokens), progress)
+        yield from self.encode_rows(self.render(texts, prompt=prompt, max_tokens=max_tokens), progress)
+        if self.truncated:
+            log.warning("%d texts were cut to %s tokens", self.truncated, self.text_limit(max_tokens))
+
+    def encode_rows(self, rows: Iterable[np.ndarray], progress: Callable[[int], None] | None = None) -> Iterator[np.ndarray]:
+        """Like `encode_stream`, from the ids that `render` gives."""
+        results = self.model.engine.map(map(self._request, rows), progress)
         while batch := [result.get() for result in itertools.islice(results, _BATCH)]:
             yield from self._vectors(batch)
-        if self.truncated:
-            log.warning("%d texts were cut to %s tokens", self.truncated, max_tokens)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
         """The tokens that `max_tokens` leaves of a text: as many, or what a transformer can read beside its special tokens."""
@@ -137,9 +136,14 @@ class Embedder:
         template, nothing = self.model.templates["document"], np.zeros(0, dtype=np.int32)
         return min(max_tokens, longest - len(template.render(self.model.tokenizer, document=nothing).ids))
 
-    def _requests(self, texts: Iterable[str], prefix: str, max_tokens: int | None) -> Iterator[Request]:
-        source = iter(texts)
-        before = self.model.templates["document"].lead(self.model.tokenizer, "document") + prefix
+    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[np.ndarray]:
+        """The ids (T,) int32 that are read for each text, special tokens included. Arguments and errors are those of `encode`."""
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
+        max_tokens, self.truncated = self.text_limit(max_tokens), 0
+        source, template = iter(texts), self.model.templates["document"]
+        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
+        before = template.lead(self.model.tokenizer, "document") + prefix
         while batch := list(itertools.islice(source, _BATCH)):
             for text in batch:
                 if not isinstance(text, str):
@@ -147,14 +151,10 @@ class Embedder:
                 if not text.strip():
                     raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
             for encoded in self.model.tokenizer.encode_batch([before + text for text in batch]):
-                yield self._request(encoded.ids, max_tokens)
+                self.truncated += max_tokens is not None and len(encoded.ids) > max_tokens
+                yield template.render(self.model.tokenizer, document=encoded.ids[:max_tokens]).ids
 
-    def _request(self, ids: np.ndarray, max_tokens: int | None) -> Request:
-        template = self.model.templates["document"]
-        if max_tokens is not None and len(ids) > max_tokens:
-            ids = ids[:max_tokens]
-            self.truncated += 1
-        ids = template.render(self.model.tokenizer, document=ids).ids
+    def _request(self, ids: np.ndarray) -> Request:
         if self._pools_mean:
             return Request(ids, reader=WeightedMean(ids, self.model.weight, [slice(0, len(ids))]))
         return Request(ids, reader=AtPositions([0 if self.pooling == "cls" else len(ids) - 1]))

@@ -5,7 +5,7 @@
 The papers' heads look at one hidden vector of a text (`EndVector` and its kin, `EndScore`, `DenseScore`); their `pooling`
 says which: "eos" the last token's, "cls" the first token's, "mean" the mean of all tokens', special ones among them. The
 built-in model's heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
-document (`TokenFeatures`). All of them run in fp32 and stream: they need sums, never the whole text.
+document (`TokenFeatures`). All of them run in fp32 (fp64 for a model in fp64) and stream: they need sums, never the whole text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class EndVector(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n, D) of unit length."""
-        return F.normalize(pooled.float(), dim=-1)
+        return F.normalize(_wide(pooled), dim=-1)
 
 
 class FirstVector(EndVector):
@@ -81,7 +81,7 @@ class MeanVector(nn.Module):
 
     def forward(self, mean: Tensor) -> Tensor:
         """(n, D) -> (n, E) of unit length."""
-        return F.normalize(self.project(mean.float()), dim=-1)
+        return F.normalize(self.project(_wide(mean)), dim=-1)
 
 
 class EndScore(nn.Module):
@@ -98,7 +98,7 @@ class EndScore(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n,)"""
-        return _score(self.linear(pooled.float()))
+        return _score(self.linear(_wide(pooled)))
 
 
 class DenseScore(nn.Module):
@@ -116,7 +116,7 @@ class DenseScore(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n,)"""
-        return _score(self.linear(self.activation(self.dense(pooled.float()))))
+        return _score(self.linear(self.activation(self.dense(_wide(pooled)))))
 
 
 class MatchScore(nn.Module):
@@ -137,9 +137,14 @@ class MatchScore(nn.Module):
 
     def forward(self, mean: Tensor, end: Tensor, other: Tensor, lexical: Tensor) -> Tensor:
         """mean, end, other (n, D) or other (1, D); lexical (n, F) -> (n,)"""
-        score = self.linear(torch.cat([mean, end], dim=-1).float())[:, 0]
-        cosine = F.cosine_similarity(self.match(mean.float()), self.match(other.float()), dim=-1)
-        return score + self.cosine_weight * cosine + lexical.float() @ self.lexical_weight
+        score = self.linear(_wide(torch.cat([mean, end], dim=-1)))[:, 0]
+        cosine = F.cosine_similarity(self.match(_wide(mean)), self.match(_wide(other)), dim=-1)
+        return score + self.cosine_weight * cosine + lexical.to(score.dtype) @ self.lexical_weight
+
+
+def _wide(x: Tensor) -> Tensor:
+    """x in fp32, or in fp64 if it is."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _score(logits: Tensor) -> Tensor:

@@ -18,13 +18,14 @@ from typing import Literal
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 
 Precision = Literal["fp32", "bf16", "int8"]
+Piece = bytes  # a remembered document by itself
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 _FORMAT = "runnel-memory-1"
 
@@ -96,6 +97,26 @@ class Memory:
             chosen._names.append([name])
             chosen._texts.append([self._texts[number][row]])
         return chosen
+
+    def pieces(self) -> list[Piece]:
+        """Each document's state by itself, in order, to be kept elsewhere; `of_pieces` takes them."""
+        blocks = (_read_block(block) if isinstance(block, Path) else block for block in self._blocks)
+        return [save(_row(block, row)) for block in blocks for row in range(len(block["tokens"]))]
+
+    @classmethod
+    def of_pieces(cls, precision: Precision, fingerprint: str, pieces: Mapping[str, Piece]) -> Memory:
+        """A memory of the documents, without their texts, whose states `pieces` gave, by id.
+
+        Raises:
+            StateError: a state is damaged.
+        """
+        memory = cls(precision, fingerprint)
+        try:
+            memory._blocks = [load(piece) for piece in pieces.values()]
+        except SafetensorError as error:
+            raise StateError(f"cannot read a remembered document: {error}; index the documents again") from error
+        memory._names, memory._texts = [[name] for name in pieces], [[""] for _ in pieces]
+        return memory
 
     def has(self, block: int, digest: str) -> bool:
         """Whether that block is there already and holds exactly these documents."""

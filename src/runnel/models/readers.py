@@ -56,7 +56,8 @@ class WeightedMean:
 class SpanMeans:
     """Weighted mean of each span of tokens, spans in any order and overlapping as they like.
 
-    Keeps the running sum at each span's two ends, so memory depends on the number of spans alone.
+    Keeps the running sum at each span's two ends, so memory depends on the number of spans alone. `sum` (D,) fp64 and `total`
+    are those of all tokens so far.
     """
 
     def __init__(self, ids: np.ndarray, weight: Tensor, starts: np.ndarray, ends: np.ndarray) -> None:
@@ -65,21 +66,21 @@ class SpanMeans:
         self._bounds = np.unique(np.concatenate([starts, ends]))  # sorted token boundaries
         self._starts, self._ends = starts, ends
         self._next = 0
-        self._sum = torch.zeros(0, dtype=torch.float64)  # (D,) once the width is known
-        self._total = 0.0
+        self.sum: Tensor = torch.zeros(0, dtype=torch.float64)  # (D,) once the width is known
+        self.total = 0.0
         self._sums: list[Tensor] = []
         self._totals: list[float] = []
 
     def read(self, start: int, hidden: Tensor) -> None:
         stop = start + hidden.shape[0]
         weight = self._weight[self._ids[start:stop]].double()
-        if self._sum.numel() != hidden.shape[1]:
-            self._sum = torch.zeros(hidden.shape[1], dtype=torch.float64)
+        if self.sum.numel() != hidden.shape[1]:
+            self.sum = torch.zeros(hidden.shape[1], dtype=torch.float64)
         at = start
         while self._next < len(self._bounds) and self._bounds[self._next] <= stop:
             self._advance(hidden, weight, start, at, bound := int(self._bounds[self._next]))
-            self._sums.append(self._sum.clone())
-            self._totals.append(self._total)
+            self._sums.append(self.sum.clone())
+            self._totals.append(self.total)
             at = bound
             self._next += 1
         self._advance(hidden, weight, start, at, stop)
@@ -87,8 +88,8 @@ class SpanMeans:
     def _advance(self, hidden: Tensor, weight: Tensor, start: int, at: int, to: int) -> None:
         if to > at:
             part = weight[at - start : to - start]
-            self._sum += part @ hidden[at - start : to - start].double()
-            self._total += float(part.sum())
+            self.sum += part @ hidden[at - start : to - start].double()
+            self.total += float(part.sum())
 
     def result(self) -> Tensor:
         """(S, D) fp32."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,25 @@ from runnel.records import Document, Hit
 
 log = logging.getLogger("runnel")
 _BLOCK = 128  # documents remembered between two writes to disk
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A query and a document made ready to be read as one row.
+
+    Attributes:
+        ids: (T,) int32 token ids, special tokens included.
+        cut: how many of the document's tokens were left out for `max_tokens`.
+        marks: (T, K) float32, for a `MatchScore` head as all that follows.
+        slices: tokens of the document and of what comes from the query on; their weighted means are wanted.
+        share: of the query's idf, that which occurs in the document.
+    """
+
+    ids: np.ndarray
+    cut: int = 0
+    marks: np.ndarray | None = None
+    slices: tuple[slice, ...] = ()
+    share: float = 0.0
 
 
 class Reranker:
@@ -69,7 +89,7 @@ class Reranker:
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
-        self.model.save(folder, weights=weights)
+        self.model.save(folder, weights=weights, job="rerank")
 
     def score(
         self,
@@ -104,6 +124,11 @@ class Reranker:
         if self.truncated:
             log.warning("%d documents were cut to keep to %s tokens", self.truncated, max_tokens)
         return np.array(scores, dtype=np.float32)
+
+    def score_pairs(self, pairs: Iterable[Pair]) -> np.ndarray:
+        """Scores float32 (n,) of pairs made by `pair`, of one query or of several."""
+        results = self.model.engine.map(map(self._whole, pairs))
+        return np.array([self._score(result.get()) for result in results], dtype=np.float32)
 
     def pair_limit(self, max_tokens: int | None) -> int | None:
         """The tokens that a pair is cut to for `max_tokens`: as many, or what a transformer can read if that is less."""
@@ -210,7 +235,12 @@ class Reranker:
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         tail = slice(rendered.slices["query"].start, len(rendered.ids))
         for document in memory:
-            yield self._request(rendered.ids, tail, query_ids, document.unique_ids, document.mean, document.state)
+            if not self._matches or self.model.features is None:
+                yield self._plain(rendered.ids, document.state)
+                continue
+            marks, share = self._match(len(rendered.ids), tail.start, query_ids, document.unique_ids)
+            reader = WeightedMean(rendered.ids, self.model.weight, [tail])
+            yield Request(rendered.ids, state=document.state, marks=marks, reader=_Pair(reader, share, document.mean))
 
     def _from_texts(self, query: str, documents: Sequence[str], max_tokens: int | None) -> Iterator[Request]:
         tokenizer = self.model.tokenizer
@@ -224,43 +254,41 @@ class Reranker:
             max_tokens = max_tokens and max_tokens - len(prefix)
         for text in documents:
             ids = template.encode(tokenizer, "document", text).ids
-            fields = {"document": ids} if start is not None else {"query": query_ids, "document": ids}
-            rendered = template.render(tokenizer, **fields, max_tokens=max_tokens)
+            if start is None:
+                pair = self.pair(query_ids, ids, max_tokens)
+                self.truncated += pair.cut > 0
+                yield self._whole(pair)
+                continue
+            rendered = template.render(tokenizer, document=ids, max_tokens=max_tokens)
             self.truncated += rendered.cut > 0
-            if start is not None:
-                yield self._plain(rendered.ids, start)
-                continue
-            if not self._matches:
-                yield self._plain(rendered.ids, None)
-                continue
-            place = rendered.slices["document"]
-            kept = rendered.ids[place]
-            tail = slice(rendered.slices["query"].start, len(rendered.ids))
-            yield self._request(rendered.ids, tail, query_ids, np.unique(kept), slice(place.start, tail.start), None)
+            yield self._plain(rendered.ids, start)
 
-    def _request(
-        self,
-        ids: np.ndarray,
-        tail: slice,
-        query_ids: np.ndarray,
-        document_ids: np.ndarray,
-        document: Tensor | slice,
-        state: State | None,
-    ) -> Request:
-        """A request for one pair; `document` is its mean if remembered, else the slice of `ids` that holds it."""
+    def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Pair:
+        """A pair to be read whole, from the ids that the template's `encode` gives; `max_tokens` is what `pair_limit` gives."""
+        rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
         if not self._matches or self.model.features is None:
-            return self._plain(ids, state)
-        idf = self.model.features.idf.numpy()
-        marks = np.zeros((len(ids), MARKS), dtype=np.float32)
-        place = slice(tail.start, tail.start + len(query_ids))
+            return Pair(rendered.ids, rendered.cut)
+        place, tail = rendered.slices["document"], slice(rendered.slices["query"].start, len(rendered.ids))
+        marks, share = self._match(len(rendered.ids), tail.start, query_ids, np.unique(rendered.ids[place]))
+        return Pair(rendered.ids, rendered.cut, marks, (slice(place.start, tail.start), tail), share)
+
+    def _match(self, tokens: int, start: int, query_ids: np.ndarray, document_ids: np.ndarray) -> tuple[np.ndarray, float]:
+        """Marks (tokens, K) of a row whose query starts at `start`, and the share of its idf that the document has."""
+        assert self.model.features is not None
+        idf = self.model.features.idf.cpu().numpy()
+        marks = np.zeros((tokens, MARKS), dtype=np.float32)
+        place = slice(start, start + len(query_ids))
         marks[place, MARK_QUERY] = 1
         marks[place, MARK_MATCH] = idf[query_ids] * np.isin(query_ids, document_ids)
         terms = np.unique(query_ids)
-        share = float(idf[terms[np.isin(terms, document_ids)]].sum() / (idf[terms].sum() + 1e-6))
-        slices = [tail] if isinstance(document, Tensor) else [document, tail]
-        reader = WeightedMean(ids, self.model.weight, slices)
-        mean = document if isinstance(document, Tensor) else None
-        return Request(ids, state=state, marks=marks, reader=_Pair(reader, share, mean))
+        return marks, float(idf[terms[np.isin(terms, document_ids)]].sum() / (idf[terms].sum() + 1e-6))
+
+    def _whole(self, pair: Pair) -> Request:
+        """A request for a pair that is read from its first token."""
+        if pair.marks is None:
+            return self._plain(pair.ids, None)
+        reader = WeightedMean(pair.ids, self.model.weight, list(pair.slices))
+        return Request(pair.ids, marks=pair.marks, reader=_Pair(reader, pair.share))
 
     def _plain(self, ids: np.ndarray, state: State | None) -> Request:
         """A request for the hidden vector that a head without features scores."""

@@ -167,30 +167,49 @@ class SentenceRetriever:
 
     # ---- one document ------------------------------------------------------------------------------------------------
 
-    def _read_query(self, query: str) -> _Query:
+    def prefix(self, query: str) -> tuple[np.ndarray, np.ndarray, slice]:
+        """Ids of the query alone, ids of all that is read before a document, and where the query is in these, to the end.
+
+        Raises:
+            InputError: the query is empty.
+        """
         if not query.strip():
             raise InputError("the query is empty; give the words to look for")
         ids = self._prefix.encode(self.model.tokenizer, "query", query).ids
         rendered = self._prefix.render(self.model.tokenizer, query=ids)
-        place = slice(rendered.slices["query"].start, len(rendered.ids))
-        reader = WeightedMean(rendered.ids, self.model.weight, [place])
-        result = next(iter(self.model.engine.map([Request(rendered.ids, reader=reader, keep_state=True)])))
+        return ids, rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
+
+    def encode(self, document: str) -> Encoded:
+        """The tokens of a document as they are read behind a query."""
+        return self._rest.encode(self.model.tokenizer, "document", document)
+
+    def marks(self, document_ids: np.ndarray, query_ids: np.ndarray) -> np.ndarray | None:
+        """Marks (T, K) float32 of a document's tokens; None where the head uses none."""
+        if not isinstance(self._head, MatchScore) or self.model.features is None:
+            return None
+        marks = np.zeros((len(document_ids), MARKS), dtype=np.float32)
+        marks[:, MARK_DOCUMENT] = 1
+        marks[:, MARK_MATCH] = self.model.features.idf.cpu().numpy()[document_ids] * np.isin(document_ids, query_ids)
+        return marks
+
+    def _read_query(self, query: str) -> _Query:
+        query_ids, ids, place = self.prefix(query)
+        reader = WeightedMean(ids, self.model.weight, [place])
+        result = next(iter(self.model.engine.map([Request(ids, reader=reader, keep_state=True)])))
         mean = result.get().mean(0)
         assert result.state is not None
-        return _Query(ids, result.state, mean)
+        return _Query(query_ids, result.state, mean)
 
     def _prepare(self, text: str, language: str) -> _Prepared:
-        encoded = self._rest.encode(self.model.tokenizer, "document", text)
+        encoded = self.encode(text)
         spans = split_sentences(text, language)
         return _Prepared(text, spans, sentence_of_tokens(spans, encoded), encoded)
 
     def _request(self, query: _Query, item: _Prepared) -> Request:
         ids = item.encoded.ids
-        if not isinstance(self._head, MatchScore) or self.model.features is None:
+        marks = self.marks(ids, query.ids)
+        if marks is None or not isinstance(self._head, MatchScore):
             return Request(ids, state=query.state, reader=AtPositions(self._last_tokens(item)))
-        marks = np.zeros((len(ids), MARKS), dtype=np.float32)
-        marks[:, MARK_DOCUMENT] = 1
-        marks[:, MARK_MATCH] = self.model.features.idf.numpy()[ids] * np.isin(ids, query.ids)
         reader = SentenceScores(ids, self.model.weight, item.bounds, query.mean, self._head)
         return Request(ids, state=query.state, marks=marks, reader=reader)
 

@@ -1,10 +1,13 @@
-"""Text files and standard input as str. Offsets everywhere in runnel refer to the string returned here."""
+"""Bytes of files and of standard input, and bytes as text: which encoding they are in."""
 
 from __future__ import annotations
 
 import codecs
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from runnel.errors import InputError, ReadError
 
@@ -16,39 +19,33 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_FORMATS = ((b"%PDF-", "a PDF file"), (b"PK\x03\x04", "a zip archive (or docx, epub, xlsx)"), (b"\x1f\x8b", "a gzip file"))
+_DECLARED = re.compile(rb"<(?:meta[^>]*?\scharset\s*=|\?xml[^>]*?\sencoding\s*=)\s*[\"']?\s*([A-Za-z0-9_:.-]+)", re.IGNORECASE)
+_WEB_NAMES = {"iso-8859-1": "cp1252", "latin-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "ascii": "cp1252"}
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 _HEAD_BYTES = 1 << 16
+_DECLARED_WITHIN = 4096
 _CONTROL_SHARE = 0.05
+_ACCENT_SHARE = 0.15  # bytes above ASCII in Western European text; other scripts in an old encoding have more
 
 
-def read_text(path: str | Path, *, encoding: str | None = None) -> str:
-    """Read a plain text file, or standard input for "-".
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Text, the encoding that it was in, and a warning where that is a guess."""
 
-    Line ends are kept as they are. Without `encoding` the file is UTF-8, or UTF-16/UTF-32 where it starts with a byte order
-    mark; the mark itself is dropped.
+    text: str
+    encoding: str
+    warning: str | None = None
+
+
+def open_bytes(path: str | Path) -> BinaryIO:
+    """A file opened for reading; "-" is standard input.
 
     Raises:
-        ReadError: missing, a directory, not readable, binary, or not decodable; the message has the place and what to do.
-        InputError: Python knows no such encoding.
+        ReadError: missing, a directory, or not readable; the message has what to do.
     """
-    if encoding is not None:
-        try:
-            codecs.lookup(encoding)
-        except LookupError as error:
-            raise InputError(f"unknown encoding {encoding!r}; expected a name such as 'utf-8', 'cp1252' or 'latin-1'") from error
-    name = "standard input" if str(path) == "-" else str(path)
-    data = _read_bytes(path, name)
-    if encoding is None:
-        encoding = next((coding for mark, coding in _MARKS if data.startswith(mark)), None)
-    if encoding is None:
-        _refuse_binary(data, name)
-    return _decode(data, encoding or "utf-8", name)
-
-
-def _read_bytes(path: str | Path, name: str) -> bytes:
+    name = str(path)
     try:
-        return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        return sys.stdin.buffer if name == "-" else open(path, "rb")
     except FileNotFoundError as error:
         raise ReadError(f"no file {name}; check the path (relative paths start at {Path.cwd()})") from error
     except IsADirectoryError as error:
@@ -59,11 +56,77 @@ def _read_bytes(path: str | Path, name: str) -> bytes:
         raise ReadError(f"{name} cannot be read: {error}; check the path and the disk") from error
 
 
+def check_encoding(encoding: str | None) -> None:
+    """Raise InputError for a name that Python does not know."""
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError as error:
+        raise InputError(f"unknown encoding {encoding!r}; expected a name such as 'utf-8', 'cp1252' or 'latin-1'") from error
+
+
+def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool = False) -> Decoded:
+    """The text of a file's bytes.
+
+    Its encoding is `encoding`; else what a byte order mark says; else UTF-8 if the bytes are valid UTF-8; else what `markup`
+    (html, xml) declares of itself; else UTF-16 without a mark if every second byte is NUL; else Windows' Western European one
+    (cp1252), with a warning, if there are few bytes above ASCII. A byte order mark is dropped. Nothing is ever replaced.
+
+    Args:
+        name: of the file, for messages.
+
+    Raises:
+        ReadError: binary, or not decodable; the message has the place and what to do.
+    """
+    if encoding is not None:
+        return Decoded(_decode(data, encoding, name), encoding)
+    marked = next((coding for mark, coding in _MARKS if data.startswith(mark)), None)
+    if marked is not None:
+        return Decoded(_decode(data, marked, name), marked)
+    declared = _declared(data) if markup else None
+    if declared is not None and (data.isascii() or not _is_utf8(data)):
+        return Decoded(_decode(data, declared, name), declared)
+    wide = _wide(data)
+    if wide is not None:
+        return Decoded(_decode(data, wide, name), wide, f"taken for {wide} text without a byte order mark")
+    _refuse_binary(data, name)
+    try:
+        return Decoded(data.decode(), "utf-8")
+    except UnicodeDecodeError as error:
+        return _guess(data, name, error)
+
+
+def _declared(data: bytes) -> str | None:
+    found = _DECLARED.search(data[:_DECLARED_WITHIN])
+    if found is None:
+        return None
+    declared = found[1].decode().lower()
+    declared = _WEB_NAMES.get(declared, declared)  # as browsers take these names
+    try:
+        known = codecs.lookup(declared)
+    except LookupError:
+        return None
+    # What declares itself in ASCII cannot be UTF-16; and Python has codecs that yield no text.
+    return declared if known._is_text_encoding and not declared.startswith(("utf-16", "utf-32")) else None
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _wide(data: bytes) -> str | None:
+    head = data[:_HEAD_BYTES]
+    nuls = [head[side::2].count(0) / max(1, len(head[side::2])) for side in (0, 1)]
+    if len(data) % 2 or min(nuls) > 0.01 or max(nuls) < 0.4:
+        return None
+    return "utf-16-be" if nuls[0] > nuls[1] else "utf-16-le"
+
+
 def _refuse_binary(data: bytes, name: str) -> None:
-    advice = "expected plain text: convert it first, or give encoding= if it is text in another encoding"
-    for magic, kind in _FORMATS:
-        if data.startswith(magic):
-            raise ReadError(f"{name} is {kind}; {advice}")
+    advice = "expected text, or a document of a kind in docs/documents.md"
     at = data.find(0)
     if at >= 0:
         raise ReadError(f"{name} is binary (a NUL byte at offset {at}); {advice}")
@@ -71,6 +134,23 @@ def _refuse_binary(data: bytes, name: str) -> None:
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if controls > _CONTROL_SHARE * len(head):
         raise ReadError(f"{name} is binary ({controls / len(head):.0%} of its first bytes are control characters); {advice}")
+
+
+def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:
+    line = data.count(b"\n", 0, error.start) + 1
+    place = f"byte 0x{data[error.start]:02x} at offset {error.start}, line {line}"
+    accents = len(data.translate(None, bytes(range(128))))
+    if accents <= _ACCENT_SHARE * len(data):
+        try:
+            text = data.decode("cp1252")
+        except UnicodeDecodeError:
+            pass
+        else:
+            return Decoded(text, "cp1252", f"not valid utf-8 ({place}), read as cp1252; if that is wrong, give its encoding")
+    raise ReadError(
+        f"{name} is not valid utf-8 ({place}, {error.reason}), and does not look like cp1252; "
+        "give its encoding, for example --encoding cp1251 or encoding='shift_jis'"
+    ) from error
 
 
 def _decode(data: bytes, encoding: str, name: str) -> str:
@@ -82,3 +162,5 @@ def _decode(data: bytes, encoding: str, name: str) -> str:
             f"{name} is not valid {encoding}: byte 0x{byte:02x} at offset {error.start} (line {line}, {error.reason}); "
             "give its encoding, for example encoding='cp1252' or encoding='latin-1'"
         ) from error
+    except (UnicodeError, ValueError) as error:  # codecs that raise their own
+        raise ReadError(f"{name} is not valid {encoding}: {error}; give its encoding") from error

@@ -1,0 +1,92 @@
+"""What every command has: its errors become one line and an exit code. And the options that several of them share."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Annotated, Literal
+
+import typer
+
+from runnel.commands.display import describe, say
+from runnel.errors import RunnelError
+
+app = typer.Typer(
+    name="runnel",
+    help="One pass over a text of any length, in constant memory: its vector, its relevance, the sentences that answer a query.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+interrupted = threading.Event()  # Ctrl-C was pressed
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket), model folder or hub id.")]
+Dtype = Annotated[
+    Literal["auto", "bf16", "fp32", "int8"],
+    typer.Option(
+        help="Precision of the model's weights; auto is bf16 where the processor multiplies it. int8 is fastest on CPUs."
+    ),
+]
+IN_FULL = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut documents to this many tokens; the number cut is reported.")]
+
+
+def command(run: Callable[..., int | None]) -> Callable[..., None]:
+    """Make `run` a command: its errors become one line on stderr and exit code 1, Ctrl-C 130, its return value the exit code."""
+
+    @functools.wraps(run)
+    def wrapped(*args: object, **options: object) -> None:
+        try:
+            code = run(*args, **options)
+        except BrokenPipeError:
+            raise  # typer ends quietly when the reader of a pipe has left
+        except (RunnelError, OSError) as error:
+            say(f"error: {describe(error)}")
+            code = 1
+        except KeyboardInterrupt:
+            code = _end_interrupted()
+        except Exception:
+            if not interrupted.is_set():
+                raise  # a bug: its traceback is wanted
+            code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
+        raise typer.Exit(code or 0)
+
+    return app.command()(wrapped)
+
+
+def _end_interrupted() -> int:
+    say("interrupted")
+    return 130
+
+
+def interrupt(signal_number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, remembered: what it breaks off may end in an error of another kind."""
+    interrupted.set()
+    raise KeyboardInterrupt
+
+
+def report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Tell errors that nobody can catch, all but Ctrl-C: that ends in an error of its own, told as "interrupted"."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run and why.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"runnel {installed('runnel')}")
+        raise typer.Exit
+    if verbose:
+        import logging
+
+        logging.basicConfig(level=logging.INFO, format="runnel: %(message)s")
