@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 from runnel import Embedder, Index
-from runnel.search import index as indexing
+from runnel.search import encoding
 
 
 def main(place: str, folder: str, model: str, batch: str) -> None:
-    indexing._BATCH_DOCUMENTS = int(batch)
+    encoding._BATCH_DOCUMENTS = int(batch)
     with Index.open(place, Embedder.load(model)) as index:
         index.add_files([folder], on_commit=lambda commit: print(commit.documents, flush=True))
     print("done", flush=True)

@@ -9,35 +9,25 @@ d  width of the vectors
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
-
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
-from runnel.models.passages import ReadDocument, read_documents
-from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
+from runnel.search.encoding import Encoder, new_settings, reranker_of
 from runnel.search.files import Scan, check_paths, read_files
-from runnel.search.filters import Filter, typed
+from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
-from runnel.search.records import FIELD_TYPES, WHOLE, Commit, DocumentRow, FieldType, Known, PassageRow, Places, Settings
+from runnel.search.records import Commit, DocumentRow, FieldType, Known, PassageRow
 from runnel.search.store import Store
 
 log = logging.getLogger("runnel")
-_BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
-_BATCH_DOCUMENTS = 2000
-_BATCH_REMEMBERED = 250  # remembered documents are large, however short they are
-_PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
-_SAME_MODEL = 0.999  # least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
 
 
 @dataclass(slots=True)
@@ -63,8 +53,8 @@ class Index:
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self.store = store
         self.embedder = embedder
-        self._reranker = _reranker(embedder)
-        self._pipeline = Pipeline(store, embedder, self._reranker, _retriever(embedder))
+        self._encoder = Encoder(embedder, store.settings, "the index")
+        self._pipeline = Pipeline(store, embedder, reranker_of(embedder), _retriever(embedder))
 
     @classmethod
     def create(
@@ -92,17 +82,8 @@ class Index:
             StoreError: there is an index already.
             InputError: an unknown type of field, a model without vectors for passages, or one that cannot remember documents.
         """
-        for name, kind in (fields or {}).items():
-            if kind not in FIELD_TYPES or not name.isidentifier():
-                raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
         loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(embedder)
-        if loaded.pooling == "cls":
-            raise InputError("this model's vector is its first token's, which no passage has; use pooling='mean' or 'eos'")
-        probe = loaded.encode(_PROBES).astype(float).round(6).tolist()
-        reranker = _reranker(loaded)
-        if remember and (reranker is None or not reranker.remembers):
-            raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
-        settings = Settings(loaded.model.source, probe, loaded.dimension, passage_tokens, dict(fields or {}), remember)
+        settings = new_settings(loaded, fields, passage_tokens, remember)
         return cls(_store_class(store).create(str(path), settings), loaded)
 
     @classmethod
@@ -119,13 +100,6 @@ class Index:
         store: Store = _store_class("local" if local else "lance").open(str(path))
         settings = store.settings
         loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(settings.model if embedder is None else embedder)
-        vectors = loaded.encode(_PROBES)
-        same = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= _SAME_MODEL
-        if not same:
-            raise StoreError(
-                f"the index at {path} was made with the model {settings.model!r}; {loaded.model.source!r} gives other vectors. "
-                "Open it with that model, or make a new index"
-            )
         return cls(store, loaded)
 
     def close(self) -> None:
@@ -170,8 +144,7 @@ class Index:
         changes = Changes()
         known = self.store.known()
         seen: set[str] = set()
-        most = _BATCH_REMEMBERED if self.store.settings.remember else _BATCH_DOCUMENTS
-        for batch in _batches(self._new_rows(documents, known, seen, changes), most):
+        for batch in self._encoder.batches(self._new_rows(documents, known, seen, changes)):
             self._commit(batch, known, changes, progress, on_commit)
         return changes
 
@@ -233,7 +206,7 @@ class Index:
             if document.id in seen:
                 raise InputError(f"two documents have the id {document.id!r}; ids must differ")
             seen.add(document.id)
-            row = _row(document, self.store.settings.fields)
+            row = self._encoder.row(document)
             if row.id in known and known[row.id].content_hash == row.content_hash:
                 changes.unchanged.append(row.id)
             else:
@@ -249,22 +222,14 @@ class Index:
     ) -> None:
         old = self.store.documents([row.id for row in rows if row.id in known], saved=True)
         saved = [old[row.id].saved if row.id in old else None for row in rows]
-        documents, passages = [], []
-        for row, read in zip(rows, self._read(rows, saved, progress), strict=True):
-            if isinstance(read, str):
-                changes.failed[row.id] = read
-                log.warning("document %r was left out: %s", row.id, read)
-                continue
-            documents.append(_filled(row, read))
-            passages += _passages(row, read)
+        new = self._encoder.encode(rows, saved, progress)
+        for row in new.documents:
             (changes.updated if row.id in known else changes.added).append(row.id)
-            changes.tokens += read.tokens
-            changes.tokens_read += read.tokens_read
-        if self.store.settings.remember and self._reranker is not None:
-            pieces = self._reranker.remember([row.text for row in documents], progress=progress).pieces()
-            documents = [replace(row, memory=piece) for row, piece in zip(documents, pieces, strict=True)]
-        if documents:
-            commit = self._put(documents, passages, [])
+        changes.failed |= new.failed
+        changes.tokens += new.tokens
+        changes.tokens_read += new.tokens_read
+        if new.documents:
+            commit = self._put(new.documents, new.passages, [])
             if on_commit is not None:
                 on_commit(commit)
 
@@ -276,19 +241,6 @@ class Index:
                 f"could not write to the index: {' '.join(str(error).split())}; what was committed before is safe. "
                 "Remove the cause (is the disk full?) and repeat the call"
             ) from error
-
-    def _read(
-        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: Callable[[int], None] | None
-    ) -> list[ReadDocument | str]:
-        """What was read of each, or why it could not be."""
-        size = self.store.settings.passage_tokens
-        try:
-            return list(read_documents(self.embedder, [r.text for r in rows], saved, passage_tokens=size, progress=progress))
-        except InputError as error:
-            if len(rows) == 1:
-                return [str(error)]
-        half = len(rows) // 2  # the one that cannot be read is in one of the two; the rest stay together
-        return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -324,10 +276,6 @@ class Index:
         return self._pipeline.search(query, top_k, where or {}, stages, {} if timings is None else timings)
 
 
-def _reranker(embedder: Embedder) -> Reranker | None:
-    return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
-
-
 def _retriever(embedder: Embedder) -> SentenceRetriever | None:
     return SentenceRetriever(embedder.model) if "sentences" in embedder.model.heads else None
 
@@ -342,44 +290,3 @@ def _store_class(name: str) -> Any:
 
         return LocalStore
     raise InputError(f'store must be "lance" or "local", got {name!r}')
-
-
-def _row(document: Document, fields: Mapping[str, FieldType]) -> DocumentRow:
-    metadata = dict(document.metadata)
-    title, source = str(metadata.pop("title", "")), str(metadata.pop("source", ""))
-    source_hash, blocks = str(metadata.pop("source_hash", "")), str(metadata.pop("blocks", ""))
-    for name, kind in fields.items():
-        if metadata.get(name) is not None:
-            metadata[name] = typed(name, metadata[name], kind)
-    try:
-        content = json.dumps([document.text, title, source, blocks, metadata], sort_keys=True)
-    except TypeError as error:
-        raise InputError(f"document {document.id!r} has metadata that JSON cannot hold: {error}") from error
-    content_hash = hashlib.sha256(content.encode()).hexdigest()
-    return DocumentRow(document.id, document.text, title, source, source_hash, content_hash, 0, metadata, blocks)
-
-
-def _filled(row: DocumentRow, read: ReadDocument) -> DocumentRow:
-    return replace(row, tokens=read.tokens, saved=read.saved)
-
-
-def _passages(row: DocumentRow, read: ReadDocument) -> list[PassageRow]:
-    places = Places(row.blocks)
-    rows = []
-    for number, ((start, end), vector) in enumerate(zip(read.spans.tolist(), read.passages, strict=True)):
-        page, headings = places.at(start)
-        rows.append(PassageRow(row.id, number, start, end, row.text[start:end], vector, page, " > ".join(headings)))
-    return [*rows, PassageRow(row.id, WHOLE, 0, len(row.text), "", read.vector)]
-
-
-def _batches(rows: Iterable[DocumentRow], most: int) -> Iterator[list[DocumentRow]]:
-    batch: list[DocumentRow] = []
-    chars = 0
-    for row in rows:
-        batch.append(row)
-        chars += len(row.text)
-        if chars >= _BATCH_CHARS or len(batch) >= most:
-            yield batch
-            batch, chars = [], 0
-    if batch:
-        yield batch

@@ -1,0 +1,170 @@
+"""From documents to the rows an index keeps: one pass of the model over each, with the vectors of it and of its passages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from runnel.errors import InputError, StoreError
+from runnel.models.embedder import Embedder
+from runnel.models.passages import ReadDocument, read_documents
+from runnel.models.reranker import Reranker
+from runnel.records import Document
+from runnel.search.filters import typed
+from runnel.search.records import FIELD_TYPES, WHOLE, DocumentRow, FieldType, PassageRow, Places, Settings
+
+log = logging.getLogger("runnel")
+_BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
+_BATCH_DOCUMENTS = 2000
+_BATCH_REMEMBERED = 250  # remembered documents are large, however short they are
+_PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
+_SAME_MODEL = 0.999  # least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
+
+
+@dataclass(slots=True)
+class Encoded:
+    """Rows of documents that were read together.
+
+    Attributes:
+        failed: document id -> why it could not be read; it has no rows.
+        tokens: of all documents.
+        tokens_read: by the model: less, where text was appended.
+    """
+
+    documents: list[DocumentRow] = field(default_factory=list)
+    passages: list[PassageRow] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    tokens: int = 0
+    tokens_read: int = 0
+
+
+class Encoder:
+    """Reads documents for an index with these settings.
+
+    Raises:
+        StoreError: the settings are of another model; `place` is named in the message.
+    """
+
+    def __init__(self, embedder: Embedder, settings: Settings, place: str) -> None:
+        vectors = embedder.encode(_PROBES)
+        same = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= _SAME_MODEL
+        if not same:
+            raise StoreError(
+                f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
+                "Use that model, or choose another place"
+            )
+        self.settings = settings
+        self._embedder = embedder
+        self._reranker = reranker_of(embedder) if settings.remember else None
+
+    def row(self, document: Document) -> DocumentRow:
+        """The document without what the model adds.
+
+        Raises:
+            InputError: its metadata does not fit the fields, or JSON.
+        """
+        metadata = dict(document.metadata)
+        title, source = str(metadata.pop("title", "")), str(metadata.pop("source", ""))
+        source_hash, blocks = str(metadata.pop("source_hash", "")), str(metadata.pop("blocks", ""))
+        for name, kind in self.settings.fields.items():
+            if metadata.get(name) is not None:
+                metadata[name] = typed(name, metadata[name], kind)
+        try:
+            content = json.dumps([document.text, title, source, blocks, metadata], sort_keys=True)
+        except TypeError as error:
+            raise InputError(f"document {document.id!r} has metadata that JSON cannot hold: {error}") from error
+        content_hash = hashlib.sha256(content.encode()).hexdigest()
+        return DocumentRow(document.id, document.text, title, source, source_hash, content_hash, 0, metadata, blocks)
+
+    def batches(self, rows: Iterable[DocumentRow]) -> Iterator[list[DocumentRow]]:
+        """Rows in the groups in which they are read and committed; the same rows give the same groups."""
+        most = _BATCH_REMEMBERED if self.settings.remember else _BATCH_DOCUMENTS
+        batch: list[DocumentRow] = []
+        chars = 0
+        for row in rows:
+            batch.append(row)
+            chars += len(row.text)
+            if chars >= _BATCH_CHARS or len(batch) >= most:
+                yield batch
+                batch, chars = [], 0
+        if batch:
+            yield batch
+
+    def encode(
+        self,
+        rows: Sequence[DocumentRow],
+        saved: Sequence[bytes | None] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Encoded:
+        """Read documents together.
+
+        Args:
+            saved: for each where an earlier reading of it can go on; see `models/passages.py`.
+            progress: called with the number of tokens just read.
+        """
+        out = Encoded()
+        for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), progress), strict=True):
+            if isinstance(read, str):
+                out.failed[row.id] = read
+                log.warning("document %r was left out: %s", row.id, read)
+                continue
+            out.documents.append(replace(row, tokens=read.tokens, saved=read.saved))
+            out.passages += _passages(row, read)
+            out.tokens += read.tokens
+            out.tokens_read += read.tokens_read
+        if self._reranker is not None:
+            pieces = self._reranker.remember([row.text for row in out.documents], progress=progress).pieces()
+            out.documents = [replace(row, memory=piece) for row, piece in zip(out.documents, pieces, strict=True)]
+        return out
+
+    def _read(
+        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: Callable[[int], None] | None
+    ) -> list[ReadDocument | str]:
+        """What was read of each, or why it could not be."""
+        size = self.settings.passage_tokens
+        try:
+            return list(read_documents(self._embedder, [r.text for r in rows], saved, passage_tokens=size, progress=progress))
+        except InputError as error:
+            if len(rows) == 1:
+                return [str(error)]
+        half = len(rows) // 2  # the one that cannot be read is in one of the two; the rest stay together
+        return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
+
+
+def new_settings(
+    embedder: Embedder, fields: Mapping[str, FieldType] | None = None, passage_tokens: int = 256, remember: bool = False
+) -> Settings:
+    """Settings of a new index; the arguments are those of `Index.create`.
+
+    Raises:
+        InputError: an unknown type of field, a model without vectors for passages, or one that cannot remember documents.
+    """
+    for name, kind in (fields or {}).items():
+        if kind not in FIELD_TYPES or not name.isidentifier():
+            raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
+    if embedder.pooling == "cls":
+        raise InputError("this model's vector is its first token's, which no passage has; use pooling='mean' or 'eos'")
+    reranker = reranker_of(embedder)
+    if remember and (reranker is None or not reranker.remembers):
+        raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
+    probe = embedder.encode(_PROBES).astype(float).round(6).tolist()
+    return Settings(embedder.model.source, probe, embedder.dimension, passage_tokens, dict(fields or {}), remember)
+
+
+def reranker_of(embedder: Embedder) -> Reranker | None:
+    """The reranker of the same model, if it has one."""
+    return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
+
+
+def _passages(row: DocumentRow, read: ReadDocument) -> list[PassageRow]:
+    places = Places(row.blocks)
+    rows = []
+    for number, ((start, end), vector) in enumerate(zip(read.spans.tolist(), read.passages, strict=True)):
+        page, headings = places.at(start)
+        rows.append(PassageRow(row.id, number, start, end, row.text[start:end], vector, page, " > ".join(headings)))
+    return [*rows, PassageRow(row.id, WHOLE, 0, len(row.text), "", read.vector)]
