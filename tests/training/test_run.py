@@ -203,12 +203,13 @@ def test_nan_ends_the_run_and_names_its_rows(tmp_path):
 def test_two_processes_give_the_losses_of_one(tmp_path):
     """The same batches, shared: in-batch negatives come from both."""
     whole = train(tiny("embed", "train.max_steps=3"), tmp_path / "one")
-    command = "train pairs --smoke --set train.max_steps=3 --to two".split()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29631", "-m", "runnel.cli"]
+    command = "-v train pairs --smoke --set train.max_steps=3 --to two".split()
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel.cli"]
     done = subprocess.run(
         [*launch, *command], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("2 processes share every batch") == 1
     assert done.stdout.startswith("two/model: 3 steps") and done.stdout.count("two/model") == 1
     one, two = ([row["loss"] for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
     assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)

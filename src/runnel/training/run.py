@@ -91,7 +91,9 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
         NumericalError: the loss or a gradient is not finite.
     """
     folder = Path(folder)
-    state = PartialState()
+    state = PartialState(cpu=not torch.cuda.is_available())  # several processes on CPUs are seen only when it is told of them
+    if state.is_main_process and state.num_processes > 1:
+        log.info("%d processes share every batch", state.num_processes)
     used = _placed(recipe, folder, data, home)
     with state.main_process_first():
         _begin(folder, used, state)
