@@ -1,6 +1,7 @@
 """A pytest plugin: the command line called in this process, and stand-ins for the models behind it."""
 
 import io
+import logging
 import signal
 import sys
 import threading
@@ -31,12 +32,13 @@ def run(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
         monkeypatch.setattr(runnel.cli.command, "interrupted", threading.Event())
-        handler = signal.getsignal(signal.SIGINT)
+        handler, level = signal.getsignal(signal.SIGINT), logging.getLogger("runnel").level
         try:
             with pytest.raises(SystemExit) as end:
                 runnel.cli.main()
         finally:
             signal.signal(signal.SIGINT, handler)
+            logging.getLogger("runnel").setLevel(level)
         out, err = capsys.readouterr()
         return Ended(code=end.value.code, out=out, err=err)
 

@@ -1,5 +1,6 @@
 """The command line as a whole: usage, exit codes, errors in one line."""
 
+import logging
 import signal
 
 import pytest
@@ -62,3 +63,17 @@ def test_wrong_usage_is_exit_code_2(run, arguments):
 
 def test_version(run):
     assert run("--version").out == f"runnel {runnel.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [("find dog a.txt", 0), ("find dog a.txt -v", 1), ("--verbose find dog a.txt", 1)]
+)
+def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, arguments, told):
+    def logging_too(*arguments, **options):
+        logging.getLogger("runnel").info("at work")
+        return iter([[]])
+
+    (tmp_path / "a.txt").write_text("One dog.")
+    fake.find.score_many = logging_too
+    assert run(*arguments.split()).code == 0
+    assert caplog.messages.count("at work") == told

@@ -91,6 +91,11 @@ def test_hard_cases(text, expected):
         (" \n\t ", [" \n\t "]),
         ("a - b is\nless - than c", ["a - b is\nless - than c"]),
         ("Roe\nv. Wade", ["Roe\nv. Wade"]),
+        (
+            "Sizes:\n| kind | bytes |\n|---|---:|\n| small | 2 |\n| large | 30 |\n\nAfter.",
+            ["Sizes:\n", "| kind | bytes |\n|---|---:|\n", "| small | 2 |\n", "| large | 30 |\n\n", "After."],
+        ),
+        ("a | b\nc |d| e", ["a | b\nc |d| e"]),
     ],
 )
 def test_blocks(text, expected):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -33,14 +35,22 @@ Dtype = Annotated[
 ]
 IN_FULL = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
+]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut documents to this many tokens; the number cut is reported.")]
 
 
 def command(run: Callable[..., int | None]) -> Callable[..., None]:
-    """Make `run` a command: its errors become one line on stderr and exit code 1, Ctrl-C 130, its return value the exit code."""
+    """Make `run` a command: its errors become one line on stderr and exit code 1, Ctrl-C 130, its return value the exit code.
+
+    It also gets --verbose, which `runnel` itself has, too: people write it in either place.
+    """
 
     @functools.wraps(run)
-    def wrapped(*args: object, **options: object) -> None:
+    def wrapped(*args: object, verbose: bool = False, **options: object) -> None:
+        if verbose:
+            _log(logging.INFO)
         try:
             code = run(*args, **options)
         except BrokenPipeError:
@@ -56,7 +66,16 @@ def command(run: Callable[..., int | None]) -> Callable[..., None]:
             code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
         raise typer.Exit(code or 0)
 
+    own = inspect.signature(run, eval_str=True)
+    extra = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
+    wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), extra])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {name: one.annotation for name, one in own.parameters.items()} | {"verbose": Verbose}
     return app.command()(wrapped)
+
+
+def _log(level: int) -> None:
+    logging.basicConfig(level=level, format="runnel: %(message)s")
+    logging.getLogger("runnel").setLevel(level)
 
 
 def _end_interrupted() -> int:
@@ -79,14 +98,11 @@ def report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run and why.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     if version:
         from importlib.metadata import version as installed
 
         typer.echo(f"runnel {installed('runnel')}")
         raise typer.Exit
-    if verbose:
-        import logging
-
-        logging.basicConfig(level=logging.INFO, format="runnel: %(message)s")
+    _log(logging.INFO if verbose else logging.WARNING)

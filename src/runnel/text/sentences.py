@@ -1,9 +1,9 @@
 """Sentences as spans that tile a text: sentencex inside blocks, with a cap on length.
 
 Blocks end at blank lines, form feeds, headings (`# ...`, or a title with a line of === *** --- under it) and before list
-items. Inside a block a single newline does not end a sentence, so hard-wrapped text stays whole. sentencex sees
-about `_WINDOW` characters at a time: it is super-linear on unpaired quotation marks, and one such mark must not hide the ends of
-all sentences behind it.
+items and rows of tables (`| ... |`). Inside a block a single newline does not end a sentence, so hard-wrapped text stays whole.
+sentencex sees about `_WINDOW` characters at a time: it is super-linear on unpaired quotation marks, and one such mark must not
+hide the ends of all sentences behind it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _WINDOW = 2048
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]")
 _ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S")
+_ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # of a table; the rule under its head belongs to that
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
@@ -152,7 +153,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
                 continue
             start, end, previous, alone = at, last, at, True
             continue
-        if start is not None and not alone and (_HEADING.match(line) or _ITEM.match(line)):
+        if start is not None and not alone and any(sign.match(line) for sign in (_HEADING, _ITEM, _ROW)):
             yield start, end
             start = None
         if start is None:
