@@ -69,9 +69,11 @@ def test_version(run):
     ("arguments", "told"), [("find dog a.txt", 0), ("find dog a.txt -v", 1), ("--verbose find dog a.txt", 1)]
 )
 def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, arguments, told):
+    silent = fake.find.score_many
+
     def logging_too(*arguments, **options):
         logging.getLogger("runnel").info("at work")
-        return iter([[]])
+        return silent(*arguments, **options)
 
     (tmp_path / "a.txt").write_text("One dog.")
     fake.find.score_many = logging_too
