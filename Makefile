@@ -26,7 +26,7 @@ fix: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Measures for about seventeen minutes on two quiet cores and writes docs/performance.md, its json and its plots.
+# Measures for about twenty minutes on two quiet cores and writes docs/performance.md, its json and its plots.
 bench: $(READY)
 	$(BIN)/runnel bench --page docs
 

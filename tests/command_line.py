@@ -84,6 +84,9 @@ class FakeEmbedder:
     def text_limit(self, max_tokens):
         return max_tokens
 
+    def render(self, texts, *, prompt=None, max_tokens=None):
+        return [text.split()[:max_tokens] for text in texts]
+
     def encode_stream(self, texts, *, prompt=None, max_tokens=None, progress=None):
         self.options.append((prompt, max_tokens))
         for text in texts:

@@ -1,4 +1,4 @@
-"""Brings an index up to date with a folder, says what is safe after each commit, and is killed on the way."""
+"""Brings an index up to date with a folder and is killed on the way; says when it begins, and what is safe after each commit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from runnel.search import encoding
 def main(place: str, folder: str, model: str, batch: str) -> None:
     encoding._BATCH_DOCUMENTS = int(batch)
     with Index.open(place, Embedder.load(model)) as index:
+        print("begun", flush=True)
         index.add_files([folder], on_commit=lambda commit: print(commit.documents, flush=True))
     print("done", flush=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from runnel.search.lance import LanceStore
@@ -9,7 +11,29 @@ from runnel.search.local import LocalStore
 from runnel.search.records import WHOLE, DocumentRow, PassageRow, Settings
 
 SETTINGS = Settings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
-STORES = {"lance": LanceStore, "local": LocalStore}
+STORES = {"lance": LanceStore, "local": LocalStore}  # of a folder
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where tests keep an index: `kind` is "lance", "local", "s3" or "qdrant"."""
+
+    kind: str
+    uri: str
+
+    @property
+    def store(self):
+        if self.kind == "qdrant":
+            from runnel.search.qdrant import QdrantStore
+
+            return QdrantStore
+        return STORES["local" if self.kind == "local" else "lance"]
+
+    def create(self, settings: Settings = SETTINGS):
+        return self.store.create(self.uri, settings)
+
+    def open(self):
+        return self.store.open(self.uri)
 
 
 def unit(*values: float) -> np.ndarray:

@@ -56,16 +56,15 @@ def words(text):
 
 
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_command(folder, command, shown):
+def test_command(folder, run, monkeypatch, command, shown):
     program, *arguments = shlex.split(command)
     assert program == "runnel", "only runnel's own commands are shown as a console"
-    done = subprocess.run([sys.executable, "-m", "runnel.cli", *arguments], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(folder)
+    done = run(*arguments)
+    assert done.code == 0, done.err
     for line in shown.splitlines():
         if line.strip() != "...":
-            assert not words(line) or " ".join(words(line)) in " ".join(words(done.stdout)), (
-                f"not in the output: {line}\n{done.stdout}"
-            )
+            assert not words(line) or " ".join(words(line)) in " ".join(words(done.out)), f"not in the output: {line}\n{done.out}"
 
 
 def test_python_blocks(folder):

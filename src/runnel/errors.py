@@ -35,6 +35,10 @@ class StoreError(RunnelError):
     """An index that is missing, locked by another writer, of another model or format, or damaged."""
 
 
+class StoreBusy(StoreError):
+    """Another process is writing there; waiting helps."""
+
+
 class StateError(RunnelError, ValueError):
     """A state that does not belong to this model, or is damaged."""
 

@@ -142,5 +142,9 @@ def test_check_prints_each_bar_beside_its_value(run, monkeypatch, lost):
 def test_page(run, monkeypatch, tmp_path, wrong):
     asked = []
     monkeypatch.setattr(page, "write_page", lambda folder, progress: asked.append(folder) or wrong)
+    monkeypatch.setattr(page, "write_section", lambda folder, name, progress: parts.append((folder, name)) or wrong)
+    parts = []
     assert run("bench", "--page", tmp_path).code == int(wrong)
+    assert run("bench", "--page", tmp_path, "--only", "search").code == int(wrong) and parts == [(tmp_path, "search")]
+    assert run("bench", "tiny", "--only", "search").code == 2
     assert asked == [tmp_path]

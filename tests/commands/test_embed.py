@@ -79,10 +79,36 @@ def test_embed_refuses_to_mix_work(run, fake, corpus, tmp_path):
     run("embed", "corpus.jsonl", "--to", "out.npy")
     done = run("embed", "corpus.jsonl", "--to", "out.npy", "--query")
     assert done.code == 1 and "unfinished work with another prompt ('document', now 'query')" in done.err
-    fake.embed = FakeEmbedder()
     corpus.write_text(corpus.read_text().replace('"word "', '"changed "', 1))
     done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert done.code == 1 and "the input has changed since the work began: row 'd0'" in done.err
+    assert done.code == 1 and "unfinished work with another sha256 (" in done.err
+
+
+def test_embed_notices_that_standard_input_is_another(run, fake):
+    fake.embed = FakeEmbedder(stop_after=2)
+    run("embed", "-", "--to", "out.npy", stdin="one\ntwo\nthree\n")
+    fake.embed = FakeEmbedder()
+    done = run("embed", "-", "--to", "out.npy", stdin="changed\ntwo\nthree\n")
+    assert done.code == 1 and "the input has changed since the work began: row '1'" in done.err
+
+
+def test_embed_finds_out_without_the_model_that_finished_work_is_of_another_input(run, fake, corpus, monkeypatch):
+    run("embed", "corpus.jsonl", "--to", "out.npy")
+    corpus.write_text(corpus.read_text() + '{"id": "new", "text": "one"}\n')
+    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pytest.fail("loaded"))
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert done.code == 1 and "finished work with another sha256" in done.err
+
+
+def test_embed_refuses_a_file_that_changes_while_it_is_read(run, fake, corpus, tmp_path, monkeypatch):
+    def changing(texts, **options):
+        for vector in FakeEmbedder.encode_stream(fake.embed, texts, **options):
+            corpus.write_text(corpus.read_text() + "\n")
+            yield vector
+
+    monkeypatch.setattr(fake.embed, "encode_stream", changing)
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert done.code == 1 and "corpus.jsonl changed while it was read" in done.err and not (tmp_path / "out.npy").exists()
 
 
 def test_embed_does_not_overwrite(run, fake, corpus, tmp_path):
@@ -91,11 +117,67 @@ def test_embed_does_not_overwrite(run, fake, corpus, tmp_path):
     assert done.code == 1 and "out.npy exists already and is not from this command" in done.err
 
 
-def test_embed_shards_are_disjoint_and_cover_everything(run, fake, corpus, tmp_path):
+def ids(tmp_path, count):
+    parts = [(tmp_path / f"out-{i:05d}-of-{count:05d}.ids").read_text() for i in range(1, count + 1)]
+    return "".join(parts).split()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 11])
+def test_embed_shards_one_after_another_are_the_whole(run, fake, corpus, tmp_path, count):
+    for i in range(1, count + 1):
+        assert run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", f"{i}/{count}").code == 0
+    assert ids(tmp_path, count) == [row["id"] for row in ROWS]
+    vectors = [np.load(tmp_path / f"out-{i:05d}-of-{count:05d}.npy") for i in range(1, count + 1)]
+    assert np.concatenate(vectors)[:, 1].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    about = [json.loads((tmp_path / f"out-{i:05d}-of-{count:05d}.npy.json").read_text()) for i in range(1, count + 1)]
+    assert sum(one["tokens"] for one in about) == 28 and sum(one["count"] for one in about) == 7
+    assert about[0]["shard"] == f"1/{count}"
+
+
+def test_embed_shards_have_the_line_numbers_of_the_file(run, fake, tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfone\r\n\r\ntwo words\r\n\xef\xbb\xbfthree\nlast")
+    run("embed", "in.txt", "--to", "whole.npy")
+    seen, fake.embed.seen = fake.embed.seen, []
     for i in (1, 2, 3):
-        run("embed", "corpus.jsonl", "--to", f"out{i}.npy", "--shard", f"{i}/3")
-    parts = [(tmp_path / f"out{i}.ids").read_text().split() for i in (1, 2, 3)]
-    assert parts == [["d0", "d3", "d6"], ["d1", "d4"], ["d2", "d5"]]
+        run("embed", "in.txt", "--to", "out.npy", "--shard", f"{i}/3")
+    assert ids(tmp_path, 3) == ["1", "3", "4", "5"] == (tmp_path / "whole.ids").read_text().split()
+    assert fake.embed.seen == seen == ["one", "two words", "\ufeffthree", "last"]
+    (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "one two three"}\n' * 4 + "{]\n")
+    done = run("embed", "in.jsonl", "--to", "rows.npy", "--shard", "3/3")
+    assert done.code == 1 and "in.jsonl, line 5: not valid JSON" in done.err
+    (tmp_path / "in.tsv").write_bytes(b"a\tone\nb\ttwo\nc\t\xff\n")
+    done = run("embed", "in.tsv", "--to", "table.npy", "--shard", "2/2")
+    assert done.code == 1 and "in.tsv: the text after line 2 is not UTF-8" in done.err
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3])
+def test_embed_shards_go_on_and_count_all_their_tokens(run, fake, corpus, tmp_path, stop):
+    fake.embed = FakeEmbedder(stop_after=stop)
+    assert run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", "1/2").code == 130
+    fake.embed = FakeEmbedder()
+    run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", "1/2")
+    about = json.loads((tmp_path / "out-00001-of-00002.npy.json").read_text())
+    assert about["tokens"] == sum(len(ROWS[i]["text"].split()) for i in range(about["count"])) > 0
+    assert len(fake.embed.seen) == about["count"] - stop
+    fake.embed = FakeEmbedder()
+    done = run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", "1/2")
+    assert done.code == 0 and fake.embed.seen == [] and "out-00001-of-00002.npy is finished already" in done.err
+
+
+def test_embed_goes_on_if_it_was_stopped_at_its_very_end(run, fake, corpus, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("runnel.commands.vectors.end", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert (tmp_path / "out.npy").exists()
+    fake.embed = FakeEmbedder()
+    assert run("embed", "corpus.jsonl", "--to", "out.npy").code == 0
+    assert fake.embed.seen == [] and lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_embed_has_no_shards_of_standard_input(run, fake):
+    done = run("embed", "-", "--to", "out.npy", "--shard", "1/2", stdin="one\n")
+    assert done.code == 1 and "--shard needs a file on disk" in done.err
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b", "1/0", "-1/2"])

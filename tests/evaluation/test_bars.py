@@ -4,7 +4,8 @@ import pytest
 from bench_workers import READY, wrong_hidden
 
 from runnel.evaluation import bars
-from runnel.evaluation.bars import BARS, bar_values, check_bars, help_seconds, long_texts, rows
+from runnel.evaluation.bars import BARS, bar_values, check_bars, help_seconds, long_texts, rows, search_values
+from runnel.evaluation.extras import searched
 
 ROOFLINES = ("mamba2-130m", "mamba-130m", "rwkv7-0.1b", "xlstm-scaled")
 
@@ -133,7 +134,17 @@ def test_the_whole_check(fake_workers, monkeypatch):
         "int8",
     }
     assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
+    assert [round(found[key].value, 3) for key in ("indexing", "first stage", "search")] == [0.95, 10.0, 200.0]
     assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}
+
+
+def test_an_index_loses_its_bars_where_it_is_wrong_and_not_where_it_cannot_be_made(fake_workers):
+    fake_workers.answers = {"runnel": {"fill_index": {"wrong": "other vectors"}}}
+    found = by_key(search_values(searched("m", lambda message: None).to_dict()))
+    assert [(found[key].lost, found[key].shown) for key in ("indexing", "search")] == [(True, "wrong: other vectors")] * 2
+    fake_workers.answers = {"runnel": {"fill_index": {"missing": "install lancedb"}}}
+    found = by_key(search_values(searched("m", lambda message: None).to_dict()))
+    assert [(found[key].lost, found[key].shown) for key in ("indexing", "first stage")] == [(False, "install lancedb")] * 2
 
 
 def test_help_is_timed():

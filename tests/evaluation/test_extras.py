@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from bench_workers import HIDDEN
 
-from runnel.evaluation.extras import compare_gradients, remembered, training
+from runnel.evaluation.extras import compare_gradients, remembered, searched, training
 
 
 def trained(**changes):
@@ -86,3 +86,38 @@ def test_no_figure_with_other_scores(fake_workers, way, least):
 def test_why_it_cannot_be_measured(fake_workers):
     fake_workers.answers = {"runnel": {"rerank": {"error": "it has no state"}}}
     assert remembered("m", "bf16", lambda message: None) == "error: it has no state"
+
+
+def test_an_index(fake_workers):
+    seconds = {"engine": [1.0, 3.0, 1.0], "index": [2.0, 3.0, 1.25], "remember": [4.0, 4.0, 4.0]}
+    timed = {"tokens": 100, "seconds": seconds, "processor": seconds | {"index": [1.0, 3.0, 1.0]}}
+    stages = {"first stage": [0.01, 0.02, 0.03], "whole search": [0.1, 0.2, 0.3]}
+    answers = {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
+    fake_workers.answers = {"runnel": answers}
+    row = searched("m", lambda message: None, documents=30, read=40).to_dict()
+    assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == ("ok", 30, 68_500, 7)
+    assert row["stages"]["whole search"]["median"] == pytest.approx(200) and row["stages"]["first stage"]["min"] == pytest.approx(
+        10
+    )
+    assert row["stages"]["whole search"]["p95"] == pytest.approx(290)
+    found = row["indexing"]["index"]
+    assert found["over_engine"]["median"] == pytest.approx(0.8)  # of the ratios of each round
+    assert found["over_engine_processor"]["median"] == 1.0
+    assert found["tokens_per_s"]["median"] == pytest.approx(50)
+    assert len(fake_workers.started) == 2  # searches have a process of their own, whose memory is looked at
+
+
+@pytest.mark.parametrize(
+    ("op", "answer", "outcome"),
+    [
+        ("first", {"missing": "no such package"}, ("missing", "no such package")),
+        ("fill_index", {"wrong": "other vectors"}, ("wrong", "other vectors")),
+        ("fill_index", {"missing": "an index needs lancedb"}, ("missing", "an index needs lancedb")),
+        ("time_indexing", {"error": "it fell over"}, ("error", "it fell over")),
+        ("time_searches", {"out_of_memory": "killed"}, ("out of memory", "killed")),
+    ],
+)
+def test_no_figure_of_an_index_that_failed(fake_workers, op, answer, outcome):
+    fake_workers.answers = {"runnel": {op: answer}}
+    row = searched("m", lambda message: None).to_dict()
+    assert (row["outcome"], row["note"]) == outcome and row["stages"] == row["indexing"] == {}

@@ -6,7 +6,7 @@ import pytest
 from bench_workers import READY, wrong_hidden
 
 from runnel.errors import InputError
-from runnel.evaluation import page
+from runnel.evaluation import bars, page
 from runnel.evaluation.page_text import figure, page_text, table
 from runnel.evaluation.segments import Grid
 from runnel.evaluation.speed import Settings
@@ -46,7 +46,7 @@ def test_files_and_sections(small, tmp_path):
     assert headings == [
         "# Performance", "## Bars", "## Speed", "## One long text", "## Where the time goes",
         "## Horizontal and vertical inference", "### Chunks inside an operator", "## Training",
-        "## Reranking with remembered documents", "## What padding would cost", "## Checks",
+        "## Reranking with remembered documents", "## Indexing and searching", "## What padding would cost", "## Checks",
     ]  # fmt: skip
     assert "Written by `make bench`" in text
     assert "| mamba2-130m | runnel | bf16 | 1 x 2,048 | 1,000" in text
@@ -58,13 +58,43 @@ def test_files_and_sections(small, tmp_path):
     assert page_text(result) == text  # the page says what the json says
 
 
-def test_a_failed_check_has_no_figure_and_is_told(small, tmp_path):
+def test_a_failed_check_has_no_figure_and_is_told(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "CHUNK_CELLS", ())  # measured in the test before
     small.answers["transformers"] = {"hidden": wrong_hidden}
     assert page.write_page(tmp_path, lambda message: None) is True
     text = (tmp_path / "performance.md").read_text()
     line = next(line for line in text.splitlines() if line.startswith("| mamba2-130m | transformers | fp32 | 1 x 2,048"))
     assert "wrong: differs from the plain path" in line and "1,000" not in line
     assert "| transformers | fp32 | -1.000000 |" in text
+
+
+def test_one_section_is_measured_anew(small, tmp_path):
+    page.write_page(tmp_path, lambda message: None)
+    before = json.loads((tmp_path / "performance.json").read_text())
+    started = len(small.started)
+    small.answers["runnel"]["time_searches"] = {"seconds": {"first stage": [0.02], "whole search": [0.5]}, "peak_bytes": 5}
+    assert page.write_section(tmp_path, "search", lambda message: None) is False
+    assert len(small.started) == started + 2
+    after, text = json.loads((tmp_path / "performance.json").read_text()), (tmp_path / "performance.md").read_text()
+    changed = {key for key in after if after[key] != before[key]}
+    assert changed == {"search", "bars"} and list(after) == list(before)
+    assert {old["what"] for old, new in zip(before["bars"], after["bars"], strict=True) if old != new} == {
+        bars.BARS["first stage"].what,
+        bars.BARS["search"].what,
+    }
+    assert "| whole search | 500.0 | 500.0 | 500.0 |" in text and "LOST by 66.7%" in text
+    assert "Measured apart from the rest of this page: 2" in text and page_text(after) == text
+    small.answers["runnel"]["fill_index"] = {"wrong": "other vectors"}
+    assert page.write_section(tmp_path, "search", lambda message: None) is True
+    assert json.loads((tmp_path / "performance.json").read_text())["wrong"] is True
+    assert "wrong: other vectors" in (tmp_path / "performance.md").read_text()
+
+
+def test_what_cannot_be_measured_by_itself(tmp_path):
+    with pytest.raises(InputError, match="no section 'speed' can be measured by itself; there is search"):
+        page.write_section(tmp_path, "speed", lambda message: None)
+    with pytest.raises(InputError, match=r"has no performance\.json; write the whole page first"):
+        page.write_section(tmp_path, "search", lambda message: None)
 
 
 def test_a_page_needs_its_folder(tmp_path):

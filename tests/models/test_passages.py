@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import tiny_model
 
-from runnel import Embedder
+from runnel import Embedder, Reranker
 from runnel.errors import InputError
+from runnel.models.memory import Memory
 from runnel.models.passages import passage_bounds, read_documents
+from runnel.text.templates import Template
 
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]
 TEXT = "".join(SENTENCES * 6)
@@ -78,6 +82,40 @@ def test_a_text_that_has_changed_before_its_end_is_read_anew(embedder: Embedder,
     assert again.tokens_read == again.tokens
     close(again.vector, embedder.encode_document(changed))
     close(again.passages, embedder.encode_spans(changed, again.spans))
+
+
+def test_the_pass_also_gives_what_the_reranker_remembers(tmp_path: Path) -> None:
+    embedder = Embedder(tiny_model(tmp_path))
+    reranker = Reranker(embedder.model)
+    assert reranker.shares(embedder)
+    texts = ["the dog", TEXT, "cat. " * 50, TEXT * 3]
+    read = read_documents(embedder, texts, passage_tokens=30, save_from=150, remember=True)
+    assert [one.saved is None for one in read] == [True, False, True, False]
+    again = read_documents(embedder, [TEXT * 3], [read[1].saved], passage_tokens=30, save_from=150, remember=True)
+    assert again[0].tokens_read < again[0].tokens
+    (expected,) = reranker.remember([*texts, TEXT * 3]).batches(5)
+    pieces = {str(i): one.memory for i, one in enumerate([*read, *again]) if one.memory is not None}
+    (found,) = Memory.of_pieces("int8", embedder.model.backbone.fingerprint(), pieces).batches(5)
+    assert torch.equal(found.state.tokens, expected.state.tokens)
+    for name, tensor in expected.state.tensors.items():
+        step = tensor.abs().amax(-1, keepdim=True) / 127  # by which rounding to 8 bits may differ
+        assert ((found.state[name] - tensor).abs() <= 1.01 * step + 1e-5).all(), name
+    torch.testing.assert_close(found.means, expected.means, atol=2e-5, rtol=1e-4)
+    assert all(np.array_equal(a, b) for a, b in zip(found.unique_ids, expected.unique_ids, strict=True))
+    assert read_documents(embedder, ["cat"])[0].memory is None
+
+
+def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "a")
+    reranker, embedder = Reranker(model), Embedder(model)
+    assert not reranker.shares(Embedder(tiny_model(tmp_path / "b")))  # another model
+    ends = tiny_model(tmp_path / "c", papers_heads=True)
+    assert not Reranker(ends).shares(Embedder(ends))  # it pools the end, and the mean would be missing
+    model.prompts["document"] = "the river: "
+    assert not reranker.shares(embedder)
+    del model.prompts["document"]
+    model.templates["document"] = Template.parse("{document}{end}")
+    assert not reranker.shares(embedder)
 
 
 def test_what_cannot_be_read_is_refused(embedder: Embedder) -> None:

@@ -14,7 +14,7 @@ from runnel import Document, Reranker
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm import Xlstm, XlstmConfig
-from runnel.errors import CheckpointError, InputError, StateError
+from runnel.errors import CheckpointError, InputError, NumericalError, StateError
 from runnel.text.templates import Template
 
 DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]
@@ -48,6 +48,26 @@ def test_remembered_documents_score_as_whole_pairs(
     assert len(memory) == 4 and memory.bytes > 0
     for query in (QUERY, "cat"):
         np.testing.assert_allclose(reranker.score(query, memory), reranker.score(query, DOCUMENTS), atol=tolerance)
+
+
+@pytest.mark.parametrize("step_tokens", [1, 3, 20, 30])
+def test_remembered_documents_in_small_steps(reranker: Reranker, monkeypatch: pytest.MonkeyPatch, step_tokens: int) -> None:
+    """The query is longer than a step, or a step has room for some of the documents."""
+    memory = reranker.remember(DOCUMENTS, dtype="fp32")
+    expected = reranker.score(QUERY, memory)
+    monkeypatch.setattr(reranker.model, "engine", reranker.model.new_engine(step_tokens))
+    seen: list[int] = []
+    np.testing.assert_allclose(reranker.score(QUERY, memory, progress=seen.append), expected, atol=2e-4)
+    assert len(set(seen)) == 1 and sum(seen) % len(DOCUMENTS) == 0
+    assert len(seen) == (2 if step_tokens == 30 else 4), "two documents in a step of 30, else one at a time"
+    np.testing.assert_array_equal(reranker.score(QUERY, reranker.remember([])), [])
+
+
+def test_what_is_remembered_must_be_numbers(reranker: Reranker) -> None:
+    memory = reranker.remember(DOCUMENTS[:2], dtype="fp32")
+    memory._blocks[0]["state.ssm"][1] = float("nan")  # type: ignore[index]
+    with pytest.raises(NumericalError, match="a score is NaN or infinite"):
+        reranker.score(QUERY, memory)
 
 
 @pytest.mark.parametrize("config", BACKBONES, ids=lambda config: type(config).__name__)

@@ -11,6 +11,7 @@ from runnel.errors import InputError, StateError
 from runnel.models.memory import Memory
 from runnel.search.index import Index
 from runnel.search.pipeline import fuse
+from runnel.text.templates import Template
 
 RNG = np.random.default_rng(3)
 WORDS = "the a of finally clause is executed cat dog sat on mat river runs to sea".split()
@@ -85,6 +86,29 @@ def test_no_text_is_read_to_rerank_what_is_remembered(index, monkeypatch):
     index.search(QUERY, sentences=0)
     query = len(index.embedder.model.tokenizer.encode(QUERY).ids)
     assert sum(read) <= (len(TEXTS) + 1) * (query + 2)
+
+
+def test_remembered_documents_are_read_once(embedder, tmp_path):
+    steps: list[int] = []
+    with Index.create(tmp_path / "index", embedder, remember=True, store="local") as index:
+        changes = index.add([Document(name, text) for name, text in TEXTS.items()], progress=steps.append)
+        assert sum(steps) == changes.tokens_read > 0
+        expected = Reranker(embedder.model).remember(TEXTS.values())
+        scores = [Reranker(embedder.model).score(QUERY, memory) for memory in (expected, of_index(index))]
+    np.testing.assert_allclose(scores[1], scores[0], atol=2e-2)
+
+
+def of_index(index):
+    return Memory.of_pieces("int8", index.embedder.model.backbone.fingerprint(), index.store.memories(list(TEXTS)))
+
+
+def test_a_reranker_that_reads_documents_otherwise_reads_them_again(tmp_path):
+    model = tiny_model(tmp_path / "tiny")
+    model.templates["document"] = Template.parse("{document}{end}")
+    with Index.create(tmp_path / "index", Embedder(model), remember=True, store="local") as index:
+        index.add([Document(name, text) for name, text in TEXTS.items()])
+        expected = Reranker(model).score(QUERY, list(TEXTS.values()))
+        np.testing.assert_allclose(Reranker(model).score(QUERY, of_index(index)), expected, atol=2e-2)
 
 
 def test_memory_follows_its_document(embedder, tmp_path):

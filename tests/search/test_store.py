@@ -1,10 +1,12 @@
-"""Both stores keep the same promises."""
+"""All stores keep the same promises."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from stored_documents import SETTINGS, STORES, document, unit
+from stored_documents import SETTINGS, document, unit
 
 from runnel.errors import InputError, StoreError
 from runnel.search.filters import conditions
@@ -12,14 +14,14 @@ from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, Settings
 
 
-@pytest.fixture(params=STORES)
-def kind(request):
-    return STORES[request.param]
+@pytest.fixture(params=["lance", "local", "s3", "qdrant"])
+def place(request, place_of):
+    return place_of(request.param)
 
 
 @pytest.fixture
-def store(kind, tmp_path):
-    made = kind.create(str(tmp_path / "index"), SETTINGS)
+def store(place):
+    made = place.create()
     yield made
     made.close()
 
@@ -33,11 +35,11 @@ APPLE = document("apple", ["apples are red. ", "some are green."], [unit(1, 0, 0
 ZEBRA = document("zebra's", ["a zebra runs."], [unit(0, 0, 1, 0)], year=2024, language="en", draft=False)
 
 
-def test_what_was_put_in_comes_back(store, kind, tmp_path):
+def test_what_was_put_in_comes_back(store, place):
     commit = add(store, APPLE, ZEBRA)
     assert (commit.number, commit.documents, commit.passages) == (1, 2, 3)
     store.close()
-    again = kind.open(str(tmp_path / "index"))
+    again = place.open()
     assert again.settings == SETTINGS
     assert again.documents(["apple", "nothing"], saved=True) == {"apple": APPLE[0]}
     found = again.passages([("zebra's", 0), ("apple", WHOLE), ("apple", 7)])
@@ -89,8 +91,12 @@ def test_replacing_a_document_takes_all_of_the_old_one_out(store):
     assert store.documents(["apple"], saved=True)["apple"].saved is None
 
 
-def test_rollback_brings_an_earlier_commit_back(store):
+def test_rollback_brings_an_earlier_commit_back(store, place):
     add(store, APPLE)
+    if place.kind == "qdrant":
+        with pytest.raises(InputError, match=r"keeps no earlier commits, so there is no going back to 1; take a snapshot with"):
+            store.rollback(1)
+        return
     add(store, ZEBRA, delete=["apple"])
     commit = store.rollback(1)
     assert (commit.number, commit.documents) == (3, 1)
@@ -100,17 +106,18 @@ def test_rollback_brings_an_earlier_commit_back(store):
         store.rollback(77)
 
 
-def test_a_reader_sees_a_commit_when_it_refreshes(store, kind, tmp_path):
-    reader = kind.open(str(tmp_path / "index"))
+def test_a_reader_sees_a_commit_when_it_refreshes(store, place):
+    reader = place.open()
     add(store, APPLE)
-    assert reader.known() == {}
+    assert reader.known() == {} or place.kind == "qdrant"  # is read live
     reader.refresh()
     assert set(reader.known()) == {"apple"} and reader.nearest(unit(1, 0, 0, 0), 1, [])[0].document == "apple"
 
 
-def test_there_is_one_writer_at_a_time(store, kind, tmp_path):
+@pytest.mark.parametrize("place", ["lance", "local"], indirect=True)  # others have no lock, see test_object_storage.py
+def test_a_folder_has_one_writer_at_a_time(store, place):
     add(store, APPLE)
-    second = kind.open(str(tmp_path / "index"))
+    second = place.open()
     with pytest.raises(StoreError, match=r"being written by another process \(process \d+\)"):
         add(second, ZEBRA)
     store.close()
@@ -126,22 +133,23 @@ def test_optimize_changes_nothing_that_can_be_seen(store):
     after = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.known()
     assert before[0] == after[0] and before[2] == after[2]
     assert {f.document for f in before[1]} == {f.document for f in after[1]}
-    store.rollback(store.commits()[-3].number)  # still there
+    if len(store.commits()) > 2:
+        store.rollback(store.commits()[-3].number)  # still there
 
 
-def test_opening_says_what_is_wrong(kind, tmp_path):
-    with pytest.raises(StoreError, match="there is no index at"):
-        kind.open(str(tmp_path / "missing"))
-    kind.create(str(tmp_path / "index"), SETTINGS)
+def test_opening_says_what_is_wrong(place):
+    with pytest.raises(StoreError, match=r"there is no index at|holds no index"):
+        replace(place, uri=place.uri + "-missing").open()
+    place.create()
     with pytest.raises(StoreError, match="already holds an index"):
-        kind.create(str(tmp_path / "index"), SETTINGS)
+        place.create()
 
 
-def test_an_index_of_a_newer_format_is_refused(kind, tmp_path):
+def test_an_index_of_a_newer_format_is_refused(place):
     newer = Settings("pocket", [], 4, format=2)
     with pytest.raises(StoreError, match="index format 2, this runnel reads 1; upgrade"):
-        kind.create(str(tmp_path / "index"), newer)
-        kind.open(str(tmp_path / "index"))
+        place.create(newer)
+        place.open()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -36,41 +37,101 @@ def find(
     return run(query, files, model=model, dtype=full, top_k=top_k, context=context, encoding=encoding, as_json=as_json)
 
 
+# ---- runnel index ----------------------------------------------------------------------------------------------------
+
+Paths = Annotated[
+    list[str] | None, typer.Argument(metavar="PATH", help="Files and folders: txt, md, html, pdf, docx, epub, jsonl, csv, tsv.")
+]
+Place = Annotated[str, typer.Option(help="Folder or URI of the index, made if it is not there; with --shard, folder of shards.")]
+Reads = Annotated[
+    str | None, typer.Option("--model", "-m", help="Model that reads the documents; default pocket.", show_default=False)
+]
+Fields = Annotated[
+    list[str] | None, typer.Option("--field", metavar="NAME:TYPE", help="Metadata to filter by, e.g. kind:str. For a new index.")
+]
+PassageTokens = Annotated[
+    int | None, typer.Option(min=8, help="The most tokens of a passage; default 256. For a new index.", show_default=False)
+]
+Remember = Annotated[bool, typer.Option("--remember", help="Keep documents ready for reranking, 350 KB each. For a new index.")]
+KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents whose files are gone.")]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Read shard I of N only (I from 1), into a folder of its own in the folder --to; with --ray also I-J/N.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Make the shards side by side on Ray: local, auto (the cluster that this machine belongs to) or an address.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="With --ray: processes; default as many as there is room for.", show_default=False)
+]
+WorkerCpus = Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each; default 1.", show_default=False)]
+WorkerGpus = Annotated[
+    float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one; default 0.", show_default=False)
+]
+Shards = Annotated[str | None, typer.Option(metavar="FOLDER", help="Take in the finished shards of a folder instead of PATHs.")]
+Incomplete = Annotated[bool, typer.Option("--incomplete", help="With --shards: even if some are missing.")]
+
+
 @command
 def index(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="PATH", help="Files and folders: txt, md, html, pdf, docx, epub, jsonl, csv, tsv.")
-    ],
-    to: Annotated[str, typer.Option(help="Folder or URI of the index, made if it is not there.", show_default=False)],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Model that reads the documents; default pocket.", show_default=False)
-    ] = None,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option("--field", metavar="NAME:TYPE", help="Metadata to filter by, e.g. kind:str. For a new index."),
-    ] = None,
-    passage_tokens: Annotated[int, typer.Option(min=8, help="The most tokens of a passage. For a new index.")] = 256,
-    remember: Annotated[
-        bool, typer.Option("--remember", help="Keep documents ready for reranking, 350 KB each. For a new index.")
-    ] = False,
-    keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep documents whose files are gone.")] = False,
+    to: Place,
+    paths: Paths = None,
+    model: Reads = None,
+    fields: Fields = None,
+    passage_tokens: PassageTokens = None,
+    remember: Remember = False,
+    keep_missing: KeepMissing = False,
+    shard: ShardOf = None,
+    ray: Ray = None,
+    workers: Workers = None,
+    worker_cpus: WorkerCpus = None,
+    worker_gpus: WorkerGpus = None,
+    shards: Shards = None,
+    incomplete: Incomplete = False,
     as_json: Json = False,
 ) -> int:
     """Make or refresh an index: new and changed files are read, long ones that have grown from where they ended; gone ones are
-    taken out.
+    taken out. Or, for many machines: read one shard of the files, and later take all shards in.
     """
-    from runnel.commands.index import run
+    from runnel.commands import index as command
 
-    return run(
-        paths,
-        to=to,
-        model=model,
-        fields=fields or [],
-        passage_tokens=passage_tokens,
-        remember=remember,
-        prune=not keep_missing,
-        as_json=as_json,
-    )
+    made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember}
+    on_ray = {"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
+    kept = {"--keep-missing": keep_missing}
+    if shards is not None:
+        _refuse({"PATH": paths, "--shard": shard, "--ray": ray, **made, **on_ray, **kept}, "cannot be given with --shards")
+        return command.run_shards(shards, to=to, model=model, incomplete=incomplete, as_json=as_json)
+    _refuse({"--incomplete": incomplete}, "needs --shards")
+    if not paths:
+        raise typer.BadParameter("give a PATH to read, or --shards FOLDER to take shards in")
+    options: Any = {"model": model, "fields": fields or [], "passage_tokens": passage_tokens, "remember": remember}
+    options |= {"to": to, "as_json": as_json}
+    if ray is None:
+        _refuse(on_ray, "needs --ray")
+    if shard is None:
+        _refuse({"--ray": ray}, "needs --shard, e.g. --shard 1-64/64")
+        return command.run(paths, prune=not keep_missing, **options)
+    _refuse(kept, "cannot be given with --shard")
+    if ray is None:
+        return command.run_shard(paths, shard=shard, **options)
+    from runnel.commands import index_ray
+
+    options |= {"workers": workers, "worker_cpus": worker_cpus or 1, "worker_gpus": worker_gpus or 0.0}
+    return index_ray.run(paths, shard=shard, ray=ray, **options)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Options that would have no effect."""
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(f"{name} {why}")
 
 
 @command

@@ -59,6 +59,10 @@ def bench(
     page: Annotated[
         str | None, typer.Option(metavar="DIR", help="Instead: measure and write performance.md there.", show_default=False)
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="SECTION", help="With --page: measure this section alone (search).", show_default=False),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Instead: a quick look whether this package is as fast as it should be.")
     ] = False,
@@ -68,10 +72,12 @@ def bench(
 
     if (page is not None) + check + bool(models) != 1:
         raise typer.BadParameter("give MODEL-OR-SHAPE..., or --page DIR, or --check")
+    if only is not None and page is None:
+        raise typer.BadParameter("--only goes with --page DIR")
     if check:
         return command.check()
     if page is not None:
-        return command.page(page)
+        return command.page(page, only)
     return command.run(
         models or [],
         lengths=lengths,

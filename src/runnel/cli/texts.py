@@ -19,7 +19,8 @@ def embed(
     dtype: Dtype = "auto",
     as_query: Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")] = False,
     shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Take part I of N of the rows (I from 1): row r goes to part r mod N.")
+        str | None,
+        typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy."),
     ] = None,
     max_tokens: MaxTokens = None,
     pooling: Annotated[

@@ -69,11 +69,11 @@ def run(
     return int(result["wrong"])
 
 
-def page(folder: str) -> int:
-    """Measure what docs/performance.md shows and write it, its json and its plots."""
-    from runnel.evaluation.page import write_page
+def page(folder: str, only: str | None = None) -> int:
+    """Measure what docs/performance.md shows, or one section of it, and write it, its json and its plots."""
+    from runnel.evaluation.page import write_page, write_section
 
-    return int(write_page(Path(folder), say))
+    return int(write_page(Path(folder), say) if only is None else write_section(Path(folder), only, say))
 
 
 def check() -> int:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, note_compiling, print_json, say
-from runnel.commands.resume import finished, text_digest
-from runnel.commands.rows import read_rows
+from runnel.commands.resume import check, finished, text_digest
+from runnel.commands.rows import Part, read_rows
 from runnel.commands.vectors import FORMATS, Row, VectorLog
 from runnel.errors import InputError
 from runnel.records import Document
+from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
@@ -33,39 +34,44 @@ def run(
     as_json: bool,
 ) -> int:
     """Embed the rows of `texts` into the file `to`, going on where an earlier run of the same command was stopped."""
-    out = Path(to)
-    part = _parse_shard(shard)
+    out, part = Path(to), None if shard is None else Shard.parse(shard)
     if out.suffix == ".parquet":
         raise InputError(f"{to}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
     if out.suffix not in FORMATS:
         raise InputError(f"{to}: cannot write {out.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
-    if texts != "-":
-        Path(texts).open("rb").close()  # a missing file is told before the model is loaded
+    if part is not None:
+        out = out.with_name(f"{out.stem}-{part.name}{out.suffix}")
+    source = Part(texts, part)
+    before = source.state()
+    settings: dict[str, object] = {
+        "model": model,
+        "prompt": "query" if as_query else "document",
+        "max_tokens": max_tokens,
+        "pooling": pooling,
+        "shard": str(part or Shard(1, 1)),
+        "sha256": source.sha256(),
+    }
+    check(out, settings)  # before the model is loaded, which alone knows its fingerprint
     note_compiling()
     from runnel.models.embedder import Embedder
 
     embedder = Embedder.load(model, dtype=dtype, pooling=pooling)
-    settings = {
-        "model": model,
-        "fingerprint": embedder.model.backbone.fingerprint(),
-        "prompt": "query" if as_query else "document",
-        "max_tokens": max_tokens,
-        "pooling": pooling,
-        "shard": f"{part[0]}/{part[1]}",
-    }
+    settings["fingerprint"] = embedder.model.backbone.fingerprint()
     facts = finished(out, settings)
     if facts is not None:
         say(f"note: {out} is finished already, {facts['count']:,} vectors")
     else:
         with VectorLog(out, embedder.dimension, settings) as log:
             work = Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
-            work.run(_take(read_rows(texts), part))
-            facts = log.finish()
+            work.run(read_rows(source))
+            if source.state() != before:
+                raise InputError(f"{texts} changed while it was read; remove {out}.part.json and run the command again")
+            facts = log.finish(tokens=work.tokens)
         _report(work, facts)
     if as_json:
-        print_json({"out": to, **facts})
+        print_json({"out": str(out), **facts})
     else:
-        sys.stdout.write(f"{to}: {facts['count']:,} vectors of {facts['dimension']} numbers\n")
+        sys.stdout.write(f"{out}: {facts['count']:,} vectors of {facts['dimension']} numbers\n")
     return 0
 
 
@@ -78,13 +84,19 @@ class Work:
         self._max_tokens, self.limit = max_tokens, embedder.text_limit(max_tokens)
         self._waiting: deque[Row] = deque()  # rows whose vectors are being made
         self.resumed = log.count
+        self.tokens = 0
         self.empty: list[str] = []
 
     def run(self, documents: Iterator[Document]) -> None:
         """Write a vector for each document that has none yet."""
         with Meter("embedding") as meter:
+
+            def count(tokens: int) -> None:
+                self.tokens += tokens
+                meter.add(tokens)
+
             vectors = self._embedder.encode_stream(
-                self._texts(documents), prompt=self._prompt or None, max_tokens=self._max_tokens, progress=meter.add
+                self._texts(documents), prompt=self._prompt or None, max_tokens=self._max_tokens, progress=count
             )
             for vector in vectors:
                 self._log.add(self._waiting.popleft(), vector)
@@ -105,26 +117,14 @@ class Work:
                     f"the input has changed since the work began: row {known.id!r} is now {row.id!r} or has another text; "
                     f"remove {self._log.out}.part.json to start again"
                 )
+            else:
+                ids = self._embedder.render([document.text], prompt=self._prompt or None, max_tokens=self._max_tokens)
+                self.tokens += sum(map(len, ids))
 
     def _is_cut(self, text: str) -> bool:
         if self.limit is None:
             return False
         return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self.limit
-
-
-def _take(documents: Iterator[Document], part: tuple[int, int]) -> Iterator[Document]:
-    """Every n-th document, from the i-th."""
-    i, n = part
-    return (document for row, document in enumerate(documents) if row % n == i - 1)
-
-
-def _parse_shard(shard: str | None) -> tuple[int, int]:
-    if shard is None:
-        return 1, 1
-    i, slash, n = shard.partition("/")
-    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
-        raise InputError(f"--shard must be I/N with 1 <= I <= N, like 2/8, got {shard!r}")
-    return int(i), int(n)
 
 
 def _report(work: Work, facts: dict[str, object]) -> None:

@@ -1,14 +1,16 @@
-"""`runnel index`: bring an index up to date with files and folders."""
+"""`runnel index`: bring an index up to date with files and folders, at once or in shards."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.commands.display import Meter, note_compiling, print_json, say
 from runnel.errors import InputError
+from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
@@ -20,7 +22,7 @@ def run(
     to: str,
     model: str | None,
     fields: Sequence[str],
-    passage_tokens: int,
+    passage_tokens: int | None,
     remember: bool,
     prune: bool,
     as_json: bool,
@@ -29,47 +31,131 @@ def run(
     note_compiling()
     from runnel.search.files import check_paths
     from runnel.search.index import Index
-    from runnel.search.records import FIELD_TYPES
 
     check_paths(paths)
+    kinds = parse_fields(fields)
+    if _is_there(to):
+        index = Index.open(to, model)
+        settings = index.store.settings
+        if kinds and kinds != settings.fields:
+            raise InputError(f"the index at {to} has the fields {dict(settings.fields)}; they cannot be changed")
+        if remember and not settings.remember:
+            raise InputError(f"the index at {to} was made without --remember; make a new one")
+        if passage_tokens not in (None, settings.passage_tokens):
+            raise InputError(f"the index at {to} has passages of {settings.passage_tokens} tokens; they cannot be changed")
+    else:
+        index = Index.create(to, model or "pocket", **index_options(kinds, passage_tokens, remember))
+    with index, Meter("indexing") as meter:
+        changes = index.add_files(paths, prune=prune, progress=meter.add)
+        _finish(index, changes, to, as_json)
+    return 1 if changes.failed else 0
+
+
+def run_shard(
+    paths: Sequence[str],
+    *,
+    to: str,
+    shard: str,
+    model: str | None,
+    fields: Sequence[str],
+    passage_tokens: int | None,
+    remember: bool,
+    as_json: bool,
+) -> int:
+    """Read one shard of `paths` into the folder `to`. Files that cannot be read are told; the exit code is 0, as it is done."""
+    part, kinds = Shard.parse(shard), parse_fields(fields)
+    if "://" in to:
+        raise InputError(f"shards are written to a folder, which all jobs can see; got {to}")
+    note_compiling()
+    from runnel.models.embedder import Embedder
+    from runnel.search.encoding import new_settings
+    from runnel.search.files import check_paths
+    from runnel.search.shards import encode_shard
+
+    check_paths(paths)
+    embedder = Embedder.load(model or "pocket")
+    settings = new_settings(embedder, **index_options(kinds, passage_tokens, remember))
+    with Meter(f"shard {part}") as meter:
+        done = encode_shard(paths, to, part, embedder, settings=settings, progress=meter.add)
+    place = Path(to) / part.name
+    if not done.tokens_read and done.tokens:
+        say(f"note: {place} is finished already")
+        tell_failed(done.failed)
+    if as_json:
+        told = {name: value for name, value in asdict(done).items() if name != "settings"}
+        print_json({"folder": str(place), **told})
+    else:
+        counts = f"{done.documents:,} documents, {done.passages:,} passages, {done.tokens:,} tokens"
+        sys.stdout.write(f"{place}: {counts}, {len(done.failed):,} failed; {done.tokens_read:,} tokens read\n")
+    return 0
+
+
+def run_shards(folder: str, *, to: str, model: str | None, incomplete: bool, as_json: bool) -> int:
+    """Take finished shards into the index at `to`, which is made with their settings if it is not there."""
+    note_compiling()
+    from runnel.search.index import Index
+    from runnel.search.shard_set import ShardSet
+
+    if _is_there(to):
+        index = Index.open(to, model)
+    else:
+        made = ShardSet(folder, incomplete=incomplete).settings
+        options = index_options(dict(made.fields), made.passage_tokens, made.remember)
+        index = Index.create(to, model or made.model, **options)
+    with index:
+        changes = index.add_shards(folder, incomplete=incomplete)
+        tell_failed(changes.failed)
+        _finish(index, changes, to, as_json)
+    return 1 if changes.failed else 0
+
+
+def parse_fields(fields: Sequence[str]) -> dict[str, str]:
+    """{name: type} from NAME:TYPE.
+
+    Raises:
+        InputError: something else, or an unknown type.
+    """
+    from runnel.search.records import FIELD_TYPES
+
     kinds = {}
     for field in fields:
         name, colon, kind = field.partition(":")
         if not colon or kind not in FIELD_TYPES:
             raise InputError(f"--field is {field!r}; expected NAME:TYPE with one of the types {', '.join(FIELD_TYPES)}")
         kinds[name] = kind
-    if _is_there(to):
-        index = Index.open(to, model)
-        if kinds and kinds != index.store.settings.fields:
-            raise InputError(f"the index at {to} has the fields {dict(index.store.settings.fields)}; they cannot be changed")
-        if remember and not index.store.settings.remember:
-            raise InputError(f"the index at {to} was made without --remember; make a new one")
-    else:
-        options: dict[str, Any] = {"fields": kinds, "passage_tokens": passage_tokens, "remember": remember}
-        index = Index.create(to, model or "pocket", **options)
-    with index, Meter("indexing") as meter:
-        changes = index.add_files(paths, prune=prune, progress=meter.add)
-        if changes.added or changes.updated or changes.deleted:
-            index.optimize()
-        _report(index, changes, to, as_json)
-    return 1 if changes.failed else 0
+    return kinds
+
+
+def index_options(fields: Mapping[str, str], passage_tokens: int | None, remember: bool) -> dict[str, Any]:
+    """As `Index.create` takes them."""
+    return {"fields": fields, "passage_tokens": 256 if passage_tokens is None else passage_tokens, "remember": remember}
 
 
 def _is_there(place: str) -> bool:
     """Whether there is something that should be an index: an empty folder is not."""
     if "://" in place:
-        from runnel.search.lance import holds_index
+        from runnel.search.stores import holds_index
 
         return holds_index(place)
     return Path(place).is_dir() and any(Path(place).iterdir())
 
 
-def _report(index: Index, changes: Changes, to: str, as_json: bool) -> None:
+def tell_failed(failed: Mapping[str, str]) -> None:
+    """What other processes have left out; this one logs that when it happens."""
+    from runnel.search.files import left_out
+
+    for name, reason in failed.items():
+        say(left_out(name, reason))
+
+
+def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> None:
+    """Tidy up after changes, and tell them."""
+    if changes.added or changes.updated or changes.deleted:
+        index.optimize()
     counts = {name: len(getattr(changes, name)) for name in ("added", "updated", "unchanged", "deleted", "failed")}
-    for name, reason in changes.failed.items():
-        say(f"left out {name}: {' '.join(reason.split())}")
     if as_json:
-        print_json({"index": to, "documents": len(index), **counts, "tokens": changes.tokens, "tokens_read": changes.tokens_read})
+        told = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
+        print_json(told | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
         return
-    told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    sys.stdout.write(f"{to}: {told or 'nothing to do'}; {len(index):,} documents, {changes.tokens_read:,} tokens read\n")
+    told_counts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    sys.stdout.write(f"{to}: {told_counts or 'nothing to do'}; {len(index):,} documents, {changes.tokens_read:,} tokens read\n")

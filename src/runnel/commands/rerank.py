@@ -109,11 +109,7 @@ def many(
         texts = _texts(corpus, candidates if memory else left)
         with Meter("reading") as meter:
             ranker = _Ranker(reranker, texts, memory, memory_dtype, max_tokens, meter)
-            with part.open("a", encoding="utf-8") as file:
-                for query, ids in left.items():
-                    hits = ranker.rank(asked[query], ids, top_k)
-                    file.write("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits))
-                    file.flush()
+            _append_rankings(part, ranker, asked, left, top_k)
         _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
         part.replace(out)
         facts = {**settings, "count": len(candidates)}
@@ -172,6 +168,17 @@ def read_run(name: str, depth: int | None = None) -> dict[str, list[str]]:
                     f"got {line.strip()[:80]!r}"
                 ) from None
     return {query: [document for _, document in sorted(pairs)[:depth]] for query, pairs in scored.items()}
+
+
+def _append_rankings(
+    part: Path, ranker: _Ranker, asked: Mapping[str, str], candidates: Mapping[str, Sequence[str]], top_k: int | None
+) -> None:
+    """Write the lines of each query when it is ranked."""
+    with part.open("a", encoding="utf-8") as file:
+        for query, ids in candidates.items():
+            hits = ranker.rank(asked[query], ids, top_k)
+            file.write("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits))
+            file.flush()
 
 
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -65,9 +65,22 @@ def finished(out: Path, settings: Mapping[str, object]) -> dict[str, object] | N
     if not out.exists():
         return None
     about = beside(out, ".json")
+    if not about.exists() and beside(out, ".part.json").exists():
+        return None  # stopped between the two
     if not about.exists():
         raise InputError(f"{out} exists already and is not from this command; move it away or choose another name")
     return _check_same(about, settings, "finished work")
+
+
+def check(out: Path, settings: Mapping[str, object]) -> None:
+    """Refuse settings that work on `out`, finished or not, does not have; those that are not given are not compared.
+
+    Raises:
+        InputError: as `begin` and `finished`.
+    """
+    about = beside(out, ".part.json")
+    if finished(out, settings) is None and about.exists():
+        _check_same(about, settings, "unfinished work")
 
 
 def text_digest(text: str) -> str:

@@ -4,20 +4,96 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TextIO
 
 from runnel.errors import InputError, ReadError
 from runnel.records import Document
+from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
 
+_BUFFER = 1 << 16
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv", ".txt": "txt"}
 
 
-def read_rows(name: str) -> Iterator[Document]:
-    """The rows of a file, or of standard input for "-".
+class Part:
+    """A file of rows, or the lines that begin in a shard's part of its bytes; "-" is standard input.
+
+    Raises:
+        InputError: a shard of what is no file on disk, or a name that does not tell the format.
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, name: str, shard: Shard | None = None) -> None:
+        self.name, self._range = name, (0, 0)
+        self.on_disk = name != "-" and stat.S_ISREG(os.stat(name).st_mode)
+        if name != "-":
+            _kind(name)
+        if self.on_disk:
+            with open(name, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self._range = line_range(file, *byte_range(size, shard)) if shard else (0, size)
+        elif shard is not None:
+            what = "standard input" if name == "-" else name
+            raise InputError(f"--shard needs a file on disk, as each job reads its own part of it; write {what} to one first")
+
+    def sha256(self) -> str | None:
+        """Of its bytes; None of what can be read once only."""
+        if not self.on_disk:
+            return None
+        with open(self.name, "rb") as file:
+            return range_sha256(file, *self._range)
+
+    def state(self) -> tuple[int, int, int] | None:
+        """What tells whether the file changes while it is read."""
+        if not self.on_disk:
+            return None
+        found = os.stat(self.name)
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    @cached_property
+    def lines_before(self) -> int:
+        """How many lines the file has before this part."""
+        if not self._range[0]:
+            return 0
+        with open(self.name, "rb") as file:
+            return count_lines(file, self._range[0])
+
+    @contextmanager
+    def open(self) -> Iterator[TextIO]:
+        """Its text; a byte order mark is dropped where the file begins."""
+        if self.name == "-":
+            yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
+        elif self.on_disk:
+            encoding = "utf-8" if self._range[0] else "utf-8-sig"
+            with open(self.name, "rb") as file, io.BufferedReader(FileRange(file, *self._range), _BUFFER) as part:
+                yield io.TextIOWrapper(part, encoding=encoding)
+        else:
+            with open(self.name, encoding="utf-8-sig") as text:
+                yield text
+
+
+class _Place:
+    """Where a line is, as messages have it. What comes before a part is counted only if somebody asks."""
+
+    def __init__(self, part: Part, number: int) -> None:
+        self._part, self._number = part, number
+
+    @property
+    def line(self) -> int:
+        return self._part.lines_before + self._number
+
+    def __str__(self) -> str:
+        return f"{self._part.name}, line {self.line}"
+
+
+def read_rows(source: str | Part) -> Iterator[Document]:
+    """The rows of a file, of a part of it, or of standard input for "-".
 
     A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. A tsv row is the
     id, a tab, the text. A row of a txt file is a text, its id the line number from 1. Standard input is jsonl if it
@@ -28,23 +104,25 @@ def read_rows(name: str) -> Iterator[Document]:
         ReadError: the file is not UTF-8 text.
         OSError: the file cannot be opened.
     """
-    with _open(name) as file:
+    part = source if isinstance(source, Part) else Part(source)
+    with part.open() as file:
         number = 0
         try:
-            parse: Callable[[str, str], Document] | None = None
+            parse: Callable[[str, _Place], Document] | None = None
             for number, line in enumerate(file, start=1):
                 line = line.rstrip("\n")
                 if line.isspace() or not line:
                     continue
-                parse = parse or _PARSERS[_kind(name, line)]
-                yield parse(line, f"{name}, line {number}")
+                parse = parse or _PARSERS[_kind(part.name, line)]
+                yield parse(line, _Place(part, number))
         except UnicodeDecodeError as error:
             raise ReadError(
-                f"{name}: the text after line {number} is not UTF-8 ({error.reason}); convert the file to UTF-8"
+                f"{part.name}: the text after line {part.lines_before + number} is not UTF-8 ({error.reason}); "
+                "convert the file to UTF-8"
             ) from error
 
 
-def _kind(name: str, first_line: str) -> str:
+def _kind(name: str, first_line: str = "") -> str:
     if name == "-":
         return "jsonl" if first_line.startswith("{") else "txt"
     suffix = Path(name).suffix.lower()
@@ -55,16 +133,7 @@ def _kind(name: str, first_line: str) -> str:
     return _SUFFIXES[suffix]
 
 
-@contextmanager
-def _open(name: str) -> Iterator[TextIO]:
-    if name == "-":
-        yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
-    else:
-        with open(name, encoding="utf-8-sig") as file:
-            yield file
-
-
-def _parse_json(line: str, where: str) -> Document:
+def _parse_json(line: str, where: _Place) -> Document:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -80,18 +149,18 @@ def _parse_json(line: str, where: str) -> Document:
     return Document(_id(str(key), where), f"{title}\n{text}" if isinstance(title, str) and title else text)
 
 
-def _parse_tab(line: str, where: str) -> Document:
+def _parse_tab(line: str, where: _Place) -> Document:
     key, tab, text = line.partition("\t")
     if not tab:
         raise InputError(f"{where}: expected an id, a tab and a text, got no tab in {line[:40]!r}")
     return Document(_id(key, where), text)
 
 
-def _parse_text(line: str, where: str) -> Document:
-    return Document(where.rpartition(" ")[2], line)
+def _parse_text(line: str, where: _Place) -> Document:
+    return Document(str(where.line), line)
 
 
-def _id(key: str, where: str) -> str:
+def _id(key: str, where: _Place) -> str:
     if not key or any(c.isspace() for c in key):
         raise InputError(
             f"{where}: an id must not be empty or hold white space, as it could not be told apart in a run file; got {key!r}"
@@ -99,4 +168,4 @@ def _id(key: str, where: str) -> str:
     return key
 
 
-_PARSERS: dict[str, Callable[[str, str], Document]] = {"jsonl": _parse_json, "tsv": _parse_tab, "txt": _parse_text}
+_PARSERS: dict[str, Callable[[str, _Place], Document]] = {"jsonl": _parse_json, "tsv": _parse_tab, "txt": _parse_text}

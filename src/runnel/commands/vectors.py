@@ -76,11 +76,12 @@ class VectorLog:
             self._ids.flush()
             self._flushed = time.monotonic()
 
-    def finish(self) -> dict[str, object]:
-        """Make the output files, remove the part files, and return what OUT.json says."""
+    def finish(self, **more: object) -> dict[str, object]:
+        """Make the output files, remove the part files, and return what OUT.json says: the settings, counts, and `more`."""
         self._vectors.close()
         self._ids.close()
-        facts = {**self._settings, "dimension": self._size, "count": self.count, "truncated": sum(row.cut for row in self.rows())}
+        cut = sum(row.cut for row in self.rows())
+        facts = {**self._settings, "dimension": self._size, "count": self.count, "truncated": cut, **more}
         if self.out.suffix == ".npy":
             with replacing(self.out.with_suffix(".ids")) as ids:
                 ids.writelines(row.id.encode() + b"\n" for row in self.rows())

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from runnel.evaluation.bench import absent
-from runnel.evaluation.extras import remembered
+from runnel.evaluation.extras import remembered, searched
 from runnel.evaluation.processes import Spec, Worker
 from runnel.evaluation.speed import Check, Point, Progress, Report, Settings, check, failure, measure, peak
 
@@ -60,6 +60,9 @@ BARS: Mapping[str, Bar] = {
     "long": Bar("tokens/s at 256k tokens over that at 8k", 0.95, 1.0),
     "short": Bar("mamba2-130m: tokens/s of 128 texts of 64 tokens over that of one of 8k", 0.7, 0.9),
     "remembered": Bar("pocket: 100 remembered documents of 512 tokens (fp32 states) over whole pairs", 10.0, 30.0),
+    "indexing": Bar("pocket: tokens/s of indexing over the engine's alone", 0.90, 0.95),
+    "first stage": Bar("pocket, 10,000 documents of 1,000 words: ms of a search's first stage, median", 30, 15, at_most=True),
+    "search": Bar("the same, whole search, 50 documents reranked and 5 read for sentences", 300, 150, at_most=True),
     "help": Bar("seconds of runnel --help", 0.3, at_most=True),
     "gpu roofline": Bar("GPU: 1.3B shape, bf16, 32k tokens: linear FLOP/s over the 8192-cube matrix product's", 0.35, 0.60),
     "gpu transformer": Bar("GPU: the same over a flash-attention transformer of equal size", 3.0, 8.0),
@@ -96,7 +99,7 @@ def rows(values: Mapping[str, float | str]) -> list[Row]:
 
 
 def check_bars(progress: Progress) -> list[Row]:
-    """Measure every bar that this machine can show, in about four minutes on two cores."""
+    """Measure every bar that this machine can show, in about seven minutes on two cores."""
     settings = Settings(
         models=("mamba2-130m",),
         dtypes=("bf16", "int8"),
@@ -112,7 +115,8 @@ def check_bars(progress: Progress) -> list[Row]:
     scores = remembered("pocket", "bf16", progress)
     reranked: list[dict[str, Any]] | str = scores if isinstance(scores, str) else [row.to_dict() for row in scores]
     skipped = [*missing, *report.skipped, *second.skipped]
-    return rows(bar_values(points, [p.to_dict() for p in long], checked.note, reranked, skipped) | {"help": help_seconds()})
+    values = bar_values(points, [p.to_dict() for p in long], checked.note, reranked, skipped)
+    return rows(values | search_values(searched("pocket", progress).to_dict()) | {"help": help_seconds()})
 
 
 def bar_values(
@@ -139,6 +143,16 @@ def bar_values(
         values["remembered"] = row["over_whole"]["median"] if row["over_whole"] else f"wrong: {row['note']}"
     gpu = "see performance-gpu.md" if torch.cuda.is_available() else "no GPU here"
     return values | {"gpu roofline": gpu, "gpu transformer": gpu}
+
+
+def search_values(row: Mapping[str, Any]) -> dict[str, float | str]:
+    """The figures of the bars of an index, from `Searched.to_dict`."""
+    keys = ("indexing", "first stage", "search")
+    if row["outcome"] != "ok":
+        return dict.fromkeys(keys, row["note"] if row["outcome"] == "missing" else f"wrong: {row['note']}")
+    stages = row["stages"]
+    figures = (row["indexing"]["index"]["over_engine"], stages["first stage"], stages["whole search"])
+    return {key: figure["median"] for key, figure in zip(keys, figures, strict=True)}
 
 
 def _share(

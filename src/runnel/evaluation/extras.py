@@ -1,4 +1,4 @@
-"""What a bench measures beside reading: training by batch size, and reranking with remembered documents."""
+"""What a bench measures beside reading: training by batch size, reranking with remembered documents, and an index."""
 
 from __future__ import annotations
 
@@ -156,3 +156,87 @@ def remembered(
         Remembered(model, way, documents, tokens, agreement[way], values, seconds["whole pairs"])
         for way, values in seconds.items()
     ]
+
+
+@dataclass
+class Searched:
+    """An index: how fast documents go in, and what a search takes. `outcome`: "ok", "wrong", or why there is no figure.
+
+    Attributes:
+        words: of a document.
+        read: documents that the model has read; the rest are made like them (`searching.py`).
+        stages: what of a search -> seconds of each query, as `searching.time_searches` gives them.
+        indexing: what `searching.time_indexing` gives.
+        peak_bytes: of a process that searches.
+    """
+
+    model: str
+    documents: int
+    words: int
+    read: int
+    outcome: str = "ok"
+    note: str = ""
+    passages: int = 0
+    disk_bytes: int = 0
+    peak_bytes: int = 0
+    stages: dict[str, list[float]] = field(default_factory=dict)
+    indexing: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Milliseconds of the stages (with "p95"), and tokens/s and shares of the engine's speed of the same round."""
+        facts = {key: value for key, value in asdict(self).items() if key not in ("stages", "indexing")}
+        if self.outcome != "ok":
+            return facts | {"stages": {}, "indexing": {}}
+        ms = {name: [1000 * s for s in seconds] for name, seconds in self.stages.items()}
+        stages = {name: (spread(values) or {}) | {"p95": float(np.percentile(values, 95))} for name, values in ms.items()}
+        seconds, processor = self.indexing["seconds"], self.indexing["processor"]
+        indexing = {
+            way: {
+                "tokens_per_s": spread([self.indexing["tokens"] / s for s in seconds[way]]),
+                "over_engine": spread([a / b for a, b in zip(seconds["engine"], seconds[way], strict=True)]),
+                "over_engine_processor": spread([a / b for a, b in zip(processor["engine"], processor[way], strict=True)]),
+            }
+            for way in seconds
+        }
+        return facts | {"stages": stages, "indexing": indexing}
+
+
+def searched(
+    model: str,
+    progress: Progress,
+    *,
+    documents: int = 10_000,
+    read: int = 100,
+    queries: int = 100,
+    indexed: int = 100,
+    rounds: int = 5,
+) -> Searched:
+    """Fill an index and check it, then time indexing beside the engine alone, and searches in a process of their own."""
+    found = Searched(model, documents, 1000, min(read, documents))
+    spec = Spec("runnel", model, "bf16", cold=True)
+    with TemporaryDirectory() as folder:
+        index = str(Path(folder) / "index")
+        progress(f"{model}: an index of {documents:,} documents")
+        with Worker(spec) as worker:
+            filled = (
+                worker.ask("fill_index", folder=index, documents=documents, read=found.read) if "ready" in worker.first else {}
+            )
+            if "passages" not in filled:
+                found.outcome, found.note = _why_not(filled or worker.first)
+                return found
+            found.passages, found.disk_bytes = filled["passages"], filled["disk_bytes"]
+            progress(f"{model}: indexing beside the engine alone")
+            found.indexing = worker.ask("time_indexing", documents=indexed, rounds=rounds)
+        progress(f"{model}: {queries} searches")
+        with Worker(spec) as worker:
+            answer = worker.ask("time_searches", folder=index, documents=documents, queries=queries)
+    for part in (found.indexing, answer):
+        if "seconds" not in part:
+            found.outcome, found.note = _why_not(part)
+            return found
+    found.stages, found.peak_bytes = answer["seconds"], answer["peak_bytes"]
+    return found
+
+
+def _why_not(answer: dict[str, Any]) -> tuple[str, str]:
+    return ("wrong", answer["wrong"]) if "wrong" in answer else failure(answer)

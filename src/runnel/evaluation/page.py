@@ -1,21 +1,23 @@
 """docs/performance.md: what is measured for it, in which order, and its files. `page_text.py` writes the words.
 
-The page is the one source of claims about speed; `runnel bench --page docs` makes it anew, in about seventeen minutes on two
-quiet cores.
+The page is the one source of claims about speed; `runnel bench --page docs` makes it anew, in about twenty minutes on two
+quiet cores. `write_section` measures one section of it anew and leaves the rest.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.evaluation.bars import LONG, bar_values, help_seconds, long_texts, rows
+from runnel.evaluation.bars import BARS, LONG, bar_values, help_seconds, long_texts, rows, search_values
 from runnel.evaluation.bench import TRAINING_TOKENS, absent
-from runnel.evaluation.extras import remembered, training
-from runnel.evaluation.machine import machine
+from runnel.evaluation.extras import remembered, searched, training
+from runnel.evaluation.machine import in_words, machine
 from runnel.evaluation.padding import padding
 from runnel.evaluation.page_text import page_text
 from runnel.evaluation.plots import plot_chunks, plot_segments, plot_speed
@@ -32,6 +34,7 @@ _SHORT = (128, 64)
 _SLOW_S = 25.0
 _TRAINING_LIMIT = 4 << 30
 _V = (128, 512, 1024, 4096, None)
+_WRONG = ("wrong", "error")
 
 # The grid of the page. Chosen so that all of it takes seventeen minutes, a third of them the fresh processes that memory takes.
 SPEED = (
@@ -87,6 +90,32 @@ def write_page(folder: Path, progress: Progress) -> bool:
     return bool(result["wrong"])
 
 
+def write_section(folder: Path, name: str, progress: Progress) -> bool:
+    """Measure one section anew and write it and its bars; the rest of the page stays. Whether its check failed.
+
+    Raises:
+        InputError: no such section, or no page yet.
+    """
+    if name not in SECTIONS:
+        raise InputError(f"no section {name!r} can be measured by itself; there is {', '.join(SECTIONS)}")
+    file = folder / "performance.json"
+    if not file.is_file():
+        raise InputError(f"{folder} has no performance.json; write the whole page first")
+    result = json.loads(file.read_text(encoding="utf-8"))
+    measure_section, bars_of = SECTIONS[name]
+    found = measure_section(progress)
+    apart = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": in_words(machine())}
+    result[name] = found | {"apart": apart}
+    values = bars_of(found)
+    new = [row for key, row in zip(BARS, _bar_rows(values), strict=True) if key in values]
+    known = {row["what"]: row for row in (*result["bars"], *new)}
+    result["bars"] = [known[bar.what] for bar in BARS.values() if bar.what in known]
+    result["wrong"] = _is_wrong(result)
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (folder / "performance.md").write_text(page_text(result), encoding="utf-8")
+    return found["outcome"] in _WRONG
+
+
 def render(folder: Path) -> None:
     """Write the page and its plots from performance.json."""
     result = json.loads((folder / "performance.json").read_text(encoding="utf-8"))
@@ -118,14 +147,13 @@ def measure_page(progress: Progress) -> dict[str, Any]:
     scores = remembered("pocket", "bf16", progress)
     reranked: list[dict[str, Any]] | str = scores if isinstance(scores, str) else [row.to_dict() for row in scores]
     note = next((check.note for check in long_checks if check.note), "")
-    values = bar_values(points, long, note, reranked, skipped) | {"help": help_seconds()}
-    bars = [asdict(row) | {"shown": row.shown, "verdict": row.verdict} for row in rows(values)]
+    search = _search(progress)
+    values = bar_values(points, long, note, reranked, skipped) | search_values(search) | {"help": help_seconds()}
     chunks = [cell.to_dict() for cell in sweep_chunks(CHUNKS, CHUNK_CELLS, 3, progress)]
-    found_rows = [*points, *trained, *chunks, *(reranked if isinstance(reranked, list) else [])]
-    return {
+    result = {
         "format": 1,
         "machine": machine(),
-        "bars": bars,
+        "bars": _bar_rows(values),
         "points": points,
         "checks": checks,
         "skipped": skipped,
@@ -136,9 +164,31 @@ def measure_page(progress: Progress) -> dict[str, Any]:
         "parts": _parts(progress),
         "training": trained,
         "remembered": reranked if isinstance(reranked, list) else [],
+        "search": search,
         "padding": _padding(),
-        "wrong": not all(check["passed"] for check in checks) or any(row["outcome"] in ("wrong", "error") for row in found_rows),
     }
+    return result | {"wrong": _is_wrong(result)}
+
+
+def _bar_rows(values: Mapping[str, float | str]) -> list[dict[str, Any]]:
+    return [asdict(row) | {"shown": row.shown, "verdict": row.verdict} for row in rows(values)]
+
+
+def _is_wrong(result: Mapping[str, Any]) -> bool:
+    """Whether any check failed."""
+    found = [row for part in ("points", "training", "chunks", "remembered") for row in result[part]]
+    found += [result["search"]] if "search" in result else []
+    return not all(check["passed"] for check in result["checks"]) or any(row["outcome"] in _WRONG for row in found)
+
+
+def _search(progress: Progress) -> dict[str, Any]:
+    return searched("pocket", progress).to_dict()
+
+
+# What can be measured by itself: how, and which bars it gives.
+SECTIONS: dict[str, tuple[Callable[[Progress], dict[str, Any]], Callable[[Mapping[str, Any]], dict[str, float | str]]]] = {
+    "search": (_search, search_values)
+}
 
 
 def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:

@@ -15,7 +15,7 @@ Values = dict[str, Any]
 def page_text(result: Values) -> str:
     """The page, in Markdown."""
     parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _chunks(result)]
-    parts += [_training(result), _remembered(result), _padding(result), _checks(result)]
+    parts += [_training(result), _remembered(result), _search(result), _padding(result), _checks(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -244,6 +244,62 @@ def _remembered(result: Values) -> str:
 {first["documents"]} documents of {first["tokens"]} tokens, one query, `{first["model"]}`.
 
 {table(head, rows)}"""
+
+
+_STAGES = {
+    "query": "query: its vector",
+    "dense": "dense: the nearest of all passages",
+    "lexical": "lexical: BM25",
+    "first stage": "first stage: these three",
+    "rerank": "rerank: 50 remembered documents",
+    "fetch": "fetch: the texts of 10",
+    "sentences": "sentences: 5 documents read behind the query",
+    "whole search": "whole search",
+    "without reranking": "whole search without reranking",
+}
+_WAYS = {"engine": "the engine alone, on ready-made ids", "index": "indexing", "remember": "indexing with remembered documents"}
+
+
+def _search(result: Values) -> str:
+    found = result.get("search")
+    if not found:
+        return ""
+    head = "## Indexing and searching\n\n"
+    if found["outcome"] != "ok":
+        return f"{head}{found['outcome']}: {found['note']}"
+    ms = lambda row: [f"{row[key]:,.1f}" for key in ("min", "median", "p95")]  # noqa: E731
+    stages = [[text, *ms(found["stages"][name])] for name, text in _STAGES.items() if name in found["stages"]]
+    ways = [
+        [text, *(f"{row[key]['median']:,.{digits}f}" for key, digits in _INDEXING)]
+        for name, text in _WAYS.items()
+        for row in [found["indexing"][name]]
+    ]
+    peak = f"{found['peak_bytes'] / _MIB:,.0f} MiB at most"
+    facts = (
+        f"{found['documents']:,} documents of {found['words']:,} words ({found['passages']:,} passages) in LanceDB, "
+        f"`{found['model']}`, remembered in 8 bits: {found['disk_bytes'] / 2**30:,.1f} GiB on disk with what can be gone back "
+        f"to. A process that searches takes {peak}, files that the system has mapped among them. The texts are sentences of the "
+        "Python reference in random order with made-up words; the model has read "
+        f"{found['read']:,} of them, the rest have vectors close to theirs. Before anything is timed, stored vectors are held "
+        "against the embedder's, the nearest ones against all inner products, and scores of remembered documents against those "
+        "of whole pairs."
+    )
+    apart = found.get("apart")
+    told = f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
+    told = "\n\n".join(textwrap.fill(paragraph, 130) for paragraph in (facts, told) if paragraph)
+    times = found["stages"]["whole search"]["runs"]
+    return f"""{head}{told}
+
+Milliseconds of {times} searches for eight words in a row from a document:
+
+{table(["stage", "least", "median", "95 %"], stages)}
+
+Indexing beside `Engine.map`, in turns; "over" by the clock, and by processor time of all threads:
+
+{table(["", "tokens/s", "over the engine", "by processor time"], ways)}"""
+
+
+_INDEXING = (("tokens_per_s", 0), ("over_engine", 2), ("over_engine_processor", 2))
 
 
 def _padding(result: Values) -> str:

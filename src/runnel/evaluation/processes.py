@@ -47,7 +47,7 @@ class Worker:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         command = [sys.executable, "-m", "runnel.evaluation.worker", json.dumps(asdict(spec))]
-        environment = os.environ | {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+        environment = os.environ | {"TRANSFORMERS_VERBOSITY": "error"}
         self._said = tempfile.TemporaryFile("w+", errors="replace")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=environment

@@ -129,6 +129,21 @@ class Job:
     def rerank(self, request: dict[str, Any]) -> dict[str, Any]:
         return steps.rerank(self.system, request)
 
+    def fill_index(self, request: dict[str, Any]) -> dict[str, Any]:
+        from runnel.evaluation import searching  # here and below: it loads what an index needs
+
+        return searching.fill(request["folder"], self.spec["model"], request["documents"], request["read"])
+
+    def time_indexing(self, request: dict[str, Any]) -> dict[str, Any]:
+        from runnel.evaluation import searching
+
+        return searching.time_indexing(self.spec["model"], request["documents"], request["rounds"])
+
+    def time_searches(self, request: dict[str, Any]) -> dict[str, Any]:
+        from runnel.evaluation import searching
+
+        return searching.time_searches(request["folder"], self.spec["model"], request["documents"], request["queries"])
+
     def warm(self) -> None:
         self.system.run(self._ids(1, _WARM), _WARM)
         if self.linear is not None:

@@ -9,6 +9,7 @@ not at all, so interrupted work goes on where it stopped. In RAM it is the same 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,15 @@ class Remembered:
     unique_ids: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Several documents as they are remembered: their states in one, means (n, D), and the distinct token ids of each, sorted."""
+
+    state: State
+    means: Tensor
+    unique_ids: list[np.ndarray]
+
+
 class Memory:
     """Remembered documents, in order. Made by `Reranker.remember`, read by `Reranker.rank`."""
 
@@ -62,15 +72,25 @@ class Memory:
             for b in self._blocks
         )
 
-    def __iter__(self) -> Iterator[Remembered]:
-        """The documents, block by block: a memory larger than RAM is read in pieces."""
-        for block, names, texts in zip(self._blocks, self._names, self._texts, strict=True):
+    def batches(self, rows: int) -> Iterator[Batch]:
+        """The documents in order, up to `rows` at a time, so that a memory larger than RAM is read in pieces.
+
+        The states of a batch are overwritten by the next one.
+        """
+        source, state = self._rows(), None
+        while chosen := list(itertools.islice(source, rows)):
+            if state is None or len(state) != len(chosen):
+                state = _room(chosen[0][0], len(chosen))
+            for place, (tensors, row) in enumerate(chosen):
+                _unpack(tensors, row, state, place)
+            means = torch.cat([tensors["mean"][row : row + 1] for tensors, row in chosen]).float()
+            yield Batch(state, means, [_unique_ids(tensors, row).numpy() for tensors, row in chosen])
+
+    def _rows(self) -> Iterator[tuple[Mapping[str, Tensor], int]]:
+        """(block, row in it) of every document."""
+        for block in self._blocks:
             tensors = _read_block(block) if isinstance(block, Path) else block
-            stops = tensors["unique.stops"].tolist()
-            for i, (name, text) in enumerate(zip(names, texts, strict=True)):
-                start = stops[i - 1] if i else 0
-                state = State(_unpack(tensors, i), tensors["tokens"][i : i + 1])
-                yield Remembered(name, text, state, tensors["mean"][i].float(), tensors["unique.ids"][start : stops[i]].numpy())
+            yield from ((tensors, row) for row in range(len(tensors["tokens"])))
 
     def entries(self) -> list[tuple[str, str]]:
         """(id, text) of every document, in order; no state is read."""
@@ -182,6 +202,11 @@ class Memory:
         return memory
 
 
+def piece(document: Remembered, precision: Precision) -> Piece:
+    """What `Memory.pieces` gives for this document."""
+    return save(_pack([document], precision))
+
+
 def block_digest(documents: Sequence[tuple[str, str]]) -> str:
     """Digest of (id, text) pairs, to recognise a block that is already there."""
     return hashlib.blake2b(json.dumps(documents).encode(), digest_size=16).hexdigest()
@@ -225,17 +250,27 @@ def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Te
 
 def _row(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
     """A block of one row of a block."""
-    stop = int(tensors["unique.stops"][row])
-    start = int(tensors["unique.stops"][row - 1]) if row else 0
-    unique = {"unique.ids": tensors["unique.ids"][start:stop], "unique.stops": torch.tensor([stop - start])}
+    ids = _unique_ids(tensors, row)
+    unique = {"unique.ids": ids, "unique.stops": torch.tensor([len(ids)])}
     return unique | {name: tensor[row : row + 1] for name, tensor in tensors.items() if name not in unique}
 
 
-def _unpack(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
-    out = {}
-    for key in tensors:
-        if key.startswith("state."):
-            name = key.removeprefix("state.")
-            value = tensors[key][row : row + 1].float()
-            out[name] = value * tensors[f"scale.{name}"][row : row + 1] if f"scale.{name}" in tensors else value
-    return out
+def _unique_ids(tensors: Mapping[str, Tensor], row: int) -> Tensor:
+    stops = tensors["unique.stops"]
+    return tensors["unique.ids"][int(stops[row - 1]) if row else 0 : int(stops[row])]
+
+
+def _room(tensors: Mapping[str, Tensor], rows: int) -> State:
+    """A state of so many rows like those of a block, not filled."""
+    shapes = {key.removeprefix("state."): tensor.shape[1:] for key, tensor in tensors.items() if key.startswith("state.")}
+    room = {name: torch.empty(rows, *shape) for name, shape in shapes.items()}
+    return State(room, torch.empty(rows, dtype=torch.int64))
+
+
+def _unpack(tensors: Mapping[str, Tensor], row: int, state: State, place: int) -> None:
+    """Fill a row of a state. In place: rows are as large as a processor's cache, and there are many."""
+    for name, tensor in state.tensors.items():
+        tensor[place].copy_(tensors[f"state.{name}"][row])
+        if f"scale.{name}" in tensors:
+            tensor[place].mul_(tensors[f"scale.{name}"][row])
+    state.tokens[place] = tensors["tokens"][row]

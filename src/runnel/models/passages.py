@@ -3,13 +3,16 @@
 Long documents also give the state before their last passage. If text is appended later, reading goes on from there, so the
 old text costs nothing but its tokenisation; the vectors are those of reading the whole.
 
+Where the reranker of the same model reads a document as the embedder does (`Reranker.shares`), the pass also gives the document
+as the reranker remembers it.
+
 T  tokens of a document   P  passages   d  width of the vectors   D  width of hidden vectors
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +24,9 @@ from runnel.backbones.state import State
 from runnel.engine import AtPositions, Reader, Request
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
+from runnel.models.memory import Piece, Remembered, piece
 from runnel.models.readers import SpanMeans
+from runnel.text.encoded import Encoded
 from runnel.text.sentences import sentence_of_tokens, split_sentences
 
 _Value = tuple[Tensor, Reader]  # pooled hidden vectors (passages + 1, D), and the reader that pooled them
@@ -38,6 +43,7 @@ class ReadDocument:
         tokens: of the document, special ones included.
         tokens_read: how many the backbone had to read, less than `tokens` where text was appended.
         saved: what `read_documents` takes to go on after this text; None for documents below `save_from` tokens.
+        memory: the document as `Reranker.remember` keeps it, in 8 bits, if that was asked for.
     """
 
     vector: np.ndarray
@@ -46,6 +52,7 @@ class ReadDocument:
     tokens: int
     tokens_read: int
     saved: bytes | None
+    memory: Piece | None
 
 
 @dataclass(eq=False)
@@ -63,6 +70,7 @@ class _Reading:
     sum: Tensor | None = None  # (D,) fp64, of the weighted hidden vectors of the same tokens
     known: Tensor | None = None  # (p, D) pooled passages before `begin`, then before `split`
     saved: bytes | None = None
+    memory: Piece | None = None
 
 
 def read_documents(
@@ -72,6 +80,7 @@ def read_documents(
     *,
     passage_tokens: int = 256,
     save_from: int = 16_384,
+    remember: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> list[ReadDocument]:
     """Read documents together.
@@ -81,6 +90,7 @@ def read_documents(
             place where that stopped, or the model is another one, it is read from the start.
         passage_tokens: the most tokens of a passage of several sentences; a longer sentence is a passage of its own.
         save_from: documents of this many tokens or more get `saved`, which is about as large as the backbone's state.
+        remember: also give `memory`; for a model whose reranker shares the pass (`Reranker.shares`).
         progress: called after each step with the number of tokens just read.
 
     Raises:
@@ -88,13 +98,13 @@ def read_documents(
     """
     if embedder.pooling == "cls":
         raise InputError("this model's vector is its first token's, which no passage has; load it with pooling='mean' or 'eos'")
-    readings = [_prepare(embedder, text, passage_tokens, save_from) for text in texts]
+    readings = _prepare_all(embedder, texts, passage_tokens, save_from)
     for reading, before in zip(readings, saved or [None] * len(texts), strict=True):
         if before is not None:
             _resume(embedder, reading, before)
     first = [reading for reading in readings if reading.split > reading.begin]
-    for reading, value, state in _run(embedder, first, "split", progress):
-        _take(embedder, reading, value)
+    for reading, value, state in _run(embedder, first, "split", progress, keep_state=True):
+        _take(reading, value)
         reading.state = state
     for reading in readings:
         if reading.split:
@@ -102,9 +112,11 @@ def read_documents(
     read = [len(reading.ids) - reading.begin for reading in readings]
     for reading in first:
         reading.begin = reading.split
-    for reading, value, _ in _run(embedder, readings, "end", progress):
-        _take(embedder, reading, value)
-    return [_finish(embedder, reading, count) for reading, count in zip(readings, read, strict=True)]
+    for reading, value, state in _run(embedder, readings, "end", progress, keep_state=remember):
+        after = _take(reading, value)
+        if state is not None:
+            reading.memory = _remembered(embedder, reading, state, after)
+    return _finish(embedder, readings, read)
 
 
 def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
@@ -125,17 +137,27 @@ def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
     return np.array([*chosen, len(bounds) - 1], dtype=np.int64)
 
 
-def _prepare(embedder: Embedder, text: str, passage_tokens: int, save_from: int) -> _Reading:
-    if not text.strip():
+def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save_from: int) -> list[_Reading]:
+    """Tokenised together, which uses all cores."""
+    if not all(text.strip() for text in texts):
         raise InputError("cannot read an empty document; leave it out")
     model = embedder.model
-    template = model.templates["document"]
-    prompt = model.prompts.get("document", "")
-    encoded = template.encode(model.tokenizer, "document", prompt + text)
-    rendered = template.render(model.tokenizer, document=encoded.ids)
+    lead, prompt = model.templates["document"].lead(model.tokenizer, "document"), model.prompts.get("document", "")
+    encoded = model.tokenizer.encode_batch([lead + prompt + text for text in texts])
+    readings = []
+    for text, one in zip(texts, encoded, strict=True):
+        starts, ends = (np.maximum(places - len(lead), 0) - len(prompt) for places in (one.starts, one.ends))
+        readings.append(_prepare(embedder, text, Encoded(one.ids, starts, ends), passage_tokens, save_from))
+    return readings
+
+
+def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: int, save_from: int) -> _Reading:
+    """`encoded`: the prompt, which starts before 0, and the text."""
+    model = embedder.model
+    rendered = model.templates["document"].render(model.tokenizer, document=encoded.ids)
     sentences = split_sentences(text)
-    bounds = sentence_of_tokens(sentences, encoded.shifted(-len(prompt)))
-    bounds[0] = np.searchsorted(encoded.starts, len(prompt))
+    bounds = sentence_of_tokens(sentences, encoded)
+    bounds[0] = np.searchsorted(encoded.starts, 0)
     chosen = passage_bounds(bounds, passage_tokens)
     tokens = bounds[chosen] + rendered.slices["document"].start
     starts = np.append(sentences[:, 0], len(text))[chosen]
@@ -182,9 +204,9 @@ def _digest(embedder: Embedder, reading: _Reading, at: int, count: int) -> bytes
 
 
 def _run(
-    embedder: Embedder, readings: Sequence[_Reading], until: str, progress: Callable[[int], None] | None
-) -> list[tuple[_Reading, _Value, State | None]]:
-    """Read each from `begin` to `split` or to its end."""
+    embedder: Embedder, readings: Sequence[_Reading], until: str, progress: Callable[[int], None] | None, *, keep_state: bool
+) -> Iterator[tuple[_Reading, _Value, State | None]]:
+    """Read each from `begin` to `split` or to its end. Pooled: its passages, what stands behind the last one, and the whole."""
     requests: list[Request] = []
     readers: list[Reader] = []
     for reading in readings:
@@ -194,33 +216,52 @@ def _run(
         ids = reading.ids[reading.begin : stop]
         reader: SpanMeans | AtPositions
         if embedder.pooling == "mean":
-            reader = SpanMeans(ids, embedder.model.weight, np.append(starts, 0), np.append(ends, len(ids)))
+            more = [min(ends[-1], len(ids) - 1), 0], [len(ids), len(ids)]
+            reader = SpanMeans(ids, embedder.model.weight, np.append(starts, more[0]), np.append(ends, more[1]))
         else:
-            reader = AtPositions(np.append(ends, len(ids)) - 1)
+            reader = AtPositions(np.append(ends, [len(ids), len(ids)]) - 1)
         readers.append(reader)
-        requests.append(Request(ids, reader=reader, state=reading.state, keep_state=until == "split"))
+        requests.append(Request(ids, reader=reader, state=reading.state, keep_state=keep_state))
     results = embedder.model.engine.map(requests, progress)
-    return [
-        (reading, (result.get(), reader), result.state)
-        for reading, reader, result in zip(readings, readers, results, strict=True)
-    ]
+    for reading, used, result in zip(readings, readers, results, strict=True):
+        yield reading, (result.get(), used), result.state
 
 
-def _take(embedder: Embedder, reading: _Reading, value: _Value) -> None:
-    """Add what was just read: pooled passages, and the whole (its last row) to the running sum."""
+def _take(reading: _Reading, value: _Value) -> Tensor:
+    """Add what was just read: pooled passages, and the whole to the running sum. Returns what stands behind them (D,)."""
     pooled, reader = value
-    reading.known = pooled[:-1] if reading.known is None else torch.cat([reading.known, pooled[:-1]])
-    whole = pooled[-1].double()
+    reading.known = pooled[:-2] if reading.known is None else torch.cat([reading.known, pooled[:-2]])
     if isinstance(reader, SpanMeans):
         reading.sum = reader.sum if reading.sum is None else reading.sum + reader.sum
         reading.total += reader.total
     else:
-        reading.sum, reading.total = whole, 1.0  # the hidden vector at the last token so far
+        reading.sum, reading.total = pooled[-1].double(), 1.0  # the hidden vector at the last token so far
+    return pooled[-2]
 
 
-def _finish(embedder: Embedder, reading: _Reading, tokens_read: int) -> ReadDocument:
-    assert reading.known is not None and reading.sum is not None
-    whole = (reading.sum / reading.total).float()
+def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tensor) -> Piece:
+    """From the state at the end: as the reranker does it, with the mean over all that follows the document's first token."""
+    assert reading.known is not None
+    edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
+    weight = embedder.model.weight.numpy()[reading.ids].astype(np.float64)
+    totals = torch.from_numpy(np.add.reduceat(weight, edges[:-1]))
+    parts = torch.cat([reading.known, after[None]])[: len(totals)].double()
+    document = np.unique(reading.ids[reading.starts[0] : reading.ends[-1]])
+    return piece(Remembered("", None, state, (totals @ parts / totals.sum()).float(), document), "int8")
+
+
+def _finish(embedder: Embedder, readings: Sequence[_Reading], read: Sequence[int]) -> list[ReadDocument]:
+    """All vectors from one call of the head. `read`: tokens that were read of each."""
+    parts: list[Tensor] = []
+    for reading in readings:
+        assert reading.known is not None and reading.sum is not None
+        parts += [reading.known, (reading.sum / reading.total).float()[None]]
+    if not parts:
+        return []
     with torch.inference_mode():
-        vectors = embedder.model.head("embed")(torch.cat([reading.known, whole[None]])).numpy()
-    return ReadDocument(vectors[-1], reading.spans, vectors[:-1], len(reading.ids), tokens_read, reading.saved)
+        vectors = embedder.model.head("embed")(torch.cat(parts)).numpy()
+    ends = np.cumsum([len(reading.spans) + 1 for reading in readings])
+    return [
+        ReadDocument(found[-1], one.spans, found[:-1], len(one.ids), count, one.saved, one.memory)
+        for one, found, count in zip(readings, np.split(vectors, ends[:-1]), read, strict=True)
+    ]

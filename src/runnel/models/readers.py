@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from runnel.models.heads import MatchScore
@@ -68,32 +69,26 @@ class SpanMeans:
         self._next = 0
         self.sum: Tensor = torch.zeros(0, dtype=torch.float64)  # (D,) once the width is known
         self.total = 0.0
-        self._sums: list[Tensor] = []
-        self._totals: list[float] = []
+        self._sums: list[Tensor] = []  # of each segment, (bounds in it, D)
+        self._totals: list[Tensor] = []  # of each segment, (bounds in it,)
 
     def read(self, start: int, hidden: Tensor) -> None:
         stop = start + hidden.shape[0]
-        weight = self._weight[self._ids[start:stop]].double()
+        weight = self._weight[self._ids[start:stop]]
+        totals = torch.cat([torch.tensor([self.total], dtype=torch.float64), weight.double()]).cumsum(0)
         if self.sum.numel() != hidden.shape[1]:
             self.sum = torch.zeros(hidden.shape[1], dtype=torch.float64)
-        at = start
-        while self._next < len(self._bounds) and self._bounds[self._next] <= stop:
-            self._advance(hidden, weight, start, at, bound := int(self._bounds[self._next]))
-            self._sums.append(self.sum.clone())
-            self._totals.append(self.total)
-            at = bound
-            self._next += 1
-        self._advance(hidden, weight, start, at, stop)
-
-    def _advance(self, hidden: Tensor, weight: Tensor, start: int, at: int, to: int) -> None:
-        if to > at:
-            part = weight[at - start : to - start]
-            self.sum += part @ hidden[at - start : to - start].double()
-            self.total += float(part.sum())
+        last = int(np.searchsorted(self._bounds, stop, side="right"))
+        places = self._bounds[self._next : last] - start
+        stretches = _sums(hidden, weight, np.concatenate([[0], places])).double()  # in fp32, their sum in fp64
+        sums = stretches.cumsum(0).add_(self.sum)  # up to each place, and to the end
+        self._sums.append(sums[:-1])
+        self._totals.append(totals[torch.from_numpy(places)])
+        self._next, self.sum, self.total = last, sums[-1], float(totals[-1])
 
     def result(self) -> Tensor:
         """(S, D) fp32."""
-        sums, totals = torch.stack(self._sums), torch.tensor(self._totals, dtype=torch.float64)
+        sums, totals = torch.cat(self._sums), torch.cat(self._totals)
         a = torch.from_numpy(np.searchsorted(self._bounds, self._starts))
         b = torch.from_numpy(np.searchsorted(self._bounds, self._ends))
         return ((sums[b] - sums[a]) / (totals[b] - totals[a])[:, None]).float()
@@ -124,13 +119,9 @@ class SentenceScores:
         if a >= stop or first >= len(self.scores):
             return
         last = int(np.searchsorted(self._bounds, stop, side="right")) - 1  # sentences [first, last) are complete
-        inside = np.searchsorted(self._bounds, np.arange(a, stop), side="right") - 1 - first
-        index = torch.from_numpy(inside)
-        rows = last - first + 1
+        edges = np.maximum(self._bounds[first : last + 1] - a, 0)  # the last of these sentences may go on in the next segment
         weight = self._weight[self._ids[a:stop]]
-        kept = hidden[a - start :]
-        sums = torch.zeros(rows + 1, hidden.shape[1]).index_add_(0, index.clamp(max=rows), kept * weight[:, None])
-        totals = torch.zeros(rows + 1).index_add_(0, index.clamp(max=rows), weight)
+        sums, totals = _sums(hidden[a - start :], weight, edges), _sums(weight[:, None], torch.ones_like(weight), edges)[:, 0]
         sums[0] += self._sum
         totals[0] += self._total
         if last > first:
@@ -138,12 +129,21 @@ class SentenceScores:
             full = totals[: last - first] > 0
             mean = sums[: last - first][full] / totals[: last - first][full, None]
             lexical = torch.zeros(mean.shape[0], self._head.lexical_weight.numel())
-            scores = self._head(mean, hidden[ends[full]], self._query.expand_as(mean), lexical)
+            scores = self._head(mean, hidden[ends[full]], self._query, lexical)
             self.scores[np.arange(first, last)[full.numpy()]] = scores.numpy()
-        self._sum, self._total, self._next = sums[rows - 1].clone(), float(totals[rows - 1]), last
+        self._sum, self._total, self._next = sums[-1].clone(), float(totals[-1]), last
 
     def result(self) -> np.ndarray:
         return self.scores
+
+
+def _sums(hidden: Tensor, weight: Tensor, edges: np.ndarray) -> Tensor:
+    """Weighted sums of hidden vectors (n, D) from each edge (k,) to the next, and from the last one to the end: (k, D).
+
+    The first edge must be 0.
+    """
+    places, offsets = torch.arange(len(hidden)), torch.from_numpy(edges)
+    return F.embedding_bag(places, hidden, offsets, mode="sum", per_sample_weights=weight)
 
 
 def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:

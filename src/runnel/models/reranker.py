@@ -20,8 +20,9 @@ from torch import Tensor
 from runnel.backbones.state import State
 from runnel.backbones.transformer_config import has_no_state
 from runnel.engine import AtPositions, Request
-from runnel.errors import InputError
+from runnel.errors import InputError, NumericalError
 from runnel.models.base import Model, load_model
+from runnel.models.embedder import Embedder
 from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore
 from runnel.models.memory import Memory, Remembered, block_digest, check_precision
 from runnel.models.readers import WeightedMean
@@ -29,6 +30,7 @@ from runnel.records import Document, Hit
 
 log = logging.getLogger("runnel")
 _BLOCK = 128  # documents remembered between two writes to disk
+_STATES_BYTES = 1 << 26  # of states that go on together: more were no faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +116,10 @@ class Reranker:
         if isinstance(documents, str):
             raise InputError("documents must be a sequence of strings, got one string; put it in a list")
         max_tokens = self.pair_limit(max_tokens)
-        requests = (
-            self._from_memory(query, documents)
-            if isinstance(documents, Memory)
-            else self._from_texts(query, documents, max_tokens)
-        )
         self.truncated = 0
+        if isinstance(documents, Memory):
+            return np.concatenate([np.zeros(0, np.float32), *self._from_memory(query, documents, progress)])
+        requests = self._from_texts(query, documents, max_tokens)
         scores = [self._score(result.get()) for result in self.model.engine.map(requests, progress)]
         if self.truncated:
             log.warning("%d documents were cut to keep to %s tokens", self.truncated, max_tokens)
@@ -212,6 +212,13 @@ class Reranker:
                 memory.add([*self._remember(batch, progress)], digest)
         raise AssertionError("unreachable")
 
+    def shares(self, embedder: Embedder) -> bool:
+        """Whether the embedder's pass over a document reads what this remembers of it, so that one pass does for both."""
+        mine, other = self._template, embedder.model.templates["document"]
+        cut = any((mine.max_tokens, mine.max_document_tokens, other.max_tokens, other.max_document_tokens))
+        same_model = embedder.model is self.model and embedder.pooling == "mean" and not self.model.prompts.get("document")
+        return self.remembers and same_model and not cut and mine.before("query").parts == other.parts
+
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def _remember(self, batch: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> Iterator[Remembered]:
@@ -228,19 +235,46 @@ class Reranker:
             assert result.state is not None
             yield Remembered(name, text, result.state, mean, np.unique(ids))
 
-    def _from_memory(self, query: str, memory: Memory) -> Iterator[Request]:
+    def _from_memory(self, query: str, memory: Memory, progress: Callable[[int], None] | None) -> Iterator[np.ndarray]:
+        """Scores of some documents at a time: all go on with the same tokens, so their states are the rows of one step."""
         if memory.fingerprint != self.model.backbone.fingerprint():
             raise InputError("this memory was made by another model; remember the documents again with this one")
         query_ids = self._template.encode(self.model.tokenizer, "query", query).ids
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
-        tail = slice(rendered.slices["query"].start, len(rendered.ids))
-        for document in memory:
+        ids, start = torch.from_numpy(rendered.ids.astype(np.int64)), rendered.slices["query"].start
+        rows = min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // self.model.backbone.state_bytes)
+        for batch in memory.batches(max(1, rows)):
             if not self._matches or self.model.features is None:
-                yield self._plain(rendered.ids, document.state)
-                continue
-            marks, share = self._match(len(rendered.ids), tail.start, query_ids, document.unique_ids)
-            reader = WeightedMean(rendered.ids, self.model.weight, [tail])
-            yield Request(rendered.ids, state=document.state, marks=marks, reader=_Pair(reader, share, document.mean))
+                hidden = self._go_on(ids, batch.state, None)[:, 0 if self._first_token else -1]
+                values: tuple[Tensor, ...] = (hidden,)
+            else:
+                found = [self._match(len(ids), start, query_ids, document) for document in batch.unique_ids]
+                marks, shares = (np.stack(column) for column in zip(*found, strict=True))
+                hidden = self._go_on(ids, batch.state, torch.from_numpy(marks).flatten(0, 1))
+                weight = self.model.weight[ids[start:]]
+                mean = (weight @ hidden[:, start:]) / weight.sum()
+                values = (mean, hidden[:, -1], batch.means, torch.from_numpy(shares)[:, None].float())
+            with torch.inference_mode():
+                scores = self._head(*values).numpy()
+            if not np.isfinite(scores).all():
+                raise NumericalError("a score is NaN or infinite; the weights or what is remembered may be damaged")
+            if progress is not None:
+                progress(len(batch.state) * len(ids))
+            yield scores.astype(np.float32)
+
+    def _go_on(self, ids: Tensor, state: State, marks: Tensor | None) -> Tensor:
+        """Hidden vectors (n, T, D) of the same ids (T,) behind each of n states, which may be overwritten; marks (n T, K)."""
+        engine, rows = self.model.engine, torch.arange(len(state))
+        added = None if marks is None or engine.mark_vectors is None else marks @ engine.mark_vectors
+        parts = []
+        for start in range(0, len(ids), engine.step_tokens):  # only where one document's query is longer than a step
+            piece = ids[start : start + engine.step_tokens]
+            some = added if added is None or len(piece) == len(ids) else added[start : start + len(piece)]
+            lengths = torch.arange(0, (len(rows) + 1) * len(piece), len(piece))
+            ends = rows if start + len(piece) < len(ids) else torch.full_like(rows, -1)
+            hidden = self.model.backbone.step(piece.repeat(len(rows)), lengths, state, rows, ends, some)
+            parts.append(hidden.unflatten(0, (len(rows), len(piece))))
+        return torch.cat(parts, dim=1)
 
     def _from_texts(self, query: str, documents: Sequence[str], max_tokens: int | None) -> Iterator[Request]:
         tokenizer = self.model.tokenizer
@@ -273,15 +307,19 @@ class Reranker:
         return Pair(rendered.ids, rendered.cut, marks, (slice(place.start, tail.start), tail), share)
 
     def _match(self, tokens: int, start: int, query_ids: np.ndarray, document_ids: np.ndarray) -> tuple[np.ndarray, float]:
-        """Marks (tokens, K) of a row whose query starts at `start`, and the share of its idf that the document has."""
+        """Marks (tokens, K) of a row whose query starts at `start`, and the share of its idf that the document has.
+
+        `document_ids` are distinct and sorted.
+        """
         assert self.model.features is not None
         idf = self.model.features.idf.cpu().numpy()
         marks = np.zeros((tokens, MARKS), dtype=np.float32)
         place = slice(start, start + len(query_ids))
         marks[place, MARK_QUERY] = 1
-        marks[place, MARK_MATCH] = idf[query_ids] * np.isin(query_ids, document_ids)
-        terms = np.unique(query_ids)
-        return marks, float(idf[terms[np.isin(terms, document_ids)]].sum() / (idf[terms].sum() + 1e-6))
+        there = _among(query_ids, document_ids)
+        marks[place, MARK_MATCH] = idf[query_ids] * there
+        terms, first = np.unique(query_ids, return_index=True)
+        return marks, float(idf[terms[there[first]]].sum() / (idf[terms].sum() + 1e-6))
 
     def _whole(self, pair: Pair) -> Request:
         """A request for a pair that is read from its first token."""
@@ -298,21 +336,27 @@ class Reranker:
         with torch.inference_mode():
             if isinstance(pair.reader, AtPositions):
                 return float(self._head(pair.reader.result())[0])
-            mean, end = pair.reader.mean(-1), pair.reader.end
-            other = pair.reader.mean(0) if pair.document_mean is None else pair.document_mean
+            mean, end, other = pair.reader.mean(-1), pair.reader.end, pair.reader.mean(0)
             assert end is not None
             return float(self._head(mean[None], end[None], other[None], torch.tensor([[pair.share]]))[0])
 
 
 class _Pair:
-    """A pair on its way through the engine: the reader, the share of query idf that matches, the remembered mean."""
+    """A pair on its way through the engine: the reader, and the share of query idf that matches."""
 
-    def __init__(self, reader: AtPositions | WeightedMean, share: float = 0.0, document_mean: Tensor | None = None) -> None:
-        self.reader, self.share, self.document_mean = reader, share, document_mean
+    def __init__(self, reader: AtPositions | WeightedMean, share: float = 0.0) -> None:
+        self.reader, self.share = reader, share
         self.read = reader.read
 
     def result(self) -> _Pair:
         return self
+
+
+def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """(n,) bool: which values are among the known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(values), dtype=bool)
+    return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
 
 
 def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
 _BATCH_DOCUMENTS = 2000
 _BATCH_REMEMBERED = 250  # remembered documents are large, however short they are
 _PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
-_SAME_MODEL = 0.999  # least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
+SAME_MODEL = 0.999  # least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Encoder:
 
     def __init__(self, embedder: Embedder, settings: Settings, place: str) -> None:
         vectors = embedder.encode(_PROBES)
-        same = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= _SAME_MODEL
+        same = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= SAME_MODEL
         if not same:
             raise StoreError(
                 f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
@@ -61,6 +61,7 @@ class Encoder:
         self.settings = settings
         self._embedder = embedder
         self._reranker = reranker_of(embedder) if settings.remember else None
+        self._one_pass = self._reranker is not None and self._reranker.shares(embedder)
 
     def row(self, document: Document) -> DocumentRow:
         """The document without what the model adds.
@@ -113,11 +114,11 @@ class Encoder:
                 out.failed[row.id] = read
                 log.warning("document %r was left out: %s", row.id, read)
                 continue
-            out.documents.append(replace(row, tokens=read.tokens, saved=read.saved))
+            out.documents.append(replace(row, tokens=read.tokens, saved=read.saved, memory=read.memory))
             out.passages += _passages(row, read)
             out.tokens += read.tokens
             out.tokens_read += read.tokens_read
-        if self._reranker is not None:
+        if self._reranker is not None and not self._one_pass:
             pieces = self._reranker.remember([row.text for row in out.documents], progress=progress).pieces()
             out.documents = [replace(row, memory=piece) for row, piece in zip(out.documents, pieces, strict=True)]
         return out
@@ -126,9 +127,11 @@ class Encoder:
         self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: Callable[[int], None] | None
     ) -> list[ReadDocument | str]:
         """What was read of each, or why it could not be."""
-        size = self.settings.passage_tokens
+        size, texts = self.settings.passage_tokens, [row.text for row in rows]
         try:
-            return list(read_documents(self._embedder, [r.text for r in rows], saved, passage_tokens=size, progress=progress))
+            return list(
+                read_documents(self._embedder, texts, saved, passage_tokens=size, remember=self._one_pass, progress=progress)
+            )
         except InputError as error:
             if len(rows) == 1:
                 return [str(error)]

@@ -21,6 +21,7 @@ from runnel.text.documents.limits import Limits
 from runnel.text.documents.reader import DocumentReader
 
 log = logging.getLogger("runnel")
+_MORE = "+"  # behind the file's hash in rows that are not its last: a file has been read once its last row is there
 
 
 @dataclass(slots=True)
@@ -79,23 +80,49 @@ def read_files(
             try:
                 digest = _hash(file)
                 old = by_file.get(name, [])
-                if old and all(known[one].source_hash == digest for one in old):
+                hashes = {known[one].source_hash for one in old}
+                if digest in hashes and hashes <= {digest, digest + _MORE}:
                     scan.unchanged += old
                     continue
                 fresh = []
-                for document in reader.read(file):
-                    fresh.append(name if document.id is None else f"{name}#{document.id}")
-                    yield _document(fresh[-1], name, digest, document)
+                for read, last in _with_last(reader.read(file)):
+                    document = to_document(name, digest if last else digest + _MORE, read)
+                    fresh.append(document.id)
+                    yield document
                 scan.gone += sorted(set(old) - set(fresh))
             except (ReadError, MissingDependency, OSError) as error:
                 scan.failed[name] = str(error)
-                log.warning("%s was left out: %s", name, error)
+                log.warning("%s", left_out(name, str(error)))
     for name, ids in by_file.items():
         if name not in seen and any(Path(name).is_relative_to(root) for root in roots):
             scan.gone += ids
 
 
-def _document(name: str, source: str, digest: str, read: DocumentText) -> Document:
+def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText, bool]]:
+    """Each with whether it is the last of its file: known once the file was read to its end without an error."""
+    held = None
+    try:
+        for document in documents:
+            if held is not None:
+                yield held, False
+            held = document
+    except ReadError:
+        if held is not None:
+            yield held, False
+        raise
+    if held is not None:
+        yield held, True
+
+
+def left_out(name: str, reason: str) -> str:
+    """What is told of a file or document that could not be read; most reasons begin with its name."""
+    line = " ".join(reason.split())
+    return f"left out: {line}" if name in line else f"left out: {name}: {line}"
+
+
+def to_document(source: str, digest: str, read: DocumentText) -> Document:
+    """What was read of the file `source`, or of a row of it, as a document of an index; its warnings are logged."""
+    name = source if read.id is None else f"{source}#{read.id}"
     for warning in read.warnings:
         log.warning("%s: %s", name, warning)
     wire = read.to_wire()

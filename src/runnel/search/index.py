@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
-from runnel.errors import InputError, StoreError
+from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
@@ -25,7 +25,9 @@ from runnel.search.files import Scan, check_paths, read_files
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import Commit, DocumentRow, FieldType, Known, PassageRow
+from runnel.search.shard_set import ShardSet
 from runnel.search.store import Store
+from runnel.search.stores import create_store, open_store
 
 log = logging.getLogger("runnel")
 
@@ -70,13 +72,14 @@ class Index:
         """A new, empty index.
 
         Args:
-            path: a folder, or for "lance" a URI such as s3://bucket/index.
+            path: a folder; s3://bucket/index or another object storage; qdrant+http://host:6333/collection.
             embedder: the model that reads the documents, or its name.
             fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata is kept, too.
             passage_tokens: the most tokens of a passage of several sentences.
             remember: also keep every document as the reranker remembers it, so that searches rerank at the price of the query's
-                tokens. With pocket this takes 350 KB a document on disk, however short it is, and twice the time of indexing.
-            store: "lance" (LanceDB), or "local" (plain files; for what fits in memory).
+                tokens. With pocket this takes 350 KB a document on disk, however short it is. Indexing takes a second pass
+                where the reranker reads documents otherwise than the embedder (pocket's does not).
+            store: of a folder: "lance" (LanceDB), or "local" (plain files; for what fits in memory).
 
         Raises:
             StoreError: there is an index already.
@@ -84,7 +87,7 @@ class Index:
         """
         loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(embedder)
         settings = new_settings(loaded, fields, passage_tokens, remember)
-        return cls(_store_class(store).create(str(path), settings), loaded)
+        return cls(create_store(path, settings, store), loaded)
 
     @classmethod
     def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Index:
@@ -96,10 +99,9 @@ class Index:
         Raises:
             StoreError: no index there, one of a newer format, or of another model.
         """
-        local = "://" not in str(path) and (Path(path) / "HEAD").exists()
-        store: Store = _store_class("local" if local else "lance").open(str(path))
-        settings = store.settings
-        loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(settings.model if embedder is None else embedder)
+        store = open_store(path)
+        name = store.settings.model if embedder is None else embedder
+        loaded = name if isinstance(name, Embedder) else Embedder.load(name)
         return cls(store, loaded)
 
     def close(self) -> None:
@@ -177,6 +179,50 @@ class Index:
             changes.deleted = self.delete(scan.gone).deleted
         return changes
 
+    def add_shards(
+        self,
+        folder: str | Path,
+        *,
+        incomplete: bool = False,
+        on_commit: Callable[[Commit], None] | None = None,
+    ) -> Changes:
+        """Take in the shards that `encode_shard` (`runnel index --shard`) has left in a folder; the model has nothing to do.
+
+        Documents are replaced or left alone as in `add`, so a call that was ended anyhow is simply repeated. Files that could not
+        be read are in `failed`.
+
+        Args:
+            incomplete: take in what is there, even if some shards are not finished.
+            on_commit: called when a part of the documents is safe on disk.
+
+        Raises:
+            StoreError: shards are missing, damaged, of different files or settings than each other, or of another model or
+                settings than the index; two have documents of one id; or another process is writing.
+        """
+        shards = ShardSet(folder, incomplete=incomplete)
+        shards.check(self.store.settings)
+        changes, known = Changes(failed=shards.failed), self.store.known()
+        for group in shards.groups():
+            documents: list[DocumentRow] = []
+            passages: list[PassageRow] = []
+            for part in group:
+                unchanged = [
+                    name for name, content in part.contents.items() if name in known and known[name].content_hash == content
+                ]
+                changes.unchanged += unchanged
+                if len(unchanged) < len(part.contents):
+                    rows, of_them = part.rows(part.contents.keys() - unchanged)
+                    documents += rows
+                    passages += of_them
+            for row in documents:
+                (changes.updated if row.id in known else changes.added).append(row.id)
+                changes.tokens += row.tokens
+            if documents:
+                commit = self.store.commit(documents, passages, [])
+                if on_commit is not None:
+                    on_commit(commit)
+        return changes
+
     def delete(self, ids: Iterable[str]) -> Changes:
         """Take documents out; ids that are not there are in `failed`."""
         known = self.store.known()
@@ -184,7 +230,7 @@ class Index:
         changes = Changes(deleted=[name for name in wanted if name in known])
         changes.failed = {name: "there is no such document" for name in wanted if name not in known}
         if changes.deleted:
-            self._put([], [], changes.deleted)
+            self.store.commit([], [], changes.deleted)
         return changes
 
     def rollback(self, number: int) -> Commit:
@@ -229,18 +275,9 @@ class Index:
         changes.tokens += new.tokens
         changes.tokens_read += new.tokens_read
         if new.documents:
-            commit = self._put(new.documents, new.passages, [])
+            commit = self.store.commit(new.documents, new.passages, [])
             if on_commit is not None:
                 on_commit(commit)
-
-    def _put(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
-        try:
-            return self.store.commit(documents, passages, delete)
-        except (OSError, RuntimeError) as error:  # LanceDB's are RuntimeErrors
-            raise StoreError(
-                f"could not write to the index: {' '.join(str(error).split())}; what was committed before is safe. "
-                "Remove the cause (is the disk full?) and repeat the call"
-            ) from error
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -278,15 +315,3 @@ class Index:
 
 def _retriever(embedder: Embedder) -> SentenceRetriever | None:
     return SentenceRetriever(embedder.model) if "sentences" in embedder.model.heads else None
-
-
-def _store_class(name: str) -> Any:
-    if name == "lance":
-        from runnel.search.lance import LanceStore
-
-        return LanceStore
-    if name == "local":
-        from runnel.search.local import LocalStore
-
-        return LocalStore
-    raise InputError(f'store must be "lance" or "local", got {name!r}')

@@ -4,8 +4,11 @@ documents  one row a document, its text among it        passages  one row a pass
 commits    one row a commit: which versions of the other two belong together
 
 A change first makes a new version of both tables and then adds the row that names them. Searches read the versions of the
-last such row, so a change is seen whole or not at all; what a crash has left behind is undone by the next writer. In a
-local folder a lock keeps a second writer out; elsewhere the row's number is taken by whoever comes first.
+last such row, so a change is seen whole or not at all; what a crash has left behind is undone by the next writer.
+
+In a local folder a lock keeps a second writer out. On an object storage there is none. There a writer begins by restoring both
+tables to the last commit, and LanceDB refuses every later write of those who began before: nobody builds on what
+another one has left half done. The row's number is taken by whoever comes first; the other's change is not seen.
 
 Up to `EXACT_ROWS` passages the vectors are held in memory and searched exactly; beyond, by the table's IVF_RQ index with
 exact re-scoring.
@@ -14,7 +17,6 @@ exact re-scoring.
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -25,16 +27,19 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.errors import InputError, StoreError
+from runnel.search.connection import connect, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.lock import WriterLock
 from runnel.search.matrix import Matrix
-from runnel.search.records import FIELD_TYPES, WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.tables import DOCUMENT_COLUMNS, FIELD_PREFIX, PASSAGE_COLUMNS, document_table, passage_table, schemas
 
 EXACT_ROWS = 200_000
 _FORMAT = 1
-_PREFIX = "field_"  # of the columns that hold filterable metadata
 _KEPT_COMMITS = 20  # can be gone back to
+_CONTENT = ("documents", "passages")
+_SKEW = timedelta(days=1)  # by which clocks of writers may differ before a version that one needs looks old to the other
 _NOT_WHOLE = f"number != {WHOLE}"
 
 
@@ -43,9 +48,12 @@ class LanceStore:
 
     def __init__(self, uri: str, database: Any, settings: Settings) -> None:
         self.settings = settings
-        self._uri, self._database = uri, database
+        self.uri = uri
+        self._database = database
         self._lock = None if "://" in uri else WriterLock(Path(uri))
-        self._tables = {name: database.open_table(name) for name in ("documents", "passages", "commits")}
+        self._commits = database.open_table("commits")
+        self._tables = {name: database.open_table(name) for name in _CONTENT}  # as of the last commit, for reading
+        self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a change that fails is not seen
         self._matrix: Matrix | None = None
         self._head = self._read_commits()[-1]
         self._show()
@@ -59,18 +67,22 @@ class LanceStore:
         Raises:
             StoreError: there is one already.
         """
-        database = _connect(uri, create=True)
-        if "commits" in _names(database):
-            raise StoreError(f"{uri} already holds an index; open it, or choose another place")
-        for name, schema in _schemas(settings).items():
-            if name != "commits" and name in _names(database):
-                database.drop_table(name)  # of a creation that did not get as far as its first commit
-            if name != "commits":
-                database.create_table(name, schema=schema)
-        versions = {name: database.open_table(name).version for name in ("documents", "passages")}
-        first = _commit_table(_schemas(settings)["commits"], 0, versions, (0, 0), "create")
-        database.create_table("commits", first)
-        return cls(uri, database, settings)
+        with plain_errors(uri):
+            database = connect(uri, create=True)
+            there = _whole_tables(database)
+            if "commits" in there:
+                raise StoreError(f"{uri} already holds an index; open it, or choose another place")
+            try:
+                for name, schema in schemas(settings).items():
+                    # One that is there is of a creation that ended too early, or of one that goes on: then it needs its versions.
+                    database.create_table(name, schema=schema, mode="overwrite" if name in there else "create")
+                versions = {name: database.open_table(name).version for name in _CONTENT}
+                database.create_table("commits", _commit_table([_commit_row(0, versions, (0, 0), "create")], settings))
+            except Exception as error:
+                if "commits" in _whole_tables(database):
+                    raise StoreError(f"{uri} already holds an index, which another writer has just made; open it") from error
+                raise
+            return cls(uri, database, settings)
 
     @classmethod
     def open(cls, uri: str) -> LanceStore:
@@ -79,16 +91,18 @@ class LanceStore:
         Raises:
             StoreError: there is none, or one of a newer format.
         """
-        database = _connect(uri, create=False)
-        if "commits" not in _names(database):
-            raise StoreError(f"{uri} holds no index; make one with `runnel index` or Index.create")
-        metadata = database.open_table("commits").schema.metadata or {}
-        if b"runnel" not in metadata:
-            raise StoreError(f"{uri} holds a LanceDB database that runnel did not write; choose another place")
-        settings = json.loads(metadata[b"runnel"])
-        if settings["format"] != _FORMAT:
-            raise StoreError(f"{uri} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
-        return cls(uri, database, Settings(**settings))
+        with plain_errors(uri):
+            database = connect(uri, create=False)
+            commits = _whole_tables(database).get("commits")
+            if commits is None:
+                raise StoreError(f"{uri} holds no index; make one with `runnel index` or Index.create")
+            metadata = commits.schema.metadata or {}
+            if b"runnel" not in metadata:
+                raise StoreError(f"{uri} holds a LanceDB database that runnel did not write; choose another place")
+            settings = json.loads(metadata[b"runnel"])
+            if settings["format"] != _FORMAT:
+                raise StoreError(f"{uri} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
+            return cls(uri, database, Settings(**settings))
 
     def close(self) -> None:
         if self._lock is not None:
@@ -96,52 +110,60 @@ class LanceStore:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
+    @plainly
     def refresh(self) -> None:
         head = self._read_commits()[-1]
         if head["number"] != self._head["number"]:
             self._head = head
             self._show()
 
+    @plainly
     def commits(self) -> list[Commit]:
         return [_as_commit(row) for row in self._read_commits()[-_KEPT_COMMITS:]]
 
+    @plainly
     def known(self) -> dict[str, Known]:
         rows = self._select("documents", ["id", *Known._fields])
         return {row.pop("id"): Known(**row) for row in rows}
 
+    @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
         if not ids:
             return {}
-        columns = [name for name in _DOCUMENT_COLUMNS if name != "memory" and (saved or name != "saved")]
+        columns = [name for name in DOCUMENT_COLUMNS if name != "memory" and (saved or name != "saved")]
         rows = self._select("documents", columns, _is_in("id", ids))
         return {row["id"]: DocumentRow(**row | {"metadata": json.loads(row["metadata"])}) for row in rows}
 
+    @plainly
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
         if not ids or not self.settings.remember:
             return {}
         rows = self._select("documents", ["id", "memory"], _is_in("id", ids))
         return {row["id"]: row["memory"] for row in rows if row["memory"] is not None}
 
+    @plainly
     def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
         if not keys:
             return {}
         numbers = ", ".join(str(n) for n in sorted({number for _, number in keys}))
         where = f"{_is_in('document', [name for name, _ in keys])} AND number IN ({numbers})"
         wanted = set(keys)
-        rows = self._select("passages", _PASSAGE_COLUMNS, where)
+        rows = self._select("passages", PASSAGE_COLUMNS, where)
         found = (PassageRow(**row | {"vector": np.array(row["vector"], dtype=np.float32)}) for row in rows)
         return {(row.document, row.number): row for row in found if (row.document, row.number) in wanted}
 
+    @plainly
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
         table = self._tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
             return self._in_memory().nearest(vector, count, where)
         search = table.search(vector).distance_type("cosine").nprobes(64).refine_factor(10)
         if where:
-            search = search.where(to_sql(where, _PREFIX), prefilter=True)
+            search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
         rows = search.select(["document", "number", "_distance"]).limit(count).to_arrow().to_pylist()
         return [Found(row["document"], row["number"], 1 - row["_distance"]) for row in rows]
 
+    @plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
         from lancedb.query import MatchQuery
 
@@ -150,7 +172,7 @@ class LanceStore:
         words: Any = MatchQuery(query, "text")  # type: ignore[call-arg]
         search = self._tables["passages"].search(words, query_type="fts")  # whole documents have no text here
         if where:
-            search = search.where(to_sql(where, _PREFIX), prefilter=True)
+            search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
         rows = search.select(["document", "number", "_score"]).limit(count).to_arrow().to_pylist()
         found = [Found(row["document"], row["number"], row["_score"]) for row in rows]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
@@ -159,9 +181,9 @@ class LanceStore:
         if self._matrix is None:
             table = self._tables["passages"].search().select(["document", "number", "vector"]).to_arrow()
             vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.settings.dimension)
-            fields = [_PREFIX + name for name in self.settings.fields]
+            fields = [FIELD_PREFIX + name for name in self.settings.fields]
             rows = self._select("documents", ["id", *fields])
-            metadata = {row.pop("id"): {name[len(_PREFIX) :]: value for name, value in row.items()} for row in rows}
+            metadata = {row.pop("id"): {name[len(FIELD_PREFIX) :]: value for name, value in row.items()} for row in rows}
             self._matrix = Matrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, metadata)
         return self._matrix
 
@@ -172,180 +194,145 @@ class LanceStore:
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
+    @plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
         self._begin()
         gone = [*(row.id for row in documents), *delete]
         fields = {row.id: row.metadata for row in documents}
-        schemas = _schemas(self.settings)
         new = {
-            "documents": _document_table(documents, schemas["documents"], self.settings),
-            "passages": _passage_table(passages, fields, schemas["passages"], self.settings),
+            "documents": document_table(documents, self.settings),
+            "passages": passage_table(passages, fields, self.settings),
         }
+        # Merging reads the ids of the whole table each time, so what is new is appended.
+        fresh = not delete and not self._drafts["documents"].count_rows(_is_in("id", gone))
         for name, key in (("documents", ["id"]), ("passages", ["document", "number"])):
-            insert = self._tables[name].merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
+            if fresh:
+                self._drafts[name].add(new[name])
+                continue
+            insert = self._drafts[name].merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
             insert.when_not_matched_by_source_delete(_is_in(key[0], gone)).execute(new[name])
         self._index_text()
         return self._finish("commit")
 
+    @plainly
     def rollback(self, number: int) -> Commit:
         self._begin()
         wanted = next((row for row in self._read_commits()[-_KEPT_COMMITS:] if row["number"] == number), None)
         if wanted is None:
             raise InputError(f"commit {number} is not among those that can be gone back to: {[c.number for c in self.commits()]}")
-        for name in ("documents", "passages"):
-            self._tables[name].checkout(wanted[name + "_version"])
-            self._tables[name].restore()
+        for name in _CONTENT:
+            self._drafts[name].checkout(wanted[name + "_version"])
+            self._drafts[name].restore()
         return self._finish("rollback")
 
+    @plainly
     def optimize(self) -> None:
         from lancedb.index import IvfRq
 
         self._begin()
-        table = self._tables["passages"]
+        table = self._drafts["passages"]
         if table.count_rows() > EXACT_ROWS and not _has_index(table, "vector"):
             table.create_index("vector", config=IvfRq(distance_type="cosine"))
         commits = self._read_commits()[-_KEPT_COMMITS:]
-        for name in ("documents", "passages"):
-            table = self._tables[name]
+        for name in _CONTENT:
+            table = self._drafts[name]
             needed = {row[name + "_version"] for row in commits}
             made = min(one["timestamp"] for one in table.list_versions() if one["version"] in needed)
-            table.optimize(cleanup_older_than=datetime.now() - made + timedelta(seconds=1))
+            table.optimize(cleanup_older_than=datetime.now() - made + (timedelta(seconds=1) if self._lock else _SKEW))
         self._finish("optimize")
 
     def _index_text(self) -> None:
         """BM25 needs its index from the first passage on; later ones are searched row by row until `optimize`."""
         from lancedb.index import FTS
 
-        table = self._tables["passages"]
-        if table.count_rows(_NOT_WHOLE) and not _has_index(table, "text"):
+        table = self._drafts["passages"]
+        if not _has_index(table, "text") and table.count_rows(_NOT_WHOLE):
             table.create_index("text", config=FTS())
 
     def _begin(self) -> None:
-        """Take the lock, and undo what a writer that did not finish has left."""
+        """Keep other writers out, and undo what one that did not finish has left.
+
+        Without a lock the tables are restored even if they are as the last commit left them: LanceDB refuses writes that began
+        before a restore, so what another writer has under way ends there, or its commit row comes first and ours is refused.
+        """
         if self._lock is not None:
             self._lock.acquire()
         self.refresh()
-        for name in ("documents", "passages"):
-            table = self._tables[name]
+        for name in _CONTENT:
+            table = self._drafts[name] = self._drafts.get(name) or self._database.open_table(name)
             table.checkout_latest()
-            if table.version != self._head[name + "_version"]:
+            if self._lock is None or table.version != self._head[name + "_version"]:
                 table.checkout(self._head[name + "_version"])
                 table.restore()
 
     def _finish(self, reason: str) -> Commit:
         """Make the present versions of the tables the newest commit."""
-        documents, passages = self._tables["documents"], self._tables["passages"]
+        documents, passages = self._drafts["documents"], self._drafts["passages"]
         versions = {"documents": documents.version, "passages": passages.version}
-        number, writer = self._head["number"] + 1, f"{reason} {uuid.uuid4()}"
         counts = (documents.count_rows(), passages.count_rows(_NOT_WHOLE))
-        row = _commit_table(_schemas(self.settings)["commits"], number, versions, counts, writer)
-        commits = self._tables["commits"]
+        row = _commit_row(self._head["number"] + 1, versions, counts, f"{reason} {uuid.uuid4()}")
+        commits = self._commits
         commits.checkout_latest()
-        commits.merge_insert("number").when_not_matched_insert_all().execute(row)
-        self._head = self._read_commits()[-1]
-        if self._head["writer"] != writer:
-            self._show()
-            raise StoreError(f"another writer has changed {self._uri} in the meantime; nothing was written, try again")
+        if row["number"] % _KEPT_COMMITS == 0:
+            commits.optimize(cleanup_older_than=_SKEW)  # it gets a small file with each commit, and is read whole
+        # Two inserts of one new number would both succeed. So the row before it is written again, as it is: that makes the
+        # two collide, and the second is done over on what the first has left, where the number is taken.
+        insert = commits.merge_insert("number").when_matched_update_all(where=f"target.number = {self._head['number']}")
+        insert.when_not_matched_insert_all().execute(_commit_table([self._head, row], self.settings))
+        self._head = next(one for one in self._read_commits() if one["number"] == row["number"])
         self._show()
-        return _as_commit(self._head)
+        if self._head["writer"] != row["writer"]:
+            raise StoreError(f"another writer has changed {self.uri} in the meantime; nothing was written, repeat the call")
+        return _as_commit(row)
 
     # ---- versions ----------------------------------------------------------------------------------------------------
 
     def _read_commits(self) -> list[dict[str, Any]]:
-        self._tables["commits"].checkout_latest()
-        return sorted(self._tables["commits"].to_arrow().to_pylist(), key=lambda row: row["number"])
+        self._commits.checkout_latest()
+        return sorted(self._commits.to_arrow().to_pylist(), key=lambda row: row["number"])
 
     def _show(self) -> None:
-        for name in ("documents", "passages"):
+        for name in _CONTENT:
             self._tables[name].checkout(self._head[name + "_version"])
         self._matrix = None
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
-_DOCUMENT_COLUMNS = list(DocumentRow.__slots__)
-_PASSAGE_COLUMNS = list(PassageRow.__slots__)
-
-
-def _connect(uri: str, *, create: bool) -> Any:
-    os.environ.setdefault("LANCE_LOG", "error")  # one warning for each query otherwise
-    try:
-        import lancedb
-    except ImportError as error:
-        raise MissingDependency("an index needs lancedb; install it with: pip install 'runnel[search]'") from error
-    if "://" not in uri:
-        if create:
-            Path(uri).mkdir(parents=True, exist_ok=True)
-        elif not Path(uri).is_dir():
-            raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
-    return lancedb.connect(uri)
-
 
 def holds_index(uri: str) -> bool:
     """Whether there is an index at a URI."""
-    return "commits" in _names(_connect(uri, create=True))
+    with plain_errors(uri):
+        return "commits" in _whole_tables(connect(uri, create=False))
 
 
 def _has_index(table: Any, column: str) -> bool:
     return any(index.columns == [column] for index in table.list_indices())
 
 
-def _names(database: Any) -> list[str]:
-    return list(database.list_tables().tables)
+def _whole_tables(database: Any) -> dict[str, Any]:
+    """By name; without those whose maker ended before their first version, which are listed, too."""
+    found = {}
+    for name in database.list_tables().tables:
+        try:
+            found[name] = database.open_table(name)
+        except ValueError as error:
+            if "was not found" not in str(error):
+                raise
+    return found
 
 
-def _schemas(settings: Settings) -> dict[str, Any]:
-    import pyarrow as pa
-
-    kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    assert set(kinds) == set(FIELD_TYPES)
-    fields = [pa.field(_PREFIX + name, kinds[kind]) for name, kind in settings.fields.items()]
-    names = ("id", "text", "title", "source", "source_hash", "content_hash", "metadata", "blocks")
-    documents = [*((name, pa.string()) for name in names), ("tokens", pa.int64())]
-    documents += [("saved", pa.large_binary()), ("memory", pa.large_binary())]
-    passages = [("document", pa.string()), ("number", pa.int32()), ("start", pa.int64()), ("end", pa.int64())]
-    passages += [("text", pa.string()), ("page", pa.int32()), ("heading", pa.string())]
-    vector = ("vector", pa.list_(pa.float32(), settings.dimension))
-    counts = ("number", "documents_version", "passages_version", "documents", "passages")
-    commits = [*((name, pa.int64()) for name in counts), ("time", pa.float64()), ("writer", pa.string())]
-    return {
-        "documents": pa.schema([*map(_field, documents), *fields]),
-        "passages": pa.schema([*map(_field, passages), _field(vector), *fields]),
-        "commits": pa.schema([*map(_field, commits)], metadata={"runnel": json.dumps(asdict(settings))}),
-    }
-
-
-def _field(pair: tuple[str, Any]) -> Any:
-    import pyarrow as pa
-
-    return pa.field(*pair)
-
-
-def _document_table(rows: Sequence[DocumentRow], schema: Any, settings: Settings) -> Any:
-    import pyarrow as pa
-
-    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _DOCUMENT_COLUMNS}
-    columns["metadata"] = [json.dumps(dict(row.metadata), ensure_ascii=False) for row in rows]
-    columns |= {_PREFIX + name: [row.metadata.get(name) for row in rows] for name in settings.fields}
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
-
-
-def _passage_table(rows: Sequence[PassageRow], metadata: dict[str, Any], schema: Any, settings: Settings) -> Any:
-    import pyarrow as pa
-
-    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in _PASSAGE_COLUMNS if name != "vector"}
-    columns |= {_PREFIX + name: [metadata[row.document].get(name) for row in rows] for name in settings.fields}
-    vectors = np.concatenate([row.vector for row in rows]) if rows else np.zeros(0, np.float32)
-    columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors, pa.float32()), settings.dimension)
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
-
-
-def _commit_table(schema: Any, number: int, versions: dict[str, int], counts: tuple[int, int], writer: str) -> Any:
-    import pyarrow as pa
-
+def _commit_row(number: int, versions: dict[str, int], counts: tuple[int, int], writer: str) -> dict[str, Any]:
     row = {"number": number, "documents": counts[0], "passages": counts[1], "time": time.time(), "writer": writer}
-    row |= {f"{name}_version": version for name, version in versions.items()}
-    return pa.Table.from_pylist([row], schema=schema)
+    return row | {f"{name}_version": version for name, version in versions.items()}
+
+
+def _commit_table(rows: list[dict[str, Any]], settings: Settings) -> Any:
+    import pyarrow as pa
+
+    names = ("number", "documents_version", "passages_version", "documents", "passages")
+    columns = [*((name, pa.int64()) for name in names), ("time", pa.float64()), ("writer", pa.string())]
+    return pa.Table.from_pylist(rows, schema=pa.schema(columns, metadata={"runnel": json.dumps(asdict(settings))}))
 
 
 def _as_commit(row: dict[str, Any]) -> Commit:

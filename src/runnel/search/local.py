@@ -14,18 +14,21 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.errors import InputError, StoreError
+from runnel.search.connection import plainly
 from runnel.search.filters import Condition, matches
 from runnel.search.lock import WriterLock
 from runnel.search.matrix import Matrix, best
 from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.words import words_of
 
 _FORMAT = 1
 _KEPT_COMMITS = 3
@@ -37,6 +40,7 @@ class LocalStore:
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.settings = settings
+        self.uri = str(folder)
         self._folder = folder
         self._lock = WriterLock(folder)
         self._matrix: Matrix | None = None
@@ -68,9 +72,11 @@ class LocalStore:
         folder = Path(folder)
         if not (folder / "HEAD").exists():
             raise StoreError(f"there is no index at {folder}; make one with Index.create")
-        settings = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        if settings["format"] != _FORMAT:
-            raise StoreError(f"{folder} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
+        with _whole(folder):
+            settings = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            found = settings["format"]
+        if found != _FORMAT:
+            raise StoreError(f"{folder} has index format {found}, this runnel reads {_FORMAT}; upgrade runnel")
         return cls(folder, Settings(**settings))
 
     def close(self) -> None:
@@ -83,7 +89,8 @@ class LocalStore:
             self._load(self._read_head())
 
     def commits(self) -> list[Commit]:
-        return [_read_commit(folder) for folder in _commit_folders(self._folder) if int(folder.name) <= self._number]
+        with _whole(self._folder):
+            return [_read_commit(folder) for folder in _commit_folders(self._folder) if int(folder.name) <= self._number]
 
     def known(self) -> dict[str, Known]:
         return {row.id: Known(row.source, row.source_hash, row.content_hash) for row in self._documents.values()}
@@ -108,17 +115,15 @@ class LocalStore:
         return self._matrix.nearest(vector, count, where)
 
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
-        try:
-            import bm25s
-        except ImportError as error:
-            raise MissingDependency("this index needs bm25s; install it with: pip install bm25s") from error
         rows = [row for row in self._passages.values() if row.number != WHOLE]
+        terms = words_of([query])[0]
         if not rows:
             return []
         if self._bm25 is None:
+            import bm25s
+
             self._bm25 = bm25s.BM25()
-            self._bm25.index(bm25s.tokenize([row.text for row in rows], show_progress=False), show_progress=False)
-        terms = bm25s.tokenize(query, return_ids=False, show_progress=False)[0]
+            self._bm25.index(words_of([row.text for row in rows]), show_progress=False)
         scores = np.asarray(self._bm25.get_scores(terms)) if terms else np.zeros(len(rows), dtype=np.float32)
         if where:
             allowed = {name for name, row in self._documents.items() if matches(where, row.metadata)}
@@ -128,6 +133,7 @@ class LocalStore:
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
+    @plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
         self._begin()
         gone = {*(row.id for row in documents), *delete}
@@ -135,6 +141,7 @@ class LocalStore:
         rows = {key: row for key, row in self._passages.items() if key[0] not in gone}
         return self._write(kept, rows | {(row.document, row.number): row for row in passages})
 
+    @plainly
     def rollback(self, number: int) -> Commit:
         self._begin()
         if number not in (have := [commit.number for commit in self.commits()]):
@@ -156,12 +163,28 @@ class LocalStore:
         return _read_commit(self._folder / f"{self._number:06d}")
 
     def _read_head(self) -> int:
-        return int((self._folder / "HEAD").read_text(encoding="utf-8"))
+        with _whole(self._folder):
+            return int((self._folder / "HEAD").read_text(encoding="utf-8"))
 
     def _load(self, number: int) -> None:
         self._number = number
-        self._documents, self._passages = _read_rows(self._folder / f"{number:06d}")
+        with _whole(self._folder):
+            _read_commit(self._folder / f"{number:06d}")
+            self._documents, self._passages = _read_rows(self._folder / f"{number:06d}")
         self._matrix, self._bm25 = None, None
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Errors of reading what a store has written mean that it is damaged."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise StoreError(
+            f"{folder} is damaged: {' '.join(str(error).split())}; restore it from a copy, or index the documents anew"
+        ) from error
 
 
 def _commit_folders(folder: Path) -> list[Path]:

@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 from typing import IO
 
-from runnel.errors import StoreError
+from runnel.errors import StoreBusy
 
 
 class WriterLock:
     """The right to write to an index in a local folder. Held until `release`, or until the process ends.
 
     Raises:
-        StoreError: another process holds it.
+        StoreBusy: another process holds it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -28,7 +28,7 @@ class WriterLock:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             file.close()
-            raise StoreError(f"{self._path.parent} is being written by another process ({holder}); wait until it is done")
+            raise StoreBusy(f"{self._path.parent} is being written by another process ({holder}); wait until it is done")
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()}\n")

@@ -57,6 +57,7 @@ class Pipeline:
         ranked = fuse(rankings, weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
+        ranked = [pair for pair in ranked if pair[0] in documents]  # one may have gone since where reads are live (Qdrant)
         found = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
             shown = self._sentences(query, found[: stages.read], stages.sentences)

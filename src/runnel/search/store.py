@@ -2,7 +2,7 @@
 
 Every change goes through `commit`, which adds and removes documents as one: after it returns, the change outlives a crash;
 until then nothing of it can be seen, however the process ends. Searches see the last commit that was there when the store
-was opened or last written or refreshed.
+was opened or last written or refreshed. `QdrantStore` keeps less of this, and says what.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runnel.search.records import Commit, DocumentRow, Found, Known, PassageRow,
 
 
 class Store(Protocol):
-    """A crash-safe place for documents and passages; see `LanceStore` and `LocalStore`."""
+    """A crash-safe place for documents and passages; see `LanceStore`, `LocalStore` and `QdrantStore`."""
 
     settings: Settings
 

@@ -6,10 +6,10 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from runnel.errors import ReadError
 from runnel.text.documents.canonical import DocumentText
@@ -18,8 +18,20 @@ from runnel.text.documents.plain import read_plain
 from runnel.text.reading import Decoded
 
 
+class Before(NamedTuple):
+    """What a file has before the part that is read."""
+
+    lines: int = 0
+    rows: int = 0
+
+
 def read_rows(
-    file: BinaryIO | gzip.GzipFile, kind: str, name: str, limits: Limits, encoding: str | None
+    file: BinaryIO | gzip.GzipFile,
+    kind: str,
+    name: str,
+    limits: Limits,
+    encoding: str | None,
+    before: Callable[[], Before] = Before,
 ) -> Iterator[DocumentText]:
     """The rows of an open file, which is closed behind them.
 
@@ -27,52 +39,59 @@ def read_rows(
     first, tsv has the names, or else an id, a tab and the text in every line. A row of a table without a column "text" becomes
     a line "column: value" for each value. Without an id the row's number, from 1, is taken.
 
+    Args:
+        before: asked where a number is needed, if `file` is a part of a jsonl file.
+
     Raises:
         ReadError: a row is not what it should be, or too long; the message has the line number.
     """
     with io.TextIOWrapper(file, encoding=encoding or "utf-8-sig", newline="") as text:
-        lines = _lines(text, name, limits)
-        rows = _objects(lines, name) if kind == "jsonl" else _table(lines, kind, name, limits)
+        lines = _lines(text, name, limits, before)
+        rows = _objects(lines, name, before) if kind == "jsonl" else _table(lines, kind, name, limits)
         for number, values in enumerate(rows, start=1):
-            yield _document(values, number, kind, name, encoding or "utf-8")
+            yield _document(values, number, before, kind, name, encoding or "utf-8")
 
 
-def _document(values: dict[str, object], number: int, kind: str, name: str, encoding: str) -> DocumentText:
+def _document(
+    values: dict[str, object], number: int, before: Callable[[], Before], kind: str, name: str, encoding: str
+) -> DocumentText:
     key, title, text = values.get("id", values.get("_id")), values.get("title"), values.get("text")
     title = title if isinstance(title, str) and title else None
     if isinstance(text, str):
         text = f"{title}\n{text}" if title else text
     elif kind == "jsonl":
-        raise ReadError(f'{name}, row {number}: expected "text", got the keys {", ".join(map(repr, values)) or "of nothing"}')
+        keys = ", ".join(map(repr, values)) or "of nothing"
+        raise ReadError(f'{name}, row {before().rows + number}: expected "text", got the keys {keys}')
     else:
         text = "\n".join(f"{column}: {value}" for column, value in values.items() if value and column not in ("id", "_id"))
     document = read_plain(Decoded(text, encoding))
-    return replace(document, kind=kind, id=str(number if key is None or key == "" else key), title=title)
+    return replace(document, kind=kind, id=str(before().rows + number if key is None or key == "" else key), title=title)
 
 
-def _lines(text: io.TextIOWrapper, name: str, limits: Limits) -> Iterator[str]:
+def _lines(text: io.TextIOWrapper, name: str, limits: Limits, before: Callable[[], Before]) -> Iterator[str]:
     number = 0
     try:
         while line := text.readline(limits.unpacked_bytes + 1):
             number += 1
-            limits.check_unpacked(len(line), f"{name}, line {number}")
+            if len(line) > limits.unpacked_bytes:
+                limits.check_unpacked(len(line), f"{name}, line {before().lines + number}")
             yield line
     except UnicodeDecodeError as error:
-        raise ReadError(
-            f"{name}: the text after line {number} is not {text.encoding} ({error.reason}); give its encoding or convert it"
-        ) from error
+        place = f"{name}: the text after line {before().lines + number}"
+        raise ReadError(f"{place} is not {text.encoding} ({error.reason}); give its encoding or convert it") from error
 
 
-def _objects(lines: Iterator[str], name: str) -> Iterator[dict[str, object]]:
+def _objects(lines: Iterator[str], name: str, before: Callable[[], Before]) -> Iterator[dict[str, object]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ReadError(f"{name}, line {number}: not valid JSON ({error}); expected one object a line") from error
+            place = f"{name}, line {before().lines + number}"
+            raise ReadError(f"{place}: not valid JSON ({error}); expected one object a line") from error
         if not isinstance(row, dict):
-            raise ReadError(f'{name}, line {number}: expected an object with "text", got {type(row).__name__}')
+            raise ReadError(f'{name}, line {before().lines + number}: expected an object with "text", got {type(row).__name__}')
         yield row
 
 

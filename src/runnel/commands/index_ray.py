@@ -1,0 +1,113 @@
+"""`runnel index --shard 1-64/64 --ray`: many shards of files at a time, on a Ray cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from runnel.commands.display import Meter, print_json, say
+from runnel.commands.index import index_options, parse_fields, tell_failed
+from runnel.errors import InputError
+from runnel.text.shards import Shard
+
+if TYPE_CHECKING:
+    from runnel.search.ray import Outcome, Progress
+
+LOCAL = "local"
+
+
+def run(
+    paths: Sequence[str],
+    *,
+    to: str,
+    shard: str,
+    ray: str,
+    workers: int | None,
+    worker_cpus: int,
+    worker_gpus: float,
+    model: str | None,
+    fields: Sequence[str],
+    passage_tokens: int | None,
+    remember: bool,
+    as_json: bool,
+) -> int:
+    """Make the wanted shards of `paths` in the folder `to`; the exit code is 1 if some are not finished.
+
+    Args:
+        shard: "2/8", or "1-8/8" for several.
+        ray: "local" starts Ray here; "auto" or an address is a cluster that runs.
+    """
+    shards, options = parse_shards(shard), index_options(parse_fields(fields), passage_tokens, remember)
+    if "://" in to:
+        raise InputError(f"shards are written to a folder, which all machines can see; got {to}")
+    from runnel.search.ray import encode_shards
+
+    with Meter("starting workers") as meter:
+        outcome = encode_shards(
+            paths,
+            to,
+            shards,
+            model or "pocket",
+            workers=workers,
+            cpus=worker_cpus,
+            gpus=worker_gpus,
+            address=None if ray == LOCAL else ray,
+            progress=_Teller(meter),
+            **options,
+        )
+    _report(outcome, len(shards), to, as_json)
+    return 0 if len(outcome.manifests) == len(shards) else 1
+
+
+def parse_shards(text: str) -> list[Shard]:
+    """2/8 is one shard, 3-6/8 are four.
+
+    Raises:
+        InputError: anything else.
+    """
+    numbers, slash, count = text.partition("/")
+    first, dash, last = numbers.partition("-")
+    if not dash:
+        return [Shard.parse(text)]
+    ends = [Shard.parse(f"{number}{slash}{count}") for number in (first, last)]
+    if ends[0].number > ends[1].number:
+        raise InputError(f"--shard must be I/N or I-J/N with I <= J, like 1-8/8, got {text!r}")
+    return [Shard(number, ends[0].count) for number in range(ends[0].number, ends[1].number + 1)]
+
+
+class _Teller:
+    """Progress as a bar on a terminal, else a line for each finished shard."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter, self._done = meter, 0
+
+    def __call__(self, progress: Progress) -> None:
+        far = f"{progress.done:,} of {progress.count:,} shards"
+        if progress.workers:
+            self._meter.label = f"{far}, {progress.workers:,} workers"
+        left = progress.tokens_left
+        self._meter(progress.tokens, None if left is None else progress.tokens + left)
+        if progress.done > self._done and not sys.stderr.isatty():
+            speed = f", {progress.tokens / progress.seconds:,.0f} tokens/s" if progress.tokens else ""
+            say(f"{far}{speed}")
+        self._done = progress.done
+
+
+def _report(outcome: Outcome, wanted: int, to: str, as_json: bool) -> None:
+    left_out = {name: reason for manifest in outcome.manifests for name, reason in manifest.failed.items()}
+    tell_failed(left_out)
+    failed = {str(shard): reason for shard, reason in sorted(outcome.failed.items(), key=lambda item: item[0].number)}
+    for name, reason in failed.items():
+        say(f"shard {name} failed: {' '.join(reason.split())}")
+    if outcome.not_begun:
+        left = f"{len(outcome.not_begun):,} shard{'s were' if len(outcome.not_begun) > 1 else ' was'} not begun"
+        say(f"{left} after these errors; repeat the command when the cause is gone")
+    counts = {name: sum(getattr(one, name) for one in outcome.manifests) for name in ("documents", "passages", "tokens")}
+    if as_json:
+        told = {"folder": to, "shards": len(outcome.manifests), "wanted": wanted, **counts, "left_out": left_out}
+        told |= {"not_begun": [str(shard) for shard in outcome.not_begun]}
+        print_json(told | {"failed": failed, "tokens_read": outcome.tokens, "seconds": round(outcome.seconds, 3)})
+        return
+    sums = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    sys.stdout.write(f"{to}: {len(outcome.manifests):,} of {wanted:,} shards, {sums}; {outcome.tokens:,} tokens read\n")

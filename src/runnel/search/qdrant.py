@@ -1,0 +1,346 @@
+"""The store for those who run a Qdrant server: one collection, under qdrant+http://host:6333/collection (or qdrant+https).
+
+Its points are: one for each passage and each whole document with its vector, the former with their words as a sparse vector;
+one for each document with its text, without a vector; and one with the settings.
+
+What it does not keep of `Store`: Qdrant has no commits over several requests, so a reader can see half of one, earlier ones
+cannot be gone back to, and nothing keeps a second writer out. A document's hashes are written after all else of it. So
+what a crash leaves half done counts as changed, and the next `add` of the document writes it anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from runnel.errors import InputError, MissingDependency, RunnelError, StoreError
+from runnel.search.filters import Condition
+from runnel.search.qdrant_points import (
+    BLOBS,
+    HASHES,
+    WORDS_PER_TOKEN,
+    document_point,
+    passage_point,
+    point_id,
+    points_like,
+    points_of,
+    to_qdrant,
+    word_id,
+)
+from runnel.search.records import Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.words import words_of
+
+_FORMAT = 1
+_BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
+_TIMEOUT_S = 60
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()  # a folder has one client in a process
+
+
+def _plainly(method: Callable[Concatenate[QdrantStore, _P], _T]) -> Callable[Concatenate[QdrantStore, _P], _T]:
+    """A method whose errors of the server become a StoreError that says what to do."""
+
+    @functools.wraps(method)
+    def call(self: QdrantStore, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        try:
+            return method(self, *arguments, **options)
+        except RunnelError:
+            raise
+        except Exception as error:  # the client lets those of httpx, grpc and pydantic through
+            raise _explained(self.uri, error) from error
+
+    return call
+
+
+class QdrantStore:
+    """See `Store`. Make one with `create` or `open`."""
+
+    def __init__(self, uri: str, client: Any, name: str, settings: Settings) -> None:
+        self.uri = uri
+        self.settings = settings
+        self._client, self._name = client, name
+
+    # ---- opening -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, uri: str, settings: Settings) -> QdrantStore:
+        """A new, empty index.
+
+        Raises:
+            StoreError: there is a collection of this name already, or the server cannot be reached.
+        """
+        client, name = _connect(uri)
+        store = cls(uri, client, name, settings)
+        store._create()
+        return store
+
+    @classmethod
+    def open(cls, uri: str) -> QdrantStore:
+        """An index that is there.
+
+        Raises:
+            StoreError: there is none, or one of a newer format, or the server cannot be reached.
+        """
+        client, name = _connect(uri)
+        state = cls(uri, client, name, Settings("", [], 0)).state()
+        if state is None:
+            raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
+        settings = json.loads(state["settings"])
+        if settings["format"] != _FORMAT:
+            raise StoreError(f"{uri} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
+        return cls(uri, client, name, Settings(**settings))
+
+    @_plainly
+    def _create(self) -> None:
+        from qdrant_client import models
+
+        if self.state() is not None:
+            raise StoreError(f"{self.uri} already holds an index; open it, or choose another place")
+        if self._client.collection_exists(self._name):
+            if self._client.count(self._name).count:
+                raise StoreError(f"{self.uri} holds a collection that runnel did not write; choose another name")
+            self._client.delete_collection(self._name)  # of a creation that did not get as far as its settings
+        self._client.create_collection(
+            self._name,
+            vectors_config={"meaning": models.VectorParams(size=self.settings.dimension, distance=models.Distance.DOT)},
+            sparse_vectors_config={"words": models.SparseVectorParams(modifier=models.Modifier.IDF)},
+        )
+        if not _is_local(self.uri):
+            kinds = {"str": "keyword", "int": "integer", "float": "float", "bool": "bool"}
+            fields = {f"fields.{name}": kinds[kind] for name, kind in self.settings.fields.items()}
+            for path, kind in ({"document": "keyword", "kind": "keyword"} | fields).items():
+                self._client.create_payload_index(self._name, path, field_schema=models.PayloadSchemaType(kind))
+        self._write_state(0)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Every search sees what the server has."""
+
+    @_plainly
+    def commits(self) -> list[Commit]:
+        """The present state alone."""
+        state = self.state()
+        assert state is not None
+        documents, passages = (
+            self._client.count(self._name, count_filter=points_like(kind)).count for kind in ("document", "passage")
+        )
+        return [Commit(state["number"], documents, passages, state["time"])]
+
+    @_plainly
+    def known(self) -> dict[str, Known]:
+        payloads = self._scroll(points_like("document"), ["document", *Known._fields])
+        return {row["document"]: Known(*(row[name] for name in Known._fields)) for row in payloads}
+
+    @_plainly
+    def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
+        columns = [name for name in DocumentRow.__slots__ if name not in ("id", *BLOBS)] + ["saved"] * saved
+        found = {}
+        for row in self._retrieve([point_id("document", name) for name in ids], ["document", *columns]):
+            values = row.payload | {"metadata": json.loads(row.payload["metadata"])}
+            if values.get("saved") is not None:
+                values["saved"] = base64.b64decode(values["saved"])
+            found[values.pop("document")] = values
+        return {name: DocumentRow(id=name, **values) for name, values in found.items()}
+
+    @_plainly
+    def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
+        if not self.settings.remember:
+            return {}
+        rows = self._retrieve([point_id("document", name) for name in ids], ["document", "memory"])
+        return {row.payload["document"]: base64.b64decode(row.payload["memory"]) for row in rows if row.payload.get("memory")}
+
+    @_plainly
+    def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
+        columns = [name for name in PassageRow.__slots__ if name != "vector"]
+        found = {}
+        for row in self._retrieve([point_id("passage", *key) for key in keys], columns, vectors=True):
+            vector = np.array(row.vector["meaning"], dtype=np.float32)
+            found[row.payload["document"], row.payload["number"]] = PassageRow(**row.payload, vector=vector)
+        return found
+
+    @_plainly
+    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
+        return self._query([float(x) for x in vector], "meaning", count, where)
+
+    @_plainly
+    def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
+        from qdrant_client import models
+
+        counts = Counter(map(word_id, words_of([query])[0]))
+        if not counts:
+            return []
+        sparse = models.SparseVector(indices=list(counts), values=[float(n) for n in counts.values()])
+        return self._query(sparse, "words", count, where)
+
+    def _query(self, query: Any, using: str, count: int, where: list[Condition]) -> list[Found]:
+        answer = self._client.query_points(
+            self._name,
+            query=query,
+            using=using,
+            limit=count,
+            query_filter=to_qdrant(where) if where else None,
+            with_payload=["document", "number"],
+        )
+        found = [Found(point.payload["document"], point.payload["number"], point.score) for point in answer.points]
+        return sorted(found, key=lambda one: (-one.score, one.document, one.number))
+
+    @_plainly
+    def state(self) -> dict[str, Any] | None:
+        """Settings, number and time of the last commit; None if there is no index."""
+        if not self._client.collection_exists(self._name):
+            return None
+        found = self._retrieve([point_id("settings")], ["settings", "number", "time"])
+        return found[0].payload if found else None
+
+    def _retrieve(self, ids: Sequence[str], columns: list[str], *, vectors: bool = False) -> list[Any]:
+        found = []
+        for start in range(0, len(ids), _BATCH_POINTS):
+            some = list(ids[start : start + _BATCH_POINTS])
+            chosen = ["meaning"] if vectors else False
+            found += self._client.retrieve(self._name, some, with_payload=columns, with_vectors=chosen)
+        return found
+
+    def _scroll(self, wanted: Any, columns: list[str]) -> Iterator[dict[str, Any]]:
+        offset = None
+        while True:
+            points, offset = self._client.scroll(
+                self._name, scroll_filter=wanted, limit=5000, offset=offset, with_payload=columns
+            )
+            yield from (point.payload for point in points)
+            if offset is None:
+                return
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    @_plainly
+    def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
+        """See `Store`; in this order: a document whose hashes are there is whole, and every passage has its document."""
+        state = self.state()
+        assert state is not None
+        fields = {row.id: {name: row.metadata.get(name) for name in self.settings.fields} for row in documents}
+        for some in _groups([*fields, *(name for name in delete if name not in fields)]):
+            self._client.set_payload(self._name, dict.fromkeys(HASHES, ""), points_of("document", some))
+            self._client.delete(self._name, points_of("passage", some))
+        for some in _groups([name for name in delete if name not in fields]):
+            self._client.delete(self._name, points_of("document", some))
+        self._upsert(document_point(row, fields[row.id]) for row in documents)
+        average = self.settings.passage_tokens * WORDS_PER_TOKEN
+        for rows in _groups(passages):
+            words = words_of([row.text for row in rows])
+            points = zip(rows, words, strict=True)
+            self._upsert(passage_point(row, fields[row.document], of_row, average) for row, of_row in points)
+        self._tell_hashes(documents)
+        self._write_state(state["number"] + 1)
+        return self.commits()[-1]
+
+    def rollback(self, number: int) -> Commit:
+        raise InputError(
+            f"{self.uri} keeps no earlier commits, so there is no going back to {number}; "
+            "take a snapshot with Qdrant before large changes"
+        )
+
+    def optimize(self) -> None:
+        """Qdrant does so by itself."""
+
+    def _upsert(self, points: Iterable[Any]) -> None:
+        batch: list[Any] = []
+        size = 0
+        for point in points:
+            batch.append(point)
+            size += len(json.dumps(point.payload)) + 25 * self.settings.dimension
+            if size > _BATCH_BYTES or len(batch) == _BATCH_POINTS:
+                self._client.upsert(self._name, batch)
+                batch, size = [], 0
+        if batch:
+            self._client.upsert(self._name, batch)
+
+    def _tell_hashes(self, documents: Sequence[DocumentRow]) -> None:
+        from qdrant_client import models
+
+        for rows in _groups(documents):
+            told = [
+                models.SetPayload(payload={name: getattr(row, name) for name in HASHES}, points=[point_id("document", row.id)])
+                for row in rows
+            ]
+            self._client.batch_update_points(self._name, [models.SetPayloadOperation(set_payload=one) for one in told])
+
+    def _write_state(self, number: int) -> None:
+        from qdrant_client import models
+
+        payload = {"settings": json.dumps(asdict(self.settings)), "number": number, "time": time.time()}
+        self._client.upsert(self._name, [models.PointStruct(id=point_id("settings"), vector={}, payload=payload)])
+
+
+def holds_index(uri: str) -> bool:
+    """Whether there is an index at a URI."""
+    client, name = _connect(uri)
+    return QdrantStore(uri, client, name, Settings("", [], 0)).state() is not None
+
+
+# ---- connection ------------------------------------------------------------------------------------------------------
+
+
+def _is_local(uri: str) -> bool:
+    return uri.startswith("qdrant+file:")
+
+
+def _groups(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    return (rows[start : start + _BATCH_POINTS] for start in range(0, len(rows), _BATCH_POINTS))
+
+
+def _connect(uri: str) -> tuple[Any, str]:
+    """A client, and the name of the collection."""
+    try:
+        from qdrant_client import QdrantClient
+    except ImportError as error:
+        raise MissingDependency("this index needs qdrant-client; install it with: pip install 'runnel[qdrant]'") from error
+    parts = urlsplit(uri.removeprefix("qdrant+"))
+    place, _, name = parts.path.rpartition("/")
+    known = place and not parts.netloc if parts.scheme == "file" else parts.netloc and parts.scheme in ("http", "https")
+    if not uri.startswith("qdrant+") or not known or not name:
+        raise InputError(f"{uri} is no Qdrant collection; give one such as qdrant+http://localhost:6333/collection")
+    if parts.scheme == "file":
+        client = _local_clients.get(place)
+        if client is None:
+            try:
+                client = _local_clients[place] = QdrantClient(path=place, force_disable_check_same_thread=True)
+            except RuntimeError as error:
+                raise _explained(uri, error) from error
+        return client, name
+    client = QdrantClient(
+        f"{parts.scheme}://{parts.hostname}",
+        port=parts.port or 6333,
+        prefix=place or None,
+        api_key=os.environ.get("QDRANT_API_KEY"),
+        timeout=_TIMEOUT_S,
+        check_compatibility=False,  # it warns where the server cannot be reached; the first request says so better
+    )
+    return client, name
+
+
+def _explained(uri: str, error: Exception) -> StoreError:
+    """What went wrong at a server, and what to do."""
+    text = " ".join(str(error).split())[:300]
+    if "already accessed" in text:
+        return StoreError(f"{uri} is open in another process; wait until it is done, or run a Qdrant server [{text}]")
+    if type(error).__name__ == "ResponseHandlingException":
+        return StoreError(f"{uri} cannot be reached; is the server running? Check the address, and repeat the call [{text}]")
+    if getattr(error, "status_code", None) in (401, 403):
+        return StoreError(f"no access to {uri}; set QDRANT_API_KEY [{text}]")
+    return StoreError(f"{uri} refused the request: {text}; documents that were half written are written anew by the next add")

@@ -1,0 +1,336 @@
+"""Shards of an index: many jobs each read a fixed share of the same files, and an index takes their results in.
+
+    folder/00002-of-00008/
+        begun.json                 what the shard depends on, while it is being made
+        passages-00000.parquet     rows as the index stores them, a pair of files for each batch; the documents' file comes
+        documents-00000.parquet    last, so a part is there if it is
+        manifest.json              the shard is finished
+
+The same files and settings give the same parts, so a job that was ended anyhow goes on after its last part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.models.embedder import Embedder
+from runnel.records import Document
+from runnel.search.encoding import SAME_MODEL, Encoded, Encoder
+from runnel.search.files import check_paths
+from runnel.search.lock import WriterLock
+from runnel.search.records import DocumentRow, Settings
+from runnel.search.tables import document_table, passage_table
+from runnel.search.units import Plan, Unit, read_units, unit_changed, units_digest
+from runnel.text.shards import Shard
+
+_FORMAT = 1
+_BEGUN, _MANIFEST = "begun.json", "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a finished shard holds and was made of.
+
+    Attributes:
+        plan: digest of the names and weights of all files, by which the shards of one set belong together.
+        input: digest of the names and contents of what this shard owns.
+        fingerprint: of the backbone's weights (`Backbone.fingerprint`).
+        bytes: of what it owns.
+        passages: without the vectors of whole documents.
+        failed: file or document -> why it could not be read.
+        parts: pairs of files.
+        tokens_read: by the run that ended the shard; 0 from `encode_shard` if it was finished before.
+        seconds: that this run took.
+    """
+
+    shard: int
+    count: int
+    plan: str
+    input: str
+    fingerprint: str
+    settings: Settings
+    bytes: int
+    documents: int
+    passages: int
+    tokens: int
+    failed: Mapping[str, str]
+    parts: int
+    tokens_read: int
+    seconds: float
+    format: int = _FORMAT
+
+
+def encode_shard(
+    paths: Sequence[str | Path],
+    folder: str | Path,
+    shard: Shard,
+    embedder: Embedder,
+    *,
+    settings: Settings,
+    progress: Callable[[int], None] | None = None,
+) -> Manifest:
+    """Read a shard of files and folders into a folder of its own below `folder`.
+
+    A finished shard is left as it is, an unfinished one goes on after its last part. Files that cannot be read are in
+    `Manifest.failed`, and logged.
+
+    Args:
+        paths: the same for all shards, with the same files behind them.
+        settings: of the index that is to take the shards in (`encoding.new_settings`).
+        progress: called with the number of tokens just read.
+
+    Raises:
+        InputError: a path does not exist, or two documents have one id.
+        StoreError: the shard was begun with other files, settings or another model; its files change while they are read;
+            or another process is at it.
+    """
+    started = time.monotonic()
+    check_paths(paths)
+    plan = Plan(paths)
+    units = plan.units(shard)
+    place = Path(folder) / shard.name
+    place.mkdir(parents=True, exist_ok=True)
+    lock = WriterLock(place)
+    lock.acquire()
+    try:
+        work = _Work(place, shard, plan.digest, units_digest(units), settings, embedder.model.backbone.fingerprint())
+        done = work.begin()
+        if done is not None:
+            return replace(done, tokens_read=0)
+        parts, tokens_read, failed = _encode(place, units, Encoder(embedder, settings, str(place)), progress)
+        changed = next((unit.file for unit in units if unit_changed(unit)), None)
+        if changed is not None:
+            raise StoreError(f"{changed} changed while shard {shard} was made of it; remove {place} and run the shard again")
+        return work.finish(parts, sum(unit.size for unit in units), tokens_read, failed, time.monotonic() - started)
+    finally:
+        lock.release()
+
+
+def _encode(
+    place: Path, units: Sequence[Unit], encoder: Encoder, progress: Callable[[int], None] | None
+) -> tuple[list[_Part], int, dict[str, str]]:
+    """Write the parts that are not there; all parts, the tokens read, and the files that failed."""
+    for partial in place.glob("*.partial"):  # of a process that was killed
+        partial.unlink(missing_ok=True)
+    failed: dict[str, str] = {}
+    parts: list[_Part] = []
+    tokens_read = 0
+    for number, batch in enumerate(encoder.batches(_rows(read_units(units, failed), encoder))):
+        part = _Part.read(place, number)
+        if part is None:
+            new = encoder.encode(batch, progress=progress)
+            tokens_read += new.tokens_read
+            part = _Part.write(place, number, batch, new, encoder.settings)
+        elif part.batch != _batch_digest(batch):
+            raise StoreError(
+                f"{place} has parts that were cut otherwise, by another version of runnel; remove it and start again"
+            )
+        parts.append(part)
+    return parts, tokens_read, failed
+
+
+def _rows(documents: Iterable[Document], encoder: Encoder) -> Iterator[DocumentRow]:
+    seen: set[str] = set()
+    for document in documents:
+        if document.id in seen:
+            raise InputError(f"two documents have the id {document.id!r}; ids must differ")
+        seen.add(document.id)
+        yield encoder.row(document)
+
+
+# ---- a shard's folder ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the documents' file of a part tells of it. `batch` is the digest of the rows that it was made of."""
+
+    batch: str
+    documents: int
+    passages: int
+    tokens: int
+    failed: Mapping[str, str]
+
+    @classmethod
+    def read(cls, place: Path, number: int) -> _Part | None:
+        """None if the part is not there."""
+        documents, passages = part_files(place, number)
+        if not (documents.exists() and passages.exists()):
+            return None
+        return cls(**json.loads(parquet().read_schema(documents).metadata[b"runnel"]))
+
+    @classmethod
+    def write(cls, place: Path, number: int, batch: Sequence[DocumentRow], new: Encoded, settings: Settings) -> _Part:
+        count = len(new.documents)
+        part = cls(_batch_digest(batch), count, len(new.passages) - count, new.tokens, new.failed)
+        documents, passages = part_files(place, number)
+        metadata = {row.id: row.metadata for row in new.documents}
+        _write_table(passages, passage_table(new.passages, metadata, settings))
+        about = {b"runnel": json.dumps(asdict(part)).encode()}
+        _write_table(documents, document_table(new.documents, settings).replace_schema_metadata(about))
+        return part
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a shard depends on, as its folder keeps it."""
+
+    place: Path
+    shard: Shard
+    plan: str
+    input: str
+    settings: Settings
+    fingerprint: str
+
+    def begin(self) -> Manifest | None:
+        """The manifest of a finished shard; else note what is begun, or check that it was begun with the same.
+
+        Raises:
+            StoreError: the shard is of other work.
+        """
+        done = read_manifest(self.place)
+        if done is not None:
+            self._check(done.plan, done.input, done.settings)
+            lost = [n for n in range(done.parts) if _Part.read(self.place, n) is None]
+            if lost:
+                raise StoreError(f"{self.place} lacks files of its parts {lost}; remove it and run the shard again")
+            return done
+        about = self.place / _BEGUN
+        if about.exists():
+            found = _load(about)
+            self._check(found["plan"], found["input"], Settings(**found["settings"]))
+        else:
+            told = {"format": _FORMAT, "plan": self.plan, "input": self.input}
+            told |= {"settings": asdict(self.settings), "fingerprint": self.fingerprint}
+            _write(about, json.dumps(told, indent=2).encode())
+        return None
+
+    def _check(self, plan: str, input: str, settings: Settings) -> None:
+        again = f"; give the same, or remove {self.place} and run the shard again"
+        if plan != self.plan:
+            raise StoreError(
+                f"shard {self.shard} was begun with other files: some have been added, removed or changed in size since{again}"
+            )
+        if input != self.input:
+            raise StoreError(f"the files of shard {self.shard} have changed since it was begun{again}")
+        check_settings(settings, self.settings, f"shard {self.shard}", again)
+
+    def finish(self, parts: Sequence[_Part], size: int, tokens_read: int, failed: Mapping[str, str], seconds: float) -> Manifest:
+        everything = dict(failed)
+        for part in parts:
+            everything |= part.failed
+        manifest = Manifest(
+            shard=self.shard.number,
+            count=self.shard.count,
+            plan=self.plan,
+            input=self.input,
+            fingerprint=self.fingerprint,
+            settings=self.settings,
+            bytes=size,
+            documents=sum(part.documents for part in parts),
+            passages=sum(part.passages for part in parts),
+            tokens=sum(part.tokens for part in parts),
+            failed=everything,
+            parts=len(parts),
+            tokens_read=tokens_read,
+            seconds=round(seconds, 3),
+        )
+        _sync_folder(self.place)
+        _write(self.place / _MANIFEST, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
+        (self.place / _BEGUN).unlink(missing_ok=True)
+        _sync_folder(self.place)
+        return manifest
+
+
+def read_manifest(place: Path) -> Manifest | None:
+    """Of a shard's folder; None if the shard is not finished.
+
+    Raises:
+        StoreError: damaged, or of a newer format.
+    """
+    about = place / _MANIFEST
+    if not about.exists():
+        return None
+    found = _load(about)
+    return Manifest(**found | {"settings": Settings(**found["settings"])})
+
+
+def part_files(place: Path, number: int) -> tuple[Path, Path]:
+    """The files of documents and of passages."""
+    return place / f"documents-{number:05d}.parquet", place / f"passages-{number:05d}.parquet"
+
+
+def check_settings(found: Settings, wanted: Settings, what: str, advice: str) -> None:
+    """Raises StoreError: settings of different indexes, or of models that give different vectors."""
+    for name in ("fields", "passage_tokens", "remember"):
+        have, want = getattr(found, name), getattr(wanted, name)
+        if have != want:
+            raise StoreError(f"{what} was made with {name} {have!r}, not {want!r}{advice}")
+    same = found.dimension == wanted.dimension
+    if not same or (np.array(found.probe) * np.array(wanted.probe)).sum(1).min() < SAME_MODEL:
+        raise StoreError(f"{what} was made with the model {found.model!r}; {wanted.model!r} gives other vectors{advice}")
+
+
+def parquet() -> Any:
+    """pyarrow.parquet."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependency("shards need pyarrow; install it with: pip install 'runnel[search]'") from error
+    return pyarrow.parquet
+
+
+def _batch_digest(batch: Iterable[DocumentRow]) -> str:
+    digest = hashlib.sha256()
+    for row in batch:
+        digest.update(f"{row.id}\0{row.content_hash}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _load(about: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(about.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StoreError(f"{about} is damaged ({error}); remove {about.parent} and run the shard again") from error
+    if found.get("format") != _FORMAT:
+        raise StoreError(f"{about} has shard format {found.get('format')!r}, this runnel reads {_FORMAT}; upgrade runnel")
+    return found
+
+
+def _write_table(path: Path, table: Any) -> None:
+    import pyarrow as pa
+
+    buffer = pa.BufferOutputStream()
+    parquet().write_table(table, buffer, compression="zstd", use_dictionary=False)
+    _write(path, buffer.getvalue())
+
+
+def _write(path: Path, data: Any) -> None:
+    """A file that appears whole, or not at all, however many processes write it."""
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "nt":
+        handle = os.open(folder, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)

@@ -1,0 +1,65 @@
+"""Which store an index has, by its place.
+
+library, /data/library             a folder: LanceDB, or plain files if it was made so
+s3://bucket/library, gs://, az://  LanceDB on an object storage
+qdrant+http://host:6333/library    a collection of a Qdrant server, or qdrant+https://
+qdrant+file:///folder/library      the same in Qdrant's stand-in without a server: for tests
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import InputError
+from runnel.search.records import Settings
+from runnel.search.store import Store
+
+
+def create_store(place: str | Path, settings: Settings, kind: str = "lance") -> Store:
+    """A new, empty store. `kind` is of a folder: "lance" or "local".
+
+    Raises:
+        StoreError: there is an index already.
+        InputError: an unknown kind, or "local" for a URI.
+    """
+    if kind not in ("lance", "local"):
+        raise InputError(f'store must be "lance" or "local", got {kind!r}')
+    if kind == "local" and "://" in str(place):
+        raise InputError(f'store="local" keeps plain files in a folder, got {place}; leave store= out')
+    made: Store = _class("qdrant" if _is_qdrant(place) else kind).create(str(place), settings)
+    return made
+
+
+def open_store(place: str | Path) -> Store:
+    """The store of an index that is there.
+
+    Raises:
+        StoreError: there is none, or one of a newer format.
+    """
+    local = "://" not in str(place) and (Path(place) / "HEAD").exists()
+    there: Store = _class("qdrant" if _is_qdrant(place) else "local" if local else "lance").open(str(place))
+    return there
+
+
+def holds_index(uri: str) -> bool:
+    """Whether there is an index at a URI.
+
+    Raises:
+        StoreError: the place cannot be reached.
+    """
+    there: bool = _module("qdrant" if _is_qdrant(uri) else "lance").holds_index(uri)
+    return there
+
+
+def _is_qdrant(place: str | Path) -> bool:
+    return str(place).startswith("qdrant+")
+
+
+def _module(kind: str) -> Any:
+    return importlib.import_module(f"runnel.search.{kind}")
+
+
+def _class(kind: str) -> Any:
+    return getattr(_module(kind), {"lance": "LanceStore", "local": "LocalStore", "qdrant": "QdrantStore"}[kind])

@@ -1,0 +1,172 @@
+"""Which files, and which lines of them, a shard owns; and the documents in them.
+
+Files are weighed by the bytes of text that they should give, in the order in which `runnel index` reads them. A shard owns the
+files that begin in its part of the whole weight; jsonl files, which can be large, are cut at lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from runnel.errors import MissingDependency, ReadError
+from runnel.records import Document
+from runnel.search.files import find_files, left_out, to_document
+from runnel.text.documents.canonical import DocumentText
+from runnel.text.documents.kinds import HEAD_BYTES, recognise
+from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.rows import Before, read_rows
+from runnel.text.shards import FileRange, Shard, byte_range, line_range, range_sha256
+
+log = logging.getLogger("runnel")
+# Per cent: bytes of text from those of a file; of docx and epub, from those that their parts with text unpack to. docs/scale.md
+# tells how they were measured.
+_TEXT_SHARE = {".html": 40, ".htm": 40, ".xhtml": 40, ".pdf": 40, ".docx": 30, ".epub": 50}
+_GZIP_SHARE = 350  # of what is not packed already
+_TEXT_PARTS = {".docx": ("word/document.xml", "notes.xml"), ".epub": (".xhtml", ".html", ".htm")}
+_PACKED = (".pdf", *_TEXT_PARTS)
+_CUT = (".jsonl", ".ndjson")
+_BUFFER = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A file, or the lines in bytes [start, end) of a jsonl file.
+
+    Attributes:
+        end: None: all of the file.
+        size: bytes of the unit, and their `sha256`; as found when the shard was begun.
+    """
+
+    file: Path
+    start: int = 0
+    end: int | None = None
+    size: int = 0
+    sha256: str = ""
+
+
+class Plan:
+    """What there is to share out. Every shard makes the same plan.
+
+    Attributes:
+        files: all files at `paths`, in order, with their weights.
+        weight: of all.
+        digest: of names and weights, which tells whether two shards were made by one plan.
+    """
+
+    def __init__(self, paths: Iterable[str | Path]) -> None:
+        self.files = {file: _weigh(file) for file in find_files(Path(path).resolve() for path in paths)}
+        digest = hashlib.sha256()
+        for file, weight in self.files.items():
+            digest.update(f"{file}\0{weight}\n".encode("utf-8", "surrogateescape"))
+        self.digest = digest.hexdigest()
+        self.weight = sum(self.files.values())
+
+    def units(self, shard: Shard) -> list[Unit]:
+        """What a shard owns, in order."""
+        start, end = byte_range(self.weight, shard)
+        units, at = [], 0
+        for file, weight in self.files.items():
+            if at < end and at + weight > start and _is_cut(file):
+                units += _lines_of(file, max(start - at, 0), min(end - at, weight))
+            elif start <= at < end:
+                units.append(Unit(file))
+            at += weight
+        return [_hashed(unit) for unit in units]
+
+
+def units_digest(units: Iterable[Unit]) -> str:
+    """Of names and contents of units."""
+    digest = hashlib.sha256()
+    for unit in units:
+        digest.update(f"{unit.file}\0{unit.start}\0{unit.size}\0{unit.sha256}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def unit_changed(unit: Unit) -> bool:
+    """Whether a unit has other bytes now."""
+    return _hashed(unit) != unit
+
+
+def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[Document]:
+    """Documents as `files.read_files` gives them. A file that cannot be read is logged and noted in `failed` with the reason."""
+    with DocumentReader() as reader:
+        for unit in units:
+            name = str(unit.file)
+            try:
+                for read in reader.read(unit.file) if unit.end is None else _read_lines(reader, unit, unit.end):
+                    yield to_document(name, unit.sha256, read)
+            except (ReadError, MissingDependency, OSError) as error:
+                failed[name] = str(error)
+                log.warning("%s", left_out(name, str(error)))
+
+
+def _read_lines(reader: DocumentReader, unit: Unit, end: int) -> Iterator[DocumentText]:
+    @cache
+    def before() -> Before:
+        """Rows that lack an id are numbered, and lines in messages."""
+        with open(unit.file, "rb") as file:
+            head = io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, unit.start)), "utf-8-sig", "replace", newline="")
+            lines = rows = 0
+            for line in head:
+                lines, rows = lines + 1, rows + bool(line.strip())
+            return Before(lines, rows)
+
+    encoding = "utf-8" if unit.start else None
+    with open(unit.file, "rb") as file:
+        part = io.BufferedReader(FileRange(file, unit.start, end), _BUFFER)
+        yield from read_rows(part, "jsonl", str(unit.file), reader.limits, encoding, before)
+
+
+def _lines_of(path: Path, start: int, end: int) -> list[Unit]:
+    with path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        start, end = line_range(file, start, end)
+    if start == 0 and end >= size:
+        return [Unit(path)]
+    return [Unit(path, start, end)] if start < end else []
+
+
+def _is_cut(path: Path) -> bool:
+    if path.suffix.lower() not in _CUT:
+        return False
+    try:
+        with path.open("rb") as file:
+            return recognise(file.read(HEAD_BYTES), path.name) == "jsonl"
+    except (ReadError, OSError):
+        return False  # told when it is read
+
+
+def _hashed(unit: Unit) -> Unit:
+    try:
+        with unit.file.open("rb") as file:
+            end = file.seek(0, io.SEEK_END) if unit.end is None else unit.end
+            return replace(unit, size=end - unit.start, sha256=range_sha256(file, unit.start, end))
+    except OSError as error:
+        return replace(unit, size=0, sha256=f"unreadable: {error.strerror}")  # told when it is read
+
+
+def _weigh(path: Path) -> int:
+    """Bytes of text that a file should give, from what is cheap to know; at least 1, so that every file begins somewhere."""
+    suffix, packed = path.suffix.lower(), 100
+    size = path.stat().st_size
+    if suffix in _TEXT_PARTS:
+        size = _text_parts(path, _TEXT_PARTS[suffix]) or size
+    if suffix == ".gz":
+        suffix = Path(path.stem).suffix.lower()
+        packed = 100 if suffix in _PACKED else _GZIP_SHARE
+    return max(1, size * packed * _TEXT_SHARE.get(suffix, 100) // 10_000)
+
+
+def _text_parts(path: Path, endings: tuple[str, ...]) -> int:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(entry.file_size for entry in archive.infolist() if entry.filename.lower().endswith(endings))
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError):
+        return 0  # told when it is read

@@ -1,0 +1,123 @@
+"""A fixed share of some input, for many jobs that do not know of each other.
+
+Shard i of n owns what begins in its part of the bytes. Bytes stand for tokens: a job finds its share without reading the
+others', and the shares differ by one line or file at most.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from runnel.errors import InputError
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Shard `number` of `count`, from 1.
+
+    Raises:
+        InputError: there is no such shard.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise InputError(f"there is no shard {self.number} of {self.count}; shards are numbered from 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """A shard written as 2/8."""
+        i, slash, n = text.partition("/")
+        if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
+            raise InputError(f"--shard must be I/N with 1 <= I <= N, like 2/8, got {text!r}")
+        return cls(int(i), int(n))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def name(self) -> str:
+        """As files are called: 00002-of-00008. In order of name is in order of number."""
+        return f"{self.number:05d}-of-{self.count:05d}"
+
+
+def byte_range(size: int, shard: Shard) -> tuple[int, int]:
+    """The part [start, end) of `size` bytes in which the units of a shard begin."""
+    return (shard.number - 1) * size // shard.count, shard.number * size // shard.count
+
+
+def line_range(file: BinaryIO, start: int, end: int) -> tuple[int, int]:
+    """The bytes of the lines whose first byte lies in [start, end), as another range; lines end at newlines."""
+    return _line_start(file, start), _line_start(file, end)
+
+
+def _line_start(file: BinaryIO, at: int) -> int:
+    """The first place, at `at` or behind it, where a line starts; else the end of the file."""
+    if at <= 0:
+        return 0
+    place = file.seek(at - 1)
+    while piece := file.read(_PIECE):
+        found = piece.find(b"\n")
+        if found >= 0:
+            return place + found + 1
+        place += len(piece)
+    return place
+
+
+def count_lines(file: BinaryIO, end: int) -> int:
+    r"""How many lines end before byte `end`, which starts a line: at \n, \r or \r\n, as Python reads text."""
+    count, behind_return = 0, False
+    for piece in _pieces(file, 0, end):
+        count += piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
+        count -= behind_return and piece.startswith(b"\n")
+        behind_return = piece.endswith(b"\r")
+    return count
+
+
+def range_sha256(file: BinaryIO, start: int, end: int) -> str:
+    """Of the bytes [start, end)."""
+    digest = hashlib.sha256()
+    for piece in _pieces(file, start, end):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+class FileRange(io.RawIOBase):
+    """The bytes [start, end) of an open file, as a file to be read once. Closing it closes that one."""
+
+    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
+        self._file, self._left = file, end - start
+        file.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    file.seek(start)
+    left = end - start
+    while left and (piece := file.read(min(_PIECE, left))):
+        left -= len(piece)
+        yield piece
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

@@ -1,0 +1,90 @@
+"""`runnel index --ray`, without Ray: what is asked for, what is told. The work itself is tested in tests/search/test_ray.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runnel.commands.index_ray import parse_shards, run
+from runnel.errors import InputError
+from runnel.search import ray as runnel_ray
+from runnel.search.ray import Outcome, Progress
+from runnel.search.records import Settings
+from runnel.search.shards import Manifest
+from runnel.text.shards import Shard
+
+OPTIONS = {"worker_cpus": 1, "worker_gpus": 0.0, "model": None, "fields": ["kind:str"], "passage_tokens": None, "remember": False}
+
+
+def manifest(number: int) -> Manifest:
+    failed = {"bad.pdf": "a scan"} if number == 1 else {}
+    return Manifest(number, 3, "p", "i", "f", Settings("m", [[1.0]], 1), 9, 5, 6, 700, failed, 1, 700, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("2/8", [2]), ("1-3/3", [1, 2, 3]), ("3-6/8", [3, 4, 5, 6]), ("8-8/8", [8]), ("1-1/1", [1])]
+)
+def test_shards_are_named_singly_or_as_a_range(text, numbers):
+    count = int(text.partition("/")[2])
+    assert parse_shards(text) == [Shard(number, count) for number in numbers]
+
+
+@pytest.mark.parametrize("text", ["", "8", "0-3/8", "1-9/8", "3-1/8", "1-/8", "-3/8", "1-2-3/8", "a-b/c"])
+def test_other_names_are_refused(text):
+    with pytest.raises(InputError, match="--shard must be I"):
+        parse_shards(text)
+
+
+@pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])
+def test_what_is_asked_for_is_handed_on(monkeypatch, capsys, place, address):
+    asked = {}
+
+    def encode_shards(paths, folder, shards, model, **options):
+        asked.update(options, paths=paths, folder=folder, shards=shards, model=model)
+        options["progress"](Progress(1, 3, 2, 0, None, 1.0))
+        options["progress"](Progress(1, 3, 2, 500, 1000, 2.0))
+        options["progress"](Progress(3, 3, 2, 2100, 0, 3.0))
+        return Outcome([manifest(n) for n in (2, 1, 3)], tokens=2100, seconds=3.0)
+
+    monkeypatch.setattr(runnel_ray, "encode_shards", encode_shards)
+    assert run(["a.jsonl"], to="shards", shard="1-3/3", ray=place, workers=2, as_json=False, **OPTIONS) == 0
+    out, err = capsys.readouterr()
+    assert out == "shards: 3 of 3 shards, 15 documents, 18 passages, 2,100 tokens; 2,100 tokens read\n"
+    assert err.splitlines() == [
+        "runnel: 1 of 3 shards",
+        "runnel: 3 of 3 shards, 700 tokens/s",
+        "runnel: left out: bad.pdf: a scan",
+    ]
+    del asked["progress"]
+    assert asked == {
+        "paths": ["a.jsonl"],
+        "folder": "shards",
+        "shards": [Shard(n, 3) for n in (1, 2, 3)],
+        "model": "pocket",
+        "fields": {"kind": "str"},
+        "passage_tokens": 256,
+        "remember": False,
+        "workers": 2,
+        "cpus": 1,
+        "gpus": 0.0,
+        "address": address,
+    }
+
+
+def test_what_is_not_finished_is_told_and_the_exit_code_is_1(monkeypatch, capsys):
+    outcome = Outcome([manifest(1)], {Shard(3, 3): "OSError: disk\nfull"}, [Shard(2, 3)], 700, 1.0)
+    monkeypatch.setattr(runnel_ray, "encode_shards", lambda *arguments, **options: outcome)
+    assert run(["a.jsonl"], to="shards", shard="1-3/3", ray="auto", workers=None, as_json=True, **OPTIONS) == 1
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["shards"], told["wanted"], told["documents"], told["tokens_read"]) == (1, 3, 5, 700)
+    assert told["failed"] == {"3/3": "OSError: disk\nfull"} and told["left_out"] == {"bad.pdf": "a scan"}
+    assert told["not_begun"] == ["2/3"]
+    assert "runnel: shard 3/3 failed: OSError: disk full\n" in err
+    assert "runnel: 1 shard was not begun after these errors; repeat the command when the cause is gone\n" in err
+
+
+def test_shards_are_not_written_to_object_storage():
+    with pytest.raises(InputError, match="shards are written to a folder, which all machines can see; got s3://bucket/a"):
+        run(["a.jsonl"], to="s3://bucket/a", shard="1-3/3", ray="auto", workers=None, as_json=False, **OPTIONS)

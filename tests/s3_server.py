@@ -1,0 +1,78 @@
+"""A local S3 server (moto) that tests can look into, hold up and stop.
+
+One request at a time is answered, so that "write only if there is none" is as atomic as S3's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+
+class S3Server:
+    """`requests`: (access key, method, path with query) of each one that has come.
+
+    `before` is called with (access key, path) before an object is written that must not be there yet: so LanceDB makes versions.
+    """
+
+    def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._lock = threading.Lock()
+        self._port = 0
+        self.requests: list[tuple[str, str, str]] = []
+        self.before: Callable[[str, str], None] = lambda key, path: None
+        self.refuse: str | None = None  # an error code, e.g. "InvalidAccessKeyId"
+        self.start()
+
+    def __call__(self, environ, start_response):
+        match = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+        key, path = match[1] if match else "", environ["PATH_INFO"]
+        self.requests.append((key, environ["REQUEST_METHOD"], f"{path}?{environ.get('QUERY_STRING', '')}"))
+        if self.refuse:
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            return [f"<Error><Code>{self.refuse}</Code><Message>no</Message></Error>".encode()]
+        if "HTTP_IF_NONE_MATCH" in environ:
+            self.before(key, path)
+        with self._lock:
+            return list(self._app(environ, start_response))
+
+    def start(self) -> None:
+        from werkzeug.serving import make_server
+
+        self._server = make_server("127.0.0.1", self._port, self, threaded=True)
+        self._port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The objects stay for the next `start`."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        keys = {"AWS_ACCESS_KEY_ID": "first", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        return keys | {"AWS_ENDPOINT": self.url, "AWS_ALLOW_HTTP": "true"}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def put(self, path: str, **headers: str) -> int:
+        """The status of a PUT: of an empty object, or to make a bucket."""
+        headers["Authorization"] = "AWS4-HMAC-SHA256 Credential=first/20260101/us-east-1/s3/aws4_request, Signature=0"
+        request = urllib.request.Request(f"{self.url}/{path}", b"", headers, method="PUT")
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code

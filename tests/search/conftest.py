@@ -1,0 +1,47 @@
+"""Fixtures for tests of the index."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from stored_documents import Place
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    pytest.importorskip("moto.server")
+    from s3_server import S3Server
+
+    server = S3Server()
+    assert server.put("bucket") == 200
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server, monkeypatch):
+    """A local S3 server with the bucket "bucket", and the environment variables that lead LanceDB to it."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    s3_server.requests.clear()
+    yield s3_server
+    s3_server.refuse, s3_server.before = None, lambda key, path: None
+
+
+@pytest.fixture
+def place_of(request, tmp_path):
+    """Makes a place for an index of a kind."""
+
+    def make(kind: str) -> Place:
+        if kind == "s3":
+            request.getfixturevalue("s3")
+            return Place(kind, f"s3://bucket/index-{next(_numbers)}")
+        if kind == "qdrant":
+            pytest.importorskip("qdrant_client")
+            return Place(kind, f"qdrant+file://{tmp_path}/qdrant/index")
+        return Place(kind, str(tmp_path / "index"))
+
+    return make

@@ -1,0 +1,106 @@
+"""A full disk and damaged files, in the stores themselves: nothing committed is lost, and a plain error says what to do."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from contextlib import suppress
+
+import pytest
+from stored_documents import SETTINGS, STORES, document, unit
+
+from runnel.errors import StoreError
+
+CAT = document("cat", ["the cat sat. ", "it slept."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], year=2020)
+LARGE = document("large", [f"word{i} and more. " for i in range(4000)], [unit(1, i, 0, 0) for i in range(4000)])
+
+
+@pytest.fixture(params=STORES)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def full_disk():
+    """Files cannot grow beyond 20 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+
+    yield fill
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def seen(store):
+    found = {(one.document, one.number) for one in store.nearest(unit(1, 0, 0, 0), 9999, [])}
+    words = {(one.document, one.number) for one in store.lexical("cat and", 9999, [])}
+    return store.documents(list(store.known())), found, words, store.commits()[-1].documents
+
+
+@pytest.mark.parametrize("change", ["commit", "rollback", "optimize"])
+def test_a_full_disk_loses_nothing(kind, change, tmp_path, full_disk):
+    store = STORES[kind].create(str(tmp_path / "index"), SETTINGS)
+    if change != "commit":
+        store.commit([LARGE[0]], LARGE[1], [])
+    store.commit([CAT[0]], CAT[1], ["large"])
+    before = seen(store)
+    full_disk()
+    if change == "optimize":  # there may be room for what little it writes
+        with suppress(StoreError):
+            store.optimize()
+    elif (change, kind) == ("rollback", "lance"):
+        store.rollback(store.commits()[-1].number)  # writes next to nothing
+    else:
+        with pytest.raises(StoreError, match=r"could not write .*what was committed before is safe.*is the disk full\?"):
+            store.commit([LARGE[0]], LARGE[1], ["cat"]) if change == "commit" else store.rollback(1)
+    assert seen(store) == before  # in the store that failed, too
+    store.close()
+    again = STORES[kind].open(str(tmp_path / "index"))
+    assert seen(again) == before
+    again.close()
+
+
+def test_any_file_that_is_lost_or_cut_is_told(kind, tmp_path):
+    """Or what is read is right; without its last version the table of commits shows the commit before."""
+    store = STORES[kind].create(str(tmp_path / "index"), SETTINGS)
+    store.commit([CAT[0]], CAT[1], [])
+    right = seen(store)
+    store.close()
+    told = 0
+    for path in sorted(path.relative_to(tmp_path / "index") for path in (tmp_path / "index").rglob("*") if path.is_file()):
+        for damage in ("lost", "cut"):
+            copy = tmp_path / "copy"
+            shutil.copytree(tmp_path / "index", copy)
+            if damage == "lost":
+                (copy / path).unlink()
+            else:
+                (copy / path).write_bytes((copy / path).read_bytes()[: (copy / path).stat().st_size // 2])
+            try:
+                opened = STORES[kind].open(str(copy))
+                assert seen(opened) == right or opened.commits()[-1].number == 0, (path, damage)
+                opened.close()
+            except StoreError as error:
+                told += 1
+                assert "is damaged" in str(error) or "has lost files" in str(error) or "there is no index" in str(error), error
+            shutil.rmtree(copy)
+    assert told > 10
+
+
+def test_a_database_of_another_program_is_told(tmp_path):
+    lancedb = pytest.importorskip("lancedb")
+    lancedb.connect(str(tmp_path / "index")).create_table("commits", [{"a": 1}])
+    with pytest.raises(StoreError, match="holds a LanceDB database that runnel did not write; choose another place"):
+        STORES["lance"].open(str(tmp_path / "index"))
+
+
+def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
+    folder = tmp_path / "index"
+    STORES["lance"].create(str(folder), SETTINGS).close()
+    for name in ("commits", "passages", "documents"):
+        shutil.rmtree(folder / f"{name}.lance" / "_versions")
+        with pytest.raises(StoreError, match="holds no index; make one with"):
+            STORES["lance"].open(str(folder))
+        STORES["lance"].create(str(folder), SETTINGS).close()
+        assert STORES["lance"].open(str(folder)).commits()[-1].number == 0
+        shutil.rmtree(folder / "commits.lance" / "_versions")

@@ -1,0 +1,330 @@
+"""The index under a URI of an object storage, on a local S3 server."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import lancedb
+import pytest
+from killed_writer import text_of
+from stored_documents import SETTINGS, document, unit
+
+from runnel.errors import StoreError
+from runnel.search.lance import LanceStore
+from runnel.search.records import WHOLE
+from runnel.search.tables import schemas
+
+TESTS = Path(__file__).parent.parent
+_names = itertools.count()
+
+
+@pytest.fixture
+def uri(s3):
+    return f"s3://bucket/index{next(_names)}"
+
+
+def commit(store, name, word, delete=()):
+    row, passages = document(name, [f"about {word}. ", "more."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)])
+    return store.commit([row], passages, list(delete))
+
+
+def content(uri):
+    """Everything that a new reader sees, after it was checked to be whole: id -> its text."""
+    store = LanceStore.open(uri)
+    rows = store.documents(list(store.known()))
+    found = {(one.document, one.number) for one in store.nearest(unit(1, 1, 1, 1), 1000, [])}
+    passages = store.passages(list(found))
+    assert set(passages) == found
+    for name, row in rows.items():
+        texts = [passages[key].text for key in sorted(found) if key[0] == name and key[1] != WHOLE]
+        assert "".join(texts) == row.text and (name, WHOLE) in found
+        assert (name, 0) in {(one.document, one.number) for one in store.lexical(row.text.split()[1], 1000, [])}
+    assert {name for name, _ in found} == set(rows)
+    last = store.commits()[-1]
+    assert (last.documents, last.passages) == (len(rows), len(found) - len(rows))
+    return {name: row.text.split()[1].rstrip(".") for name, row in rows.items()}
+
+
+def program(*arguments, **options):
+    """A test program in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, **options)
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_writes_an_object_that_must_not_be_there_once(s3):
+    """Without this the races below would prove nothing."""
+    for i in range(10):
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _, i=i: s3.put(f"bucket/once{i}", **{"If-None-Match": "*"}), range(4)))
+        assert sorted(answers) == [200, 412, 412, 412]
+
+
+def test_lancedb_makes_versions_that_way(s3, uri):
+    made = []
+    s3.before = lambda key, path: made.append(path)
+    commit(LanceStore.create(uri, SETTINGS), "a", "apples")
+    assert {path.split("/")[3] for path in made} == {"documents.lance", "passages.lance", "commits.lance"}
+    assert all("/_versions/" in path for path in made)
+
+
+# ---- one place, many processes ---------------------------------------------------------------------------------------
+
+
+def test_a_reader_keeps_the_commit_that_it_opened(uri):
+    store = LanceStore.create(uri, SETTINGS)
+    commit(store, "a", "apples")
+    reader = LanceStore.open(uri)
+    commit(store, "b", "bananas", delete=["a"])
+    store.optimize()
+    assert set(reader.known()) == {"a"} == {one.document for one in reader.nearest(unit(1, 1, 1, 1), 9, [])}
+    assert reader.lexical("bananas", 9, []) == []
+    reader.refresh()
+    assert set(reader.known()) == {"b"}
+
+
+def test_many_commits_keep_one_number_each(uri, monkeypatch):
+    """The table of commits is tidied on the way."""
+    monkeypatch.setattr("runnel.search.lance._KEPT_COMMITS", 3)
+    store = LanceStore.create(uri, SETTINGS)
+    for i in range(7):
+        store.commit([], [], [f"none{i}"])
+    numbers = [row["number"] for row in store._read_commits()]
+    assert numbers == list(range(8)) and [one.number for one in LanceStore.open(uri).commits()] == numbers[-3:]
+
+
+class Paused:
+    """Holds a writer, known by its access key, before the n-th version it makes."""
+
+    def __init__(self, number):
+        self._left, self.reached, self.go_on = number, threading.Event(), threading.Event()
+
+    def __call__(self):
+        self._left -= 1
+        if self._left == 0:
+            self.reached.set()
+            assert self.go_on.wait(30)
+
+
+def attempt(work):
+    try:
+        work()
+    except StoreError as error:
+        assert "another writer has changed" in str(error) and "nothing was written" in str(error)
+        return False
+    return True
+
+
+STEPS = 5  # versions that a commit makes: both tables restored, both tables changed, the commit row
+
+
+CROSSED = [(2, 3), (2, 4)]  # each has restored one of the tables last, so neither can go on
+PAIRS = list(itertools.product(range(1, STEPS + 1), range(1, STEPS + 2)))  # step 6: it is never held
+QUICK = {*CROSSED, (1, 6), (3, 1), (3, 6), (4, 4), (5, 1), (5, 5), (5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+)
+def test_two_writers_at_any_two_points(s3, uri, monkeypatch, first, second):
+    """The first is held before one of its steps, the second begins and is held before one of its own; then the first goes on."""
+    store = LanceStore.create(uri, SETTINGS)
+    commit(store, "a", "apples")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
+    other = LanceStore.open(uri)
+    gates = {"first": Paused(first), "second": Paused(second)}
+    s3.before = lambda key, path: gates[key]()
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(attempt, lambda: commit(store, "b", "bananas"))
+        assert gates["first"].reached.wait(30)
+        two = pool.submit(attempt, lambda: commit(other, "c", "cherries", delete=["a"]))
+        while not (two.done() or gates["second"].reached.wait(0.01)):
+            pass
+        gates["first"].go_on.set()
+        first_wins = one.result(60)
+        gates["second"].go_on.set()
+        second_wins = two.result(60)
+    assert gates["second"].reached.is_set() == (second <= STEPS)
+    assert (first_wins, second_wins) in ([(False, False)] if (first, second) in CROSSED else [(True, False), (False, True)])
+    seen = {"a": "apples", "b": "bananas"} if first_wins else {"c": "cherries"} if second_wins else {"a": "apples"}
+    assert content(uri) == seen
+    s3.before = lambda key, path: None
+    commit(store, "d", "dates")  # and both go on
+    commit(other, "e", "eggs")
+    assert content(uri) == seen | {"d": "dates", "e": "eggs"}
+
+
+@pytest.mark.parametrize(("step", "debris"), [(1, False), (3, False), (2, True), (3, True)])
+def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris):
+    """The late one is held before it makes the first, second or third table; `debris` is of a creation that ended too early."""
+    if debris:
+        for name, schema in schemas(SETTINGS).items():
+            lancedb.connect(uri).create_table(name, schema=schema)
+    gate = Paused(step)
+    s3.before = lambda key, path: gate() if key == "first" else None
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(LanceStore.create, uri, replace(SETTINGS, fields={}))
+        assert gate.reached.wait(30)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
+        store = LanceStore.create(uri, SETTINGS)
+        commit(store, "a", "apples")
+        gate.go_on.set()
+        with pytest.raises(StoreError, match="already holds an index, which another writer has just made; open it"):
+            late.result(60)
+    assert content(uri) == {"a": "apples"} and LanceStore.open(uri).settings == SETTINGS
+    commit(store, "b", "bananas")
+    assert content(uri) == {"a": "apples", "b": "bananas"}
+
+
+@pytest.mark.parametrize("reason", ["optimize", "rollback"])
+def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch, reason):
+    store = LanceStore.create(uri, SETTINGS)
+    for name, word in (("a", "apples"), ("b", "bananas"), ("c", "cherries")):
+        commit(store, name, word)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
+    other = LanceStore.open(uri)
+    lost = 0
+    for step in (2, 3, 5):
+        gate = Paused(step)
+        s3.before = lambda key, path, gate=gate: gate() if key == "first" else None
+        with ThreadPoolExecutor(1) as pool:
+            one = pool.submit(attempt, store.optimize if reason == "optimize" else lambda: store.rollback(1))
+            while not (one.done() or gate.reached.wait(0.01)):
+                pass
+            commit(other, f"d{step}", "dates")
+            gate.go_on.set()
+            lost += not one.result(60)
+    assert lost and content(uri) == {"a": "apples", "b": "bananas", "c": "cherries"} | {f"d{i}": "dates" for i in (2, 3, 5)}
+
+
+def race(uri, attempts):
+    """Two processes at once: what each of them says of its attempts, and the texts that must be there."""
+    LanceStore.create(uri, SETTINGS)
+    writers = [program(TESTS / "racing_writer.py", uri, name, attempts, stdin=subprocess.PIPE) for name in "xy"]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    lines = [line.split() for writer in writers for line in writer.communicate(timeout=100)[0].splitlines()]
+    assert all(writer.returncode == 0 for writer in writers) and len(lines) == 2 * attempts
+    won = sorted((int(number), name, int(i)) for name, i, number in lines if number != "lost")
+    assert len({number for number, *_ in won}) == len(won)
+    there = {}
+    for _, name, i in won:
+        there[f"{name}{i}"] = f"{name}{i}"
+        if i % 3 == 2:
+            there.pop(f"{name}{i - 1}", None)
+    assert content(uri) == there
+    return len(won), len(lines)
+
+
+def test_two_processes_race(uri):
+    won, tried = race(uri, 8)
+    assert won >= tried / 4
+
+
+@pytest.mark.slow
+def test_two_processes_race_for_long(uri):
+    won, tried = race(uri, 40)
+    print(f"{won} of {tried} commits went in")
+
+
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(uri):
+    LanceStore.create(uri, SETTINGS)
+    rng = random.Random(7)
+    last = -1
+    for _ in range(2):
+        with program(TESTS / "killed_writer.py", "lance", uri) as writer:
+            told = [writer.stdout.readline()]
+            time.sleep(rng.uniform(0, 1))
+            writer.send_signal(signal.SIGKILL)
+            told += writer.stdout.readlines()
+        told = [int(line) for line in told if line.endswith("\n")]
+        assert told and told[0] > last
+        last = told[-1]
+        rows = LanceStore.open(uri).documents([f"d{n}" for n in range(last + 5)])
+        texts = {name: row.text for name, row in rows.items()}
+        assert texts in [{f"d{n}": text_of(n, v) for n in range(v, v + 3)} for v in (last, last + 1)]
+        assert set(content(uri)) == set(texts)
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monkeypatch):
+    monkeypatch.setattr("runnel.search.connection._PATIENCE", {"client_max_retries": "0"})
+    store = LanceStore.create(uri, SETTINGS)
+    commit(store, "a", "apples")
+    s3.stop()
+    try:
+        with pytest.raises(StoreError, match=r"s3://bucket/index\d+ cannot be reached; what was committed before is safe"):
+            commit(store, "b", "bananas")
+        with pytest.raises(StoreError, match="cannot be reached"):
+            LanceStore.open(uri)
+    finally:
+        s3.start()
+    assert content(uri) == {"a": "apples"}
+    commit(store, "b", "bananas")
+    assert content(uri) == {"a": "apples", "b": "bananas"}
+
+
+def test_a_connection_lost_in_the_middle_leaves_the_commit_before(s3, uri):
+    store = LanceStore.create(uri, SETTINGS)
+    commit(store, "a", "apples")
+    made = []
+
+    def stop_at_the_commit_row(key, path):
+        made.append(path)
+        s3.refuse = "InternalError" if len(made) == STEPS - 1 else None
+
+    s3.before = stop_at_the_commit_row
+    with pytest.raises(StoreError):
+        commit(store, "b", "bananas")
+    s3.refuse, s3.before = None, lambda key, path: None
+    assert {one.document for one in store.nearest(unit(1, 1, 1, 1), 9, [])} == {"a"} == set(store.known())
+    assert content(uri) == {"a": "apples"}
+
+
+def test_wrong_places_and_keys_are_told(s3, uri, monkeypatch):
+    with pytest.raises(StoreError, match=r"the bucket of s3://nowhere/index does not exist; make it first, or check the name"):
+        LanceStore.create("s3://nowhere/index", SETTINGS)
+    with pytest.raises(StoreError, match=r"s3://bucket/none holds no index; make one with"):
+        LanceStore.open("s3://bucket/none")
+    with pytest.raises(
+        StoreError, match=r"foo://bucket/x is no place for an index; give a folder or a URI of s3://, gs:// or az://"
+    ):
+        LanceStore.open("foo://bucket/x")
+    s3.refuse = "InvalidAccessKeyId"
+    with pytest.raises(
+        StoreError, match=r"no access to s3://bucket/index\d+; check the credentials \(for s3://: AWS_ACCESS_KEY_ID"
+    ):
+        LanceStore.open(uri)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(StoreError, match=r"no access to s3://bucket/index\d+; check the credentials"):
+        LanceStore.open(uri)
+
+
+def test_other_object_storages_are_handed_to_lancedb(monkeypatch):
+    """These two are not tested further: there is no server for them here."""
+    asked = []
+    monkeypatch.setattr("lancedb.connect", lambda uri, **options: asked.append(uri) or (_ for _ in ()).throw(RuntimeError("x")))
+    for uri in ("gs://bucket/index", "az://container/index"):
+        with pytest.raises(StoreError):
+            LanceStore.open(uri)
+    assert asked == ["gs://bucket/index", "az://container/index"]

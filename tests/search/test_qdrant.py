@@ -1,0 +1,258 @@
+"""The index in Qdrant: the same answers as the small store's, and what a crash leaves is mended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from stored_documents import SETTINGS, document, unit
+
+from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.search.filters import conditions
+from runnel.search.local import LocalStore
+from runnel.search.records import WHOLE, Settings
+from runnel.search.stores import create_store, holds_index, open_store
+
+pytest.importorskip("qdrant_client")
+FIELDS = {"year": "int", "size": "float", "language": "str", "draft": "bool"}
+WORDS = "river mountain zebra engine tax novel apple winter harbour violin".split()
+
+
+@pytest.fixture
+def place(place_of):
+    return place_of("qdrant")
+
+
+def collection(rng, count):
+    """Documents of three passages with fields, some of them left out."""
+    made = []
+    for i in range(count):
+        texts = [" ".join(rng.choice(WORDS, size=int(rng.integers(4, 9)))) + ". " for _ in range(3)]
+        fields = {"year": int(rng.integers(0, 4)), "size": float(rng.integers(0, 3)) / 3}
+        fields |= {"language": str(rng.choice(["en", "de", "it's"])), "draft": bool(rng.integers(0, 2))}
+        kept = {name: value for name, value in fields.items() if rng.random() < 0.8}
+        made.append(document(f"d{i}", texts, [unit(*rng.normal(size=4)) for _ in texts], **kept))
+    return made
+
+
+def add(store, documents, delete=()):
+    return store.commit([row for row, _ in documents], [one for _, some in documents for one in some], list(delete))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("both")
+    settings = Settings("pocket", [], 4, fields=FIELDS, passage_tokens=16)
+    stores = [LocalStore.create(folder / "local", settings), create_store(f"qdrant+file://{folder}/qdrant/index", settings)]
+    documents = collection(np.random.default_rng(0), 40)
+    for store in stores:
+        add(store, documents)
+        store.close()
+    return stores
+
+
+FILTERS = [
+    {},
+    {"year": 2},
+    {"year": {"!=": 2}},
+    {"year": {">=": 1, "<": 3}},
+    {"year": [0, 3]},
+    {"year": []},
+    {"size": 1 / 3},
+    {"size": {"!=": 1 / 3}},
+    {"size": [0, 2 / 3]},
+    {"size": {">": 0.2}},
+    {"language": "it's"},
+    {"language": {"!=": "en"}, "draft": True},
+    {"language": ["en", "de"], "year": {"<=": 2}},
+    {"draft": {"!=": True}},
+    {"draft": [True, False]},
+]
+
+
+@pytest.mark.parametrize("where", FILTERS, ids=str)
+def test_both_stores_find_the_same(both, where):
+    local, qdrant = both
+    wanted = conditions(where, FIELDS)
+    for vector in (unit(1, 0, 0, 0), unit(1, -2, 3, 0.5)):
+        ours, theirs = local.nearest(vector, 500, wanted), qdrant.nearest(vector, 500, wanted)
+        assert {(one.document, one.number) for one in theirs} == {(one.document, one.number) for one in ours}
+        scores = {(one.document, one.number): one.score for one in ours}
+        assert all(one.score == pytest.approx(scores[one.document, one.number], abs=1e-5) for one in theirs)
+        assert [one.score for one in theirs] == sorted((one.score for one in theirs), reverse=True)
+    for query in ("zebra", "river tax novel", "the zebra and a VIOLIN"):
+        ours, theirs = local.lexical(query, 500, wanted), qdrant.lexical(query, 500, wanted)
+        assert {(one.document, one.number) for one in theirs} == {(one.document, one.number) for one in ours}
+
+
+def test_words_are_weighed_as_by_bm25(both):
+    """The mean length of a passage is taken from the settings and not from the texts; the rest of the formula is the same."""
+    local, qdrant = both
+    for query in ("zebra", "river tax novel", "zebra violin"):
+        ours, theirs = local.lexical(query, 500, []), qdrant.lexical(query, 500, [])
+        scores = {(one.document, one.number): one.score for one in ours}
+        assert theirs[0].score == pytest.approx(scores[theirs[0].document, theirs[0].number], rel=0.05)
+        order = [scores[one.document, one.number] for one in theirs]
+        assert all(a > b - 0.03 * order[0] for a, b in pairwise(order))
+
+
+@pytest.mark.parametrize("where", [{"language": {"<": "en"}}, {"draft": {">=": True}}])
+def test_an_order_that_qdrant_has_not_is_refused(both, where):
+    with pytest.raises(InputError, match=r"Qdrant cannot compare '\w+' with .*; of texts and bools it knows =, != and lists"):
+        both[1].nearest(unit(1, 0, 0, 0), 5, conditions(where, FIELDS))
+
+
+def test_memories_and_large_commits_come_back(place, monkeypatch):
+    monkeypatch.setattr("runnel.search.qdrant._BATCH_POINTS", 7)
+    store = place.create(replace(SETTINGS, remember=True))
+    documents = collection(np.random.default_rng(1), 20)
+    documents[3] = (replace(documents[3][0], memory=b"\0\xff" * 50), documents[3][1])
+    assert (add(store, documents).documents, store.commits()[-1].passages) == (20, 60)
+    assert store.memories(["d3", "d4", "none"]) == {"d3": b"\0\xff" * 50}
+    assert set(store.known()) == set(store.documents([f"d{i}" for i in range(30)])) == {f"d{i}" for i in range(20)}
+    keys = [(f"d{i}", n) for i in range(20) for n in (0, 1, 2, WHOLE)]
+    assert len(store.passages([*keys, ("d1", 9)])) == 80
+
+
+class Crash(BaseException):
+    """Not an error that anyone handles."""
+
+
+def version(name, texts, vector):
+    row, passages = document(name, texts, [vector] * len(texts))
+    return replace(row, content_hash=f"t{row.text}", source_hash=f"s{row.text}"), passages
+
+
+OLD = [
+    version("a", ["apples are red. ", "and green. ", "always."], unit(1, 0, 0, 0)),
+    version("c", ["cherries."], unit(0, 0, 0, 1)),
+]
+NEW = [version("a", ["pears are yellow."], unit(0, 1, 0, 0)), version("b", ["bees."], unit(0, 0, 1, 0))]
+
+
+def seen(store):
+    """All documents with their hashes, and the texts of all passages that searches find."""
+    found = store.nearest(unit(1, 1, 1, 1), 100, [])
+    passages = store.passages([(one.document, one.number) for one in found])
+    return store.documents(list(store.known())), {key: row.text for key, row in passages.items()}
+
+
+@pytest.mark.parametrize("wanted", [OLD, NEW], ids=["back to the old", "the same again"])
+@pytest.mark.parametrize("step", range(1, 8))
+def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_path, step, wanted):
+    store = place.create()
+    add(store, OLD)
+    calls = []
+
+    def counted(method):
+        def call(*arguments, **options):
+            calls.append(method)
+            if len(calls) == step:
+                raise Crash
+            return method(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("upsert", "delete", "set_payload", "batch_update_points"):
+            patch.setattr(store._client, name, counted(getattr(store._client, name)))
+        with pytest.raises(Crash):
+            add(store, NEW, delete=["c"])
+    reader = place.open()
+    documents, texts = seen(reader)
+    assert {name for name, _ in texts} <= set(documents)  # no passage without its document
+    for name, row in documents.items():
+        if row.content_hash:
+            assert row.source_hash and "".join(texts[key] for key in sorted(texts) if key[0] == name and key[1] >= 0) == row.text
+    known = reader.known()
+    changed = [one for one in wanted if one[0].id not in known or known[one[0].id].content_hash != one[0].content_hash]
+    add(reader, changed, delete=[name for name in known if name not in {row.id for row, _ in wanted}])
+    expected = LocalStore.create(tmp_path / "expected", SETTINGS)
+    add(expected, wanted)
+    expected.close()
+    assert seen(reader) == seen(expected)
+    state = reader.commits()[-1]
+    assert (state.documents, state.passages) == (2, sum(len(some) - 1 for _, some in wanted))
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_places_are_checked(tmp_path):
+    for uri in ("qdrant+http://host", "qdrant+http://host/", "qdrant+ftp://host/a", "qdrant+file://folder/a", "qdrant+http:///a"):
+        with pytest.raises(
+            InputError, match=r"is no Qdrant collection; give one such as qdrant\+http://localhost:6333/collection"
+        ):
+            open_store(uri)
+    with pytest.raises(InputError, match=r'store="local" keeps plain files in a folder, got s3://bucket/a'):
+        create_store("s3://bucket/a", SETTINGS, "local")
+    with pytest.raises(InputError, match='store must be "lance" or "local", got "redis"'.replace('"redis"', "'redis'")):
+        create_store(tmp_path / "a", SETTINGS, "redis")
+
+
+def test_what_is_there_is_known(place):
+    assert not holds_index(place.uri)
+    place.create()
+    assert holds_index(place.uri)
+
+
+def test_a_collection_of_another_program_is_left_alone(place):
+    from qdrant_client import models
+
+    store = place.create()
+    other = place.uri.replace("/index", "/other")
+    store._client.create_collection("other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT))
+    store._client.upsert("other", [models.PointStruct(id=1, vector=[1, 0, 0, 0])])
+    with pytest.raises(StoreError, match="holds a collection that runnel did not write; choose another name"):
+        create_store(other, SETTINGS)
+    assert store._client.count("other").count == 1
+
+
+def test_a_folder_that_another_process_uses_is_told(place):
+    store = place.create()
+    program = (
+        "import sys; from runnel.search.stores import open_store\nfrom runnel.errors import StoreError\n"
+        "try: open_store(sys.argv[1])\nexcept StoreError as error: print(error)"
+    )
+    told = subprocess.run([sys.executable, "-c", program, place.uri], capture_output=True, text=True, check=True)
+    assert "is open in another process; wait until it is done" in told.stdout and store.known() == {}
+
+
+def test_a_server_that_is_not_there_is_told():
+    with pytest.raises(StoreError, match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?"):
+        open_store("qdrant+http://127.0.0.1:9/index")
+
+
+def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):
+    keys = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            keys.append((self.path, self.headers["api-key"]))
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(b"forbidden")
+
+        def log_message(self, *arguments):
+            pass
+
+    monkeypatch.setenv("QDRANT_API_KEY", "secret")
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        refused = pytest.raises(StoreError, match=r"no access to qdrant\+http://127.0.0.1:\d+/index; set QDRANT_API_KEY")
+        with pytest.warns(UserWarning, match="insecure connection"), refused:
+            open_store(f"qdrant+http://127.0.0.1:{server.server_port}/index")
+        server.shutdown()
+    assert keys == [("/collections/index/exists", "secret")]
+
+
+def test_without_the_package_the_install_line_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    with pytest.raises(MissingDependency, match=r"needs qdrant-client; install it with: pip install 'runnel\[qdrant\]'"):
+        open_store("qdrant+http://host:6333/index")

@@ -1,0 +1,501 @@
+"""Shards of an index: what each owns, that any of them can be ended anyhow, and that together they are the whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sharded import BATCH, FIELDS, PASSAGE_TOKENS, write_files
+from tiny import tiny_model
+
+from runnel import Embedder
+from runnel.errors import InputError, StoreError
+from runnel.search import encoding, shards
+from runnel.search.encoding import Encoder, new_settings
+from runnel.search.files import Scan, read_files
+from runnel.search.index import Index
+from runnel.search.lock import WriterLock
+from runnel.search.records import WHOLE
+from runnel.search.shards import encode_shard, read_manifest
+from runnel.search.units import Plan, read_units
+from runnel.text.shards import Shard
+
+TESTS = Path(__file__).parent.parent
+COUNT = 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    Embedder(tiny_model(folder / "tiny")).save(folder / "saved")
+    return folder / "saved"
+
+
+@pytest.fixture(scope="module")
+def embedder(model):
+    return Embedder.load(model, dtype="float32")  # other batches, other rounding: in bf16 it can be seen
+
+
+@pytest.fixture(scope="module")
+def wanted(embedder):
+    return new_settings(embedder, FIELDS, PASSAGE_TOKENS)
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(encoding, "_BATCH_DOCUMENTS", BATCH)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("files") / "files")
+
+
+@pytest.fixture(scope="module")
+def made(files, embedder, wanted, tmp_path_factory):
+    """All shards in one folder, made without a break."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding, "_BATCH_DOCUMENTS", BATCH)
+        for number in range(1, COUNT + 1):
+            encode_shard([files], folder, Shard(number, COUNT), embedder, settings=wanted)
+    return folder
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    """The files of a shard; of its manifest what a second run must have, too."""
+    found = {path.name: path.read_bytes() for path in place.iterdir() if path.name != "writer.lock"}
+    manifest = read_manifest(place)
+    found["manifest.json"] = repr(replace(manifest, seconds=0, tokens_read=0)).encode()
+    return found
+
+
+# ---- what a shard owns -----------------------------------------------------------------------------------------------
+
+ROWS = st.lists(
+    st.sampled_from(['{"text": "a"}', '{"id": "%d", "text": "b"}', '{"text": "a longer text \\u00e9 \u2028"}', "", " "]),
+    max_size=12,
+)
+FILES = st.lists(
+    st.tuples(st.sampled_from(["txt", "jsonl", "csv"]), ROWS, st.sampled_from(["\n", "\r\n"]), st.booleans()), max_size=5
+)
+
+
+@settings(deadline=None)
+@given(FILES, st.integers(1, 20))
+def test_the_shards_have_all_documents_once_and_in_order(described, count):
+    with tempfile.TemporaryDirectory() as name:
+        for number, (kind, rows, end, ended) in enumerate(described):
+            lines = [row.replace("%d", f"x{i}") for i, row in enumerate(rows)]
+            text = end.join(lines) + (end if ended and lines else "")
+            (Path(name) / f"{number}.{kind}").write_bytes(b"\xef\xbb\xbf" * ended + text.encode())
+        expected, scan = [], Scan()
+        expected = [(d.id, d.text, d.metadata) for d in read_files([name], {}, scan)]
+        failed: dict[str, str] = {}
+        plan = Plan([name])
+        parts = [list(read_units(plan.units(Shard(number, count)), failed)) for number in range(1, count + 1)]
+        found = [(d.id, d.text, d.metadata) for part in parts for d in part]
+        for one, other in zip(found, expected, strict=True):
+            assert one[:2] == other[:2]
+            assert {k: v for k, v in one[2].items() if k != "source_hash"} == {
+                k: v for k, v in other[2].items() if k != "source_hash"
+            }
+        assert failed == scan.failed
+
+
+def test_errors_have_the_lines_of_the_file(tmp_path):
+    lines = ['{"text": "a"}'] * 5 + ["", "{]"]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    failed: dict[str, str] = {}
+    last = list(read_units(Plan([tmp_path]).units(Shard(3, 3)), failed))
+    assert [one.id.partition("#")[2] for one in last] == ["5"]
+    assert "rows.jsonl, line 7: not valid JSON" in failed[str(tmp_path / "rows.jsonl")]
+    (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:4], '{"body": 1}']))
+    list(read_units(Plan([tmp_path]).units(Shard(3, 3)), failed))
+    assert 'rows.jsonl, row 5: expected "text"' in failed[str(tmp_path / "rows.jsonl")]
+
+
+def test_what_is_called_jsonl_and_is_not_is_not_cut(tmp_path):
+    import gzip
+
+    with gzip.open(tmp_path / "packed.jsonl", "wt") as file:
+        file.write("".join(f'{{"text": "row {i}"}}\n' for i in range(50)))
+    plan = Plan([tmp_path])
+    parts = [list(read_units(plan.units(Shard(number, 3)), {})) for number in (1, 2, 3)]
+    assert [len(part) for part in parts] == [50, 0, 0]
+
+
+def test_shards_are_even_in_tokens(tmp_path, embedder):
+    """A mixture as people have it: texts of very different lengths, pages with markup, one large file of rows."""
+    rng = random.Random(0)
+    words = ["the cat sat on the mat", "a river runs to the sea", "finally the clause is executed"]
+
+    def text(mean: int) -> str:
+        return ". ".join(rng.choice(words) for _ in range(1 + int(rng.lognormvariate(0, 0.8) * mean)))
+
+    for i in range(60):
+        (tmp_path / f"{i}.txt").write_text(text(40))
+        page = "".join(f'<div class="section" id="s{n}"><p class="text">{text(1)}</p></div>' for n in range(20))
+        (tmp_path / f"{i}.html").write_text(f"<html><body>{page}</body></html>")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"id": i, "text": text(5)}) + "\n" for i in range(600)))
+    plan = Plan([tmp_path])
+    tokens = []
+    for number in range(1, 5):
+        documents = read_units(plan.units(Shard(number, 4)), {})
+        tokens.append(sum(len(embedder.model.tokenizer.encode(one.text).ids) for one in documents))
+    assert max(tokens) / np.mean(tokens) <= 1.2, tokens
+
+
+# ---- a shard can be ended anyhow -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def starter(model, tmp_path):
+    """Call with a folder and shards: starts a process for each, and kills those that are there when `until()` is true.
+
+    Returns how they ended.
+    """
+    files = write_files(tmp_path / "files", pages=False)  # no process to parse them: that would take most of the time
+    no_threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}  # for fork
+    command = [sys.executable, str(TESTS / "sharded.py"), str(files), str(model)]
+    environment = os.environ | {"PYTHONPATH": str(TESTS)} | no_threads
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+
+        def call(place, *shards, until=lambda: False):
+            process.stdin.write(f"{place} {' '.join(shards)}\n")
+            process.stdin.flush()
+            pids, late = list(map(int, process.stdout.readline().split())), time.monotonic() + 60
+            while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < late and not until():
+                time.sleep(0.001)
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return list(map(int, process.stdout.readline().split()))
+
+        yield call
+        process.stdin.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at /proc")
+def test_killed_and_parallel_processes_leave_the_files_of_an_unbroken_run(starter, tmp_path):
+    shards = [f"1/{COUNT}", f"3/{COUNT}"]
+    names = [Shard.parse(shard).name for shard in shards]
+    assert starter(tmp_path / "whole", *shards) == [0, 0]
+    expected = [contents(tmp_path / "whole" / name) for name in names]
+    rng, kills = random.Random(11), 0
+    for folder in ("a", "b"):
+        place = tmp_path / folder
+        for _ in range(3):
+            parts = len(list(place.rglob("documents-*.parquet"))) + rng.choice([0, 1, 1, 2])
+            delay = rng.uniform(0, 0.02)  # some of it behind the last of these parts
+
+            def until(place=place, parts=parts, delay=delay):
+                return len(list(place.rglob("documents-*.parquet"))) >= parts and not time.sleep(delay)
+
+            kills += starter(place, *shards, until=until).count(signal.SIGKILL)
+        assert starter(place, *shards) == [0, 0]
+        assert [contents(place / name) for name in names] == expected
+    assert kills >= 8
+
+
+def test_a_run_that_ends_at_any_write_goes_on(made, files, embedder, wanted, tmp_path, monkeypatch, small_batches):
+    name, real = Shard(2, COUNT).name, shards._write
+    writes = len(contents(made / name)) + 1  # and begun.json
+    assert writes >= 8
+    for last in range(writes):
+        count = 0
+
+        def failing(path, data, last=last):
+            nonlocal count
+            count += 1
+            if count > 1 + last % 2:
+                raise OSError(28, "No space left on device")
+            real(path, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shards, "_write", failing)
+            try:
+                encode_shard([files], tmp_path, Shard(2, COUNT), embedder, settings=wanted)
+            except OSError:
+                assert read_manifest(tmp_path / name) is None
+    done = encode_shard([files], tmp_path, Shard(2, COUNT), embedder, settings=wanted)
+    assert done.tokens_read < done.tokens
+    assert contents(tmp_path / name) == contents(made / name)
+
+
+def test_a_finished_shard_is_not_read_again(made, files, embedder, wanted, monkeypatch):
+    before = contents(made / Shard(1, COUNT).name)
+    monkeypatch.setattr(Encoder, "__init__", lambda *_: pytest.fail("the model was used"))
+    done = encode_shard([files], made, Shard(1, COUNT), embedder, settings=wanted)
+    assert done.tokens_read == 0 and done.tokens > 100 and done.documents > 10
+    assert contents(made / Shard(1, COUNT).name) == before
+
+
+def test_a_shard_is_made_by_one_process_at_a_time(files, embedder, wanted, tmp_path):
+    place = tmp_path / "00001-of-00002"
+    place.mkdir()
+    lock = WriterLock(place)
+    lock.acquire()
+    with pytest.raises(StoreError, match=r"00001-of-00002 is being written by another process"):
+        encode_shard([files], tmp_path, Shard(1, 2), embedder, settings=wanted)
+    lock.release()
+
+
+def test_a_manifest_tells_what_a_shard_is(made, embedder, wanted):
+    manifests = [read_manifest(made / Shard(number, COUNT).name) for number in range(1, COUNT + 1)]
+    assert [one.shard for one in manifests] == [1, 2, 3] and {one.count for one in manifests} == {COUNT}
+    assert {one.fingerprint for one in manifests} == {embedder.model.backbone.fingerprint()}
+    assert len({one.plan for one in manifests}) == 1 and len({one.input for one in manifests}) == COUNT
+    assert all(one.settings == wanted for one in manifests)
+    assert sum(one.documents for one in manifests) == 88 and all(one.passages >= one.documents for one in manifests)
+    assert [one.parts for one in manifests] == [-(-one.documents // BATCH) for one in manifests]
+    assert all(one.tokens == one.tokens_read > 0 and one.bytes > 100 and one.seconds > 0 for one in manifests)
+    failed = {Path(name).name: reason for one in manifests for name, reason in one.failed.items()}
+    assert set(failed) == {"bad.pdf", "empty.txt"} and "damaged or cut-off PDF" in failed["bad.pdf"]
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(tmp_path):
+    folder = tmp_path / "few"
+    folder.mkdir()
+    for i in range(6):
+        (folder / f"{i}.txt").write_text(f"The cat {i} sat on the mat.")
+    return folder
+
+
+def test_a_shard_of_other_work_is_refused(few, embedder, wanted, tmp_path):
+    def encode(**changed):
+        return encode_shard([few], tmp_path / "out", Shard(1, 2), embedder, settings=replace(wanted, **changed))
+
+    encode()
+    with pytest.raises(StoreError, match=r"shard 1/2 was made with passage_tokens 32, not 64; give the same, or remove"):
+        encode(passage_tokens=64)
+    with pytest.raises(StoreError, match=r"shard 1/2 was made with fields \{'kind': 'str'\}, not \{\}"):
+        encode(fields={})
+    with pytest.raises(StoreError, match=r"was made with the model .*; 'other' gives other vectors"):
+        encode(model="other", probe=(-np.array(wanted.probe)).tolist())
+    text = (few / "0.txt").read_text()
+    (few / "0.txt").write_text(text.upper())
+    with pytest.raises(StoreError, match=r"the files of shard 1/2 have changed since it was begun"):
+        encode()
+    (few / "0.txt").write_text(text)
+    (few / "9.txt").write_text("More.")
+    with pytest.raises(StoreError, match=r"some have been added, removed or changed in size since"):
+        encode()
+    (few / "9.txt").unlink()
+    assert encode().tokens_read == 0
+    (tmp_path / "out" / "00001-of-00002" / "passages-00000.parquet").unlink()
+    with pytest.raises(StoreError, match=r"lacks files of its parts \[0\]; remove it and run the shard again"):
+        encode()
+
+
+def test_unfinished_work_is_checked_too(few, embedder, wanted, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Encoder, "encode", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        encode_shard([few], tmp_path / "out", Shard(1, 2), embedder, settings=wanted)
+    (few / "0.txt").write_text((few / "0.txt").read_text().upper())
+    with pytest.raises(StoreError, match=r"the files of shard 1/2 have changed"):
+        encode_shard([few], tmp_path / "out", Shard(1, 2), embedder, settings=wanted)
+
+
+def test_a_file_that_changes_while_a_shard_is_made_is_told(few, embedder, wanted, tmp_path, monkeypatch):
+    real = Encoder.encode
+
+    def encode(self, rows, **options):
+        (few / "1.txt").write_text("The dog 1 sat on the mat.")
+        return real(self, rows, **options)
+
+    monkeypatch.setattr(Encoder, "encode", encode)
+    with pytest.raises(StoreError, match=r"1\.txt changed while shard 1/2 was made of it; remove .*00001-of-00002 and"):
+        encode_shard([few], tmp_path / "out", Shard(1, 2), embedder, settings=wanted)
+    assert read_manifest(tmp_path / "out" / "00001-of-00002") is None
+
+
+def test_parts_that_another_version_has_cut_are_refused(files, embedder, wanted, tmp_path, monkeypatch):
+    real, count = Encoder.encode, 0
+
+    def encode(self, rows, **options):
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise KeyboardInterrupt
+        return real(self, rows, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(encoding, "_BATCH_DOCUMENTS", 5)
+        patch.setattr(Encoder, "encode", encode)
+        encode_shard([files], tmp_path, Shard(1, 2), embedder, settings=wanted)
+    with pytest.raises(StoreError, match="parts that were cut otherwise"):
+        encode_shard([files], tmp_path, Shard(1, 2), embedder, settings=wanted)
+
+
+# ---- into an index ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["lance", "local"])
+def index(request, embedder, tmp_path):
+    options = {"fields": FIELDS, "passage_tokens": PASSAGE_TOKENS, "store": request.param}
+    with Index.create(tmp_path / "index", embedder, **options) as empty:
+        yield empty
+
+
+def everything(index):
+    documents = index.store.documents(list(index.store.known()), saved=True)
+    keys = [(name, number) for name in documents for number in range(WHOLE, 60)]
+    return documents, index.store.passages(keys)
+
+
+def test_shards_make_the_index_that_the_files_make(made, files, embedder, index, tmp_path):
+    changes = index.add_shards(made)
+    assert len(changes.added) == 88 == len(index) and not changes.updated and len(changes.failed) == 2
+    options = {"fields": FIELDS, "passage_tokens": PASSAGE_TOKENS, "store": "local"}
+    with Index.create(tmp_path / "direct", embedder, **options) as direct:
+        told = direct.add_files([files])
+        assert told.added == changes.added and told.tokens == changes.tokens and told.failed == changes.failed
+        (documents, passages), (expected, of_them) = everything(index), everything(direct)
+        assert list(documents) == list(expected)
+        cut = str(files / "rows.jsonl")
+        for name, row in documents.items():
+            other = expected[name]
+            assert replace(row, source_hash="") == replace(other, source_hash="")
+            assert row.source == cut or row.source_hash == other.source_hash
+        assert passages.keys() == of_them.keys()
+        for key, row in passages.items():
+            other = of_them[key]
+            for name in ("start", "end", "text", "page", "heading"):
+                assert getattr(row, name) == getattr(other, name)
+            np.testing.assert_allclose(row.vector, other.vector, atol=1e-6)
+        if index.store.__class__ is direct.store.__class__:
+            for query in ("the dog", "text 7", "a river"):
+                assert [(hit.id, hit.text) for hit in index.search(query)] == [(hit.id, hit.text) for hit in direct.search(query)]
+    assert {hit.id.partition("#")[0] for hit in index.search("row of the dog", top_k=5, where={"kind": "jsonl"})} == {cut}
+    again = index.add_shards(made)
+    assert (len(again.unchanged), again.added, again.updated, again.tokens) == (88, [], [], 0)
+    refreshed = index.add_files([files])
+    assert (len(refreshed.unchanged), refreshed.added, refreshed.updated, refreshed.deleted) == (88, [], [], [])
+
+
+def test_states_and_memories_come_along(embedder, tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "long.txt").write_text("The cat sat on the mat. " * 2500)
+    (tmp_path / "files" / "short.txt").write_text("A river runs to the sea.")
+    kept = new_settings(embedder, {}, 256, remember=True)
+    encode_shard([tmp_path / "files"], tmp_path / "shards", Shard(1, 1), embedder, settings=kept)
+    with (
+        Index.create(tmp_path / "one", embedder, remember=True) as taken,
+        Index.create(tmp_path / "two", embedder, remember=True) as direct,
+    ):
+        taken.add_shards(tmp_path / "shards")
+        direct.add_files([tmp_path / "files"])
+        ids = list(direct.store.known())
+        assert taken.store.documents(ids, saved=True) == direct.store.documents(ids, saved=True)
+        assert [row.saved is not None for row in direct.store.documents(ids, saved=True).values()] == [True, False]
+        assert taken.store.memories(ids) == direct.store.memories(ids) and len(taken.store.memories(ids)) == 2
+        (tmp_path / "files" / "long.txt").write_text("The cat sat on the mat. " * 2510)
+        again = taken.add_files([tmp_path / "files"])
+        assert len(again.updated) == 1 and again.tokens_read < again.tokens / 10
+
+
+def test_taking_in_goes_on_after_an_end(made, index, monkeypatch):
+    monkeypatch.setattr("runnel.search.shard_set._COMMIT_DOCUMENTS", 15)
+
+    def end(commit):
+        if commit.number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        index.add_shards(made, on_commit=end)
+    there = len(index)
+    assert 0 < there < 88
+    monkeypatch.setattr("runnel.search.shard_set._COMMIT_BYTES", 1)  # a commit for each part
+    last = index.commits()[-1].number
+    changes = index.add_shards(made)
+    assert (len(changes.unchanged), len(changes.added), len(index)) == (there, 88 - there, 88)
+    assert index.commits()[-1].number - last >= (88 - there) // BATCH
+
+
+def test_changed_documents_replace_those_that_are_there(few, embedder, wanted, index, tmp_path):
+    encode_shard([few], tmp_path / "one", Shard(1, 1), embedder, settings=wanted)
+    index.add_shards(tmp_path / "one")
+    (few / "3.txt").write_text("Another river.")
+    encode_shard([few], tmp_path / "two", Shard(1, 1), embedder, settings=wanted)
+    changes = index.add_shards(tmp_path / "two")
+    assert changes.updated == [str(few / "3.txt")] and len(changes.unchanged) == 5 and changes.added == []
+    assert index.store.documents(changes.updated)[changes.updated[0]].text == "Another river.\n"[:-1]
+
+
+def test_sets_that_are_not_whole_are_refused(made, files, embedder, wanted, index, tmp_path):
+    folder = tmp_path / "set"
+    with pytest.raises(StoreError, match=r"there are no shards in .*set"):
+        index.add_shards(folder)
+    shutil.copytree(made, folder)
+    (folder / "00002-of-00003" / "manifest.json").unlink()
+    with pytest.raises(StoreError, match=r"shard 2 of 3 is not finished in .*set; run it \(again\), or take in the others"):
+        index.add_shards(folder)
+    shutil.rmtree(folder / "00003-of-00003")
+    with pytest.raises(StoreError, match="shards 2 and 3 of 3 are not finished"):
+        index.add_shards(folder)
+    assert len(index) == 0
+    changes = index.add_shards(folder, incomplete=True)
+    assert len(changes.added) == read_manifest(folder / "00001-of-00003").documents == len(index)
+    (folder / "00001-of-00004").mkdir()
+    with pytest.raises(StoreError, match="has shards of 3 and of 4; keep each set in a folder of its own"):
+        index.add_shards(folder)
+
+
+def test_shards_that_do_not_belong_together_are_refused(few, embedder, wanted, index, tmp_path):
+    def encode(number, place, **changed):
+        encode_shard([few], tmp_path / place, Shard(number, 2), embedder, settings=replace(wanted, **changed))
+
+    encode(1, "settings")
+    encode(2, "settings", passage_tokens=64)
+    with pytest.raises(StoreError, match=r"shard 2 in .* was made with passage_tokens 64, not 32, as shard 1 was"):
+        index.add_shards(tmp_path / "settings")
+    encode(1, "files")
+    (few / "rows.jsonl").write_text('{"id": "one", "text": "the cat"}\n')
+    encode(2, "files")
+    with pytest.raises(StoreError, match=r"shards 1 and 2 in .* were made of different files"):
+        index.add_shards(tmp_path / "files")
+    (few / "rows.jsonl").write_text('{"id": "same", "text": "the cat"}\n' * 40)
+    with pytest.raises(InputError, match=r"two documents have the id '.*rows.jsonl#same'"):
+        encode(2, "twice")
+    (few / "rows.jsonl").write_text('{"id": "same", "text": "the cat sat and sat and sat and sat and sat on the mat"}\n' * 2)
+    for other in few.glob("*.txt"):
+        other.unlink()
+    encode(1, "same")
+    encode(2, "same")
+    with pytest.raises(StoreError, match=r"rows.jsonl#same' is in two shards, 00001-of-00002 and 00002-of-00002"):
+        index.add_shards(tmp_path / "same")
+    assert len(index) == 0
+
+
+def test_an_index_of_another_model_or_damaged_shards_are_refused(made, index, tmp_path):
+    other = Embedder(tiny_model(tmp_path / "other", seed=1))
+    options = {"fields": FIELDS, "passage_tokens": PASSAGE_TOKENS, "store": "local"}
+    with (
+        Index.create(tmp_path / "another", other, **options) as another,
+        pytest.raises(StoreError, match=r"the set of shards in .* was made with the model .* gives other vectors, as the index"),
+    ):
+        another.add_shards(made)
+    shutil.copytree(made, tmp_path / "damaged")
+    part = tmp_path / "damaged" / "00001-of-00003" / "passages-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-100])
+    with pytest.raises(StoreError, match=r"passages-00000\.parquet cannot be read .*; remove .*00001-of-00003 and run"):
+        index.add_shards(tmp_path / "damaged")

@@ -1,0 +1,86 @@
+"""Shards of lines: whatever a file holds and however many shards there are, every line is in one of them, in order."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from runnel.errors import InputError
+from runnel.text import shards
+from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
+
+CONTENTS = st.lists(
+    st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b"long line ", "é".encode(), b"\xef\xbb\xbf"]), max_size=40
+).map(b"".join)
+COUNTS = st.integers(1, 60)
+
+
+def all_shards(count):
+    return [Shard(number, count) for number in range(1, count + 1)]
+
+
+def part(content: bytes, shard: Shard) -> bytes:
+    start, end = line_range(io.BytesIO(content), *byte_range(len(content), shard))
+    return FileRange(io.BytesIO(content), start, end).readall()
+
+
+@given(CONTENTS, COUNTS)
+@example(b"", 3)
+@example(b"\n", 2)
+@example(b"a\n\n", 2)
+@example(b"no newline", 4)
+@example(b"a\r\nb\r\n", 6)
+def test_shards_part_the_lines_exactly(content, count):
+    parts = [part(content, shard) for shard in all_shards(count)]
+    assert b"".join(parts) == content
+    lines = [line for one in parts for line in one.splitlines(keepends=True)]
+    assert lines == content.splitlines(keepends=True)
+
+
+@given(CONTENTS, COUNTS)
+def test_a_line_is_owned_where_it_begins(content, count):
+    at, owner = 0, {}
+    for line in io.BytesIO(content):
+        owner[at] = next(s for s in all_shards(count) if byte_range(len(content), s)[0] <= at < byte_range(len(content), s)[1])
+        at += len(line)
+    for shard in all_shards(count):
+        start, end = line_range(io.BytesIO(content), *byte_range(len(content), shard))
+        assert [at for at in owner if start <= at < end] == [at for at, s in owner.items() if s == shard]
+
+
+@given(CONTENTS, COUNTS, st.integers(1, 7))
+def test_lines_before_a_shard_are_those_that_python_counts(content, count, piece):
+    whole = io.TextIOWrapper(io.BytesIO(content), "utf-8").readlines()
+    before = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "_PIECE", piece)
+        for shard in all_shards(count):
+            start, end = line_range(io.BytesIO(content), *byte_range(len(content), shard))
+            assert start == len(content) or count_lines(io.BytesIO(content), start) == before
+            before += len(io.TextIOWrapper(io.BytesIO(content[start:end]), "utf-8").readlines())
+            assert range_sha256(io.BytesIO(content), start, end) == hashlib.sha256(content[start:end]).hexdigest()
+    assert before == len(whole)
+
+
+@given(st.integers(0, 10**12), st.integers(1, 1000))
+def test_byte_ranges_tile_and_are_even(size, count):
+    ranges = [byte_range(size, shard) for shard in all_shards(count)]
+    assert ranges[0][0] == 0 and ranges[-1][1] == size
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+    lengths = [end - start for start, end in ranges]
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_a_shard_is_written_as_two_numbers():
+    shard = Shard.parse("2/8")
+    assert (shard, str(shard), shard.name) == (Shard(2, 8), "2/8", "00002-of-00008")
+    for bad in ("0/2", "3/2", "2", "a/b", "1/0", "-1/2", "1/2/3", " 1/2", "¹/2", ""):
+        with pytest.raises(InputError, match="--shard must be I/N with 1 <= I <= N, like 2/8"):
+            Shard.parse(bad)
+    with pytest.raises(InputError, match="no shard 3 of 2"):
+        Shard(3, 2)

@@ -1,0 +1,143 @@
+"""The tables of docs/scale.md, from rates in docs/performance.json and bytes in docs/scale.json.
+
+python tools/scale_arithmetic.py            # prints them
+python tools/scale_arithmetic.py --write    # puts them into the page, between its marks
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "scale.md"
+TOKENS = 1300  # of a document of 1,000 words; assumed
+REMEMBERED = 350e3  # bytes of a remembered document, docs/search.md
+SIZES = (1e5, 1e6, 1e7, 1e8)
+PRICES = {"a machine with 2 cores, an hour": 0.10, "object storage, a GB and month": 0.023, "local NVMe, a GB and month": 0.10}
+MODELS = {"pocket": "pocket", "mamba2-130m": "Mamba-2 130M"}
+
+
+def rate(model: str) -> float:
+    """Tokens a second of a model in bf16, texts of 2,048 tokens."""
+    points: list[dict[str, Any]] = json.loads((DOCS / "performance.json").read_text())["points"]
+    wanted = {"model": model, "system": "runnel", "dtype": "bf16", "tokens": 2048, "batch": 1}
+    (point,) = [point for point in points if wanted.items() <= point.items()]
+    return point["tokens_per_s"]["median"]
+
+
+def costs() -> dict[str, Any]:
+    """What `tools/index_costs.py` has measured."""
+    return json.loads((DOCS / "scale.json").read_text())
+
+
+def hours(documents: float, model: str) -> float:
+    """Of one machine, reading alone."""
+    return documents * TOKENS / rate(model) / 3600
+
+
+def document_bytes() -> dict[str, float]:
+    """On disk, of one document, by part of the index."""
+    found = costs()
+    count = found["documents"]
+    vectors = found["vectors"] * found["dimension"] * 4
+    return {
+        "documents: texts, metadata": found["documents_bytes"] / count,
+        "passages: vectors in fp32": vectors / count,
+        "passages: texts, offsets": (found["passages_bytes"] - vectors) / count,
+        "index of words (BM25)": found["words_index_bytes"] / count,
+        "index of vectors (IVF_RQ)": found["vector_index_bytes"] / count,
+    }
+
+
+def filling_hours(documents: float) -> float:
+    """Processor hours of committing parts one after the other, if the time of one goes on as it was measured (a line)."""
+    found = costs()
+    (few, quick), *_, (many, slow) = found["commit_seconds"]
+    slope = max(0.0, (slow - quick) / (many - few))
+    return documents / found["commit_documents"] * (quick + slope * documents / 2) / 3600
+
+
+def size(count: float) -> str:
+    """Bytes."""
+    unit, power = next((u, p) for u, p in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)) if count >= p)
+    return f"{number(count / power)} {unit}"
+
+
+def number(value: float) -> str:
+    """Two digits, or all of them from ten on."""
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def plan() -> str:
+    """Everything by the number of documents."""
+    whole, known, shard = sum(document_bytes().values()), costs()["known_bytes"], costs()["shard_bytes"]
+    rows = [["tokens"] + [f"{n * TOKENS:.1e}".replace("e+0", "e").replace("e+", "e") for n in SIZES]]
+    rows += [
+        [f"{title}: hours of one machine at {rate(name):,.0f} tokens/s"] + [number(hours(n, name)) for n in SIZES]
+        for name, title in MODELS.items()
+    ]
+    rows += [
+        [f"{title}: machines for a week"] + [f"{max(1, -(-hours(n, name) // 168)):,.0f}" for n in SIZES]
+        for name, title in MODELS.items()
+    ]
+    rows += [
+        ["shards on disk, pocket"] + [size(n * shard) for n in SIZES],
+        ["index on disk, pocket"] + [size(n * whole) for n in SIZES],
+    ]
+    rows += [["taking shards into one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]]
+    rows += [["its memory for ids"] + [size(n * known) for n in SIZES]]
+    rows += [["remembered documents, pocket, if wanted"] + [size(n * REMEMBERED) for n in SIZES]]
+    return table(["documents", "10^5", "10^6", "10^7", "10^8"], rows)
+
+
+def storage() -> str:
+    """Bytes of one document and of 10^8."""
+    parts = document_bytes()
+    rows = [[name, f"{count:,.0f}", size(count * 1e8)] for name, count in parts.items()]
+    whole = sum(parts.values())
+    return table(["part", "bytes a document", "at 10^8"], [*rows, ["index", f"{whole:,.0f}", size(whole * 1e8)]])
+
+
+def money() -> str:
+    """A worked example at 10^8 documents."""
+    machine, cold, near = PRICES.values()
+    stored = sum(document_bytes().values()) * 1e8 / 1e9
+    rows = [
+        [f"reading with {title}", f"{number(hours(1e8, name))} h x {machine}", f"{hours(1e8, name) * machine:,.0f}"]
+        for name, title in MODELS.items()
+    ]
+    rows += [
+        [f"the index {where}, a month", f"{number(stored)} GB x {price}", f"{stored * price:,.0f}"]
+        for where, price in (("on object storage", cold), ("on local NVMe", near))
+    ]
+    rows += [
+        [
+            "remembered documents on object storage, a month",
+            f"{number(REMEMBERED / 10)} GB x {cold}",
+            f"{REMEMBERED / 10 * cold:,.0f}",
+        ]
+    ]
+    return table(["10^8 documents", "sum", "US dollars, at assumed prices"], rows)
+
+
+def main() -> None:
+    """Print, or write."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, made in (("plan", plan()), ("storage", storage()), ("money", money())):
+        print(f"{made}\n")
+        before, mark, behind = text.partition(f"<!-- {name} -->\n")
+        text = before + mark + made + "\n" + behind[behind.index("<!-- end -->") :]
+    if "--write" in sys.argv:
+        PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
