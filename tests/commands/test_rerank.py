@@ -66,6 +66,17 @@ def test_rerank_goes_on_where_it_was_stopped(run, fake, task, tmp_path, stop):
     assert len(fake.rerank.ranked) == 3 - stop
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_shards_of_a_run_are_the_run(run, fake, task, tmp_path, count):
+    """Shards are parts of the candidates, and a query belongs where its first one lies: 0, 2 and 5 of 6."""
+    for number in range(1, count + 1):
+        assert run(*task, "--shard", f"{number}/{count}").code == 0
+    parts = sorted(tmp_path.glob("out-*.trec"))
+    assert len(parts) == count and "".join(part.read_text() for part in parts) == RERANKED
+    assert [len(part.read_text().splitlines()) for part in parts] == {1: [6], 2: [5, 1], 3: [2, 3, 1], 5: [2, 0, 3, 0, 1]}[count]
+    assert len(fake.rerank.ranked) == 3
+
+
 def test_rerank_refuses_to_mix_work(run, fake, task, tmp_path):
     fake.rerank = FakeReranker(stop_after=1)
     run(*task)

@@ -80,6 +80,10 @@ def rerank(
             min=1, help="Cut documents so that they and the query keep to this many tokens; the number cut is reported."
         ),
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Take shard I of N of the run's queries (I from 1), and write OUT-0000I-of-0000N."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries, --corpus, --run and --to.
@@ -90,7 +94,7 @@ def rerank(
     from runnel.commands import rerank as command
 
     many = {"--queries": queries, "--corpus": corpus, "--run": candidates, "--to": to}
-    if query is not None and documents is not None and not any(many.values()):
+    if query is not None and documents is not None and not any([*many.values(), shard]):
         return command.one(
             query,
             documents,
@@ -120,5 +124,6 @@ def rerank(
         memory_dtype=memory_dtype,
         template=template,
         max_tokens=max_tokens,
+        shard=shard,
         as_json=as_json,
     )

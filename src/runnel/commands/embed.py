@@ -40,7 +40,7 @@ def run(
     if out.suffix not in FORMATS:
         raise InputError(f"{to}: cannot write {out.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
     if part is not None:
-        out = out.with_name(f"{out.stem}-{part.name}{out.suffix}")
+        out = part.beside(out)
     source = Part(texts, part)
     before = source.state()
     settings: dict[str, object] = {

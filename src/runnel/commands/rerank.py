@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from runnel.commands.resume import begin, beside, end, file_digest, finished
 from runnel.commands.rows import read_rows
 from runnel.errors import InputError
 from runnel.records import Hit
+from runnel.text.shards import Shard, byte_range
 
 if TYPE_CHECKING:
     from runnel.models.memory import Memory
@@ -69,10 +71,12 @@ def many(
     memory_dtype: str,
     template: str | None,
     max_tokens: int | None,
+    shard: str | None,
     as_json: bool,
 ) -> int:
-    """Rerank the candidates of every query of a TREC run into a new run, a query at a time."""
-    out = Path(to)
+    """Rerank the candidates of every query of a TREC run, or of a shard of them, into a new run, a query at a time."""
+    part_of = None if shard is None else Shard.parse(shard)
+    out = Path(to) if part_of is None else part_of.beside(Path(to))
     asked = {row.id: row.text for row in read_rows(queries)}
     candidates = read_run(run, depth)
     strange = next((query for query in candidates if query not in asked), None)
@@ -80,6 +84,9 @@ def many(
         raise InputError(
             f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
         )
+    if part_of is not None:
+        candidates = share(candidates, part_of)
+        memory = memory and str(part_of.beside(Path(memory)))  # of its own candidates
     reranker = _load(model, dtype, template)
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
@@ -94,6 +101,7 @@ def many(
         "memory_dtype": memory_dtype,
         "template": template,
         "max_tokens": max_tokens,
+        "shard": shard,
     }
     facts = finished(out, settings)
     if facts is not None:
@@ -115,9 +123,9 @@ def many(
         facts = {**settings, "count": len(candidates)}
         end(out, facts)
     if as_json:
-        print_json({"out": to, **facts})
+        print_json({"out": str(out), **facts})
     else:
-        sys.stdout.write(f"{to}: {facts['count']:,} queries\n")
+        sys.stdout.write(f"{out}: {facts['count']:,} queries\n")
     return 0
 
 
@@ -168,6 +176,13 @@ def read_run(name: str, depth: int | None = None) -> dict[str, list[str]]:
                     f"got {line.strip()[:80]!r}"
                 ) from None
     return {query: [document for _, document in sorted(pairs)[:depth]] for query, pairs in scored.items()}
+
+
+def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[str]]:
+    """The queries of a shard, in their order: those whose first candidate lies in its part of all of them."""
+    start, end = byte_range(sum(map(len, candidates.values())), shard)
+    first = itertools.accumulate(map(len, candidates.values()), initial=0)
+    return {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
 
 
 def _append_rankings(

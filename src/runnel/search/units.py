@@ -25,7 +25,7 @@ from runnel.text.documents.rows import Before, read_rows
 from runnel.text.shards import FileRange, Shard, byte_range, line_range, range_sha256
 
 log = logging.getLogger("runnel")
-# Per cent: bytes of text from those of a file; of docx and epub, from those that their parts with text unpack to. docs/scale.md
+# Per cent: bytes of text from those of a file; of docx and epub, from those that their parts with text unpack to. docs/shards.md
 # tells how they were measured.
 _TEXT_SHARE = {".html": 40, ".htm": 40, ".xhtml": 40, ".pdf": 40, ".docx": 30, ".epub": 50}
 _GZIP_SHARE = 350  # of what is not packed already

@@ -10,6 +10,7 @@ import hashlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from runnel.errors import InputError
@@ -47,6 +48,10 @@ class Shard:
     def name(self) -> str:
         """As files are called: 00002-of-00008. In order of name is in order of number."""
         return f"{self.number:05d}-of-{self.count:05d}"
+
+    def beside(self, path: Path) -> Path:
+        """The name of this shard of an output file: vectors.npy becomes vectors-00002-of-00008.npy."""
+        return path.with_name(f"{path.stem}-{self.name}{path.suffix}")
 
 
 def byte_range(size: int, shard: Shard) -> tuple[int, int]:
