@@ -14,8 +14,9 @@ demo: $(READY)
 	cd $(DEMO) && "$(abspath $(BIN))/runnel" find "When is the finally clause executed if a return statement is reached?" python-reference.txt
 	$(BIN)/python examples/stream_embedding.py $(DEMO)/python-reference.txt
 
+# Two processes at a time with a thread each: most tests are too small for more.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff format --check .
