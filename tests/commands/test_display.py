@@ -6,9 +6,13 @@ from runnel.commands.display import Meter, describe, note_compiling
 from runnel.errors import CheckpointError, InputError
 
 
-def test_compiling_is_told_once(capsys):
+def test_compiling_is_told_once(capsys, monkeypatch):
     from numba import njit
+    from numba.core import event
 
+    monkeypatch.setitem(event._registered, "numba:compile", [])  # as in a process in which no command has run yet
+    note_compiling.cache_clear()
+    note_compiling()
     note_compiling()
     njit(lambda x: x + 1)(1)
     njit(lambda x: x + 2)(1)

@@ -63,6 +63,15 @@ def test_remembered_documents_in_small_steps(reranker: Reranker, monkeypatch: py
     np.testing.assert_array_equal(reranker.score(QUERY, reranker.remember([])), [])
 
 
+def test_rankings_one_after_another_share_memory_and_nothing_else(reranker: Reranker) -> None:
+    """The states of a ranking are overwritten by the next one, whether that has more documents or fewer."""
+    memory = reranker.remember(DOCUMENTS)
+    names = [name for name, _ in memory.entries()]
+    for chosen in (names[:2], names, names[1:2], names[::-1]):
+        fresh = Reranker(reranker.model).score(QUERY, memory.select(chosen))
+        assert np.array_equal(reranker.score(QUERY, memory.select(chosen)), fresh)
+
+
 def test_what_is_remembered_must_be_numbers(reranker: Reranker) -> None:
     memory = reranker.remember(DOCUMENTS[:2], dtype="fp32")
     memory._blocks[0]["state.ssm"][1] = float("nan")  # type: ignore[index]

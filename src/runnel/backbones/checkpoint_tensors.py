@@ -12,7 +12,7 @@ import re
 import struct
 import weakref
 import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -28,6 +28,8 @@ _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
     **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool},
 }
+_SMALL = 1 << 16  # bytes
+_AROUND = 1 << 22  # bytes that a system may map around what is read: twice its largest pages
 _LFS_POINTER = b"version https://git-lfs"
 # Linux's value; Python has no name for it. Without it the system may refuse to map a file larger than its memory, although
 # pages that are only read take none that it cannot have back.
@@ -208,14 +210,21 @@ class MappedFile:
         span = self._spans.get((start, stop))
         if span is None:
             span = memoryview(self._map)[start:stop]
-            weakref.finalize(span, _give_back, self._map, start, stop).atexit = False
+            weakref.finalize(span, _give_back, self._map, self._spans, start, stop).atexit = False
             self._spans[start, stop] = span
         tensor = torch.frombuffer(span, dtype=dtype)  # its storage holds the span
-        return tensor.clone() if start % dtype.itemsize else tensor  # kernels want whole elements at whole addresses
+        # Kernels want whole elements at whole addresses. And a small view would keep megabytes around it in memory.
+        return tensor.clone() if start % dtype.itemsize or stop - start < _SMALL else tensor
 
 
-def _give_back(mapped: mmap.mmap, start: int, stop: int) -> None:
-    """Drop the whole pages within [start, stop) from memory; read again, they come from the file again."""
+def _give_back(mapped: mmap.mmap, spans: Iterable[tuple[int, int]], start: int, stop: int) -> None:
+    """Drop the whole pages within [start, stop) from memory; read again, they come from the file again.
+
+    Together with what is read the system maps what stands around it, so that goes too, up to the nearest of `spans`.
+    """
+    low = max((end for _, end in spans if end <= start), default=0)
+    high = min((begin for begin, _ in spans if begin >= stop), default=len(mapped))
+    start, stop = max(low, start - _AROUND), min(high, stop + _AROUND)
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
     size = stop // mmap.PAGESIZE * mmap.PAGESIZE - first
     if size > 0 and hasattr(mapped, "madvise"):

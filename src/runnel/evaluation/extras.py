@@ -208,8 +208,8 @@ def searched(
     documents: int = 10_000,
     read: int = 100,
     queries: int = 100,
-    indexed: int = 100,
-    rounds: int = 5,
+    indexed: int = 500,
+    rounds: int = 3,
 ) -> Searched:
     """Fill an index and check it, then time indexing beside the engine alone, and searches in a process of their own."""
     found = Searched(model, documents, 1000, min(read, documents))

@@ -72,15 +72,20 @@ class Memory:
             for b in self._blocks
         )
 
-    def batches(self, rows: int) -> Iterator[Batch]:
+    def batches(self, rows: int, room: State | None = None) -> Iterator[Batch]:
         """The documents in order, up to `rows` at a time, so that a memory larger than RAM is read in pieces.
 
         The states of a batch are overwritten by the next one.
+
+        Args:
+            room: states of this model to be overwritten first; memory that is new to the process costs as much as filling it.
         """
-        source, state = self._rows(), None
+        source = self._rows()
         while chosen := list(itertools.islice(source, rows)):
-            if state is None or len(state) != len(chosen):
-                state = _room(chosen[0][0], len(chosen))
+            count = len(chosen)
+            if room is None or len(room) < count:
+                room = _room(chosen[0][0], count)
+            state = State({name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count])
             for place, (tensors, row) in enumerate(chosen):
                 _unpack(tensors, row, state, place)
             means = torch.cat([tensors["mean"][row : row + 1] for tensors, row in chosen]).float()

@@ -142,13 +142,12 @@ def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, 
     if not all(text.strip() for text in texts):
         raise InputError("cannot read an empty document; leave it out")
     model = embedder.model
-    lead, prompt = model.templates["document"].lead(model.tokenizer, "document"), model.prompts.get("document", "")
-    encoded = model.tokenizer.encode_batch([lead + prompt + text for text in texts])
-    readings = []
-    for text, one in zip(texts, encoded, strict=True):
-        starts, ends = (np.maximum(places - len(lead), 0) - len(prompt) for places in (one.starts, one.ends))
-        readings.append(_prepare(embedder, text, Encoded(one.ids, starts, ends), passage_tokens, save_from))
-    return readings
+    prompt = model.prompts.get("document", "")
+    encoded = model.templates["document"].encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
+    return [
+        _prepare(embedder, text, one.shifted(-len(prompt)), passage_tokens, save_from)
+        for text, one in zip(texts, encoded, strict=True)
+    ]
 
 
 def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: int, save_from: int) -> _Reading:

@@ -67,6 +67,7 @@ class Reranker:
         self._first_token = getattr(self._head, "pooling", "eos") == "cls"
         self.truncated = 0  # documents cut by `max_tokens` in the last call
         self._matches = isinstance(self._head, MatchScore)
+        self._room: State | None = None  # of the last ranking from a memory, for the next one
 
     @classmethod
     def load(
@@ -223,8 +224,7 @@ class Reranker:
 
     def _remember(self, batch: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> Iterator[Remembered]:
         tokenizer, before = self.model.tokenizer, self._template.before("query")
-        lead = self._template.lead(tokenizer, "document")
-        encoded = [e.ids for e in tokenizer.encode_batch([lead + text if text else "" for _, text in batch])]
+        encoded = [e.ids for e in before.encode_batch(tokenizer, "document", [text for _, text in batch])]
         requests = []
         for ids in encoded:
             rendered = before.render(tokenizer, document=ids)
@@ -243,7 +243,9 @@ class Reranker:
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         ids, start = torch.from_numpy(rendered.ids.astype(np.int64)), rendered.slices["query"].start
         rows = min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // self.model.backbone.state_bytes)
-        for batch in memory.batches(max(1, rows)):
+        room, self._room = self._room, None  # a ranking in another thread makes its own
+        for batch in memory.batches(max(1, rows), room):
+            room = batch.state if room is None or len(room) < len(batch.state) else room
             if not self._matches or self.model.features is None:
                 hidden = self._go_on(ids, batch.state, None)[:, 0 if self._first_token else -1]
                 values: tuple[Tensor, ...] = (hidden,)
@@ -261,6 +263,7 @@ class Reranker:
             if progress is not None:
                 progress(len(batch.state) * len(ids))
             yield scores.astype(np.float32)
+        self._room = room
 
     def _go_on(self, ids: Tensor, state: State, marks: Tensor | None) -> Tensor:
         """Hidden vectors (n, T, D) of the same ids (T,) behind each of n states, which may be overwritten; marks (n T, K)."""

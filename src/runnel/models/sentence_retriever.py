@@ -9,6 +9,7 @@ carried to the end).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from runnel.models.readers import SentenceScores, WeightedMean, lexical_features
 from runnel.records import Sentence
 from runnel.text.encoded import Encoded
 from runnel.text.sentences import sentence_of_tokens, split_sentences
+
+_TOGETHER = 8  # documents tokenised in one call, on all cores
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,8 @@ class SentenceRetriever:
 
         def requests() -> Iterator[Request]:
             nonlocal total
-            for index, text in enumerate(documents):
-                prepared[index] = item = self._prepare(text, language)
+            for index, item in enumerate(self._prepare_all(documents, language)):
+                prepared[index] = item
                 total += len(item.encoded.ids)
                 if len(item.encoded.ids):
                     order.append(index)
@@ -200,10 +203,12 @@ class SentenceRetriever:
         assert result.state is not None
         return _Query(query_ids, result.state, mean)
 
-    def _prepare(self, text: str, language: str) -> _Prepared:
-        encoded = self.encode(text)
-        spans = split_sentences(text, language)
-        return _Prepared(text, spans, sentence_of_tokens(spans, encoded), encoded)
+    def _prepare_all(self, documents: Iterable[str], language: str) -> Iterator[_Prepared]:
+        source = iter(documents)
+        while some := list(itertools.islice(source, _TOGETHER)):
+            for text, encoded in zip(some, self._rest.encode_batch(self.model.tokenizer, "document", some), strict=True):
+                spans = split_sentences(text, language)
+                yield _Prepared(text, spans, sentence_of_tokens(spans, encoded), encoded)
 
     def _request(self, query: _Query, item: _Prepared) -> Request:
         ids = item.encoded.ids
@@ -239,7 +244,7 @@ class SentenceRetriever:
     ) -> list[Sentence]:
         if not 0 < stride <= window:
             raise InputError(f"windows of {window} tokens need a stride from 1 to {window}, got {stride}")
-        read, item = self._read_query(query), self._prepare(document, language)
+        read, item = self._read_query(query), next(self._prepare_all([document], language))
         total = len(item.encoded.ids)
         sums = np.zeros(len(item.spans))
         seen = np.zeros(len(item.spans))

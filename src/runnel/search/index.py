@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
-from runnel.search.encoding import Encoder, new_settings, reranker_of
+from runnel.search.encoding import Encoded, Encoder, new_settings, reranker_of
 from runnel.search.files import Scan, check_paths, read_files
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
@@ -146,8 +147,15 @@ class Index:
         changes = Changes()
         known = self.store.known()
         seen: set[str] = set()
-        for batch in self._encoder.batches(self._new_rows(documents, known, seen, changes)):
-            self._commit(batch, known, changes, progress, on_commit)
+        with ThreadPoolExecutor(1) as writer:  # a batch is written while the next one is read
+            written: Future[None] = writer.submit(lambda: None)
+            for batch in self._encoder.batches(self._new_rows(documents, known, seen, changes)):
+                if any(row.id in known for row in batch):
+                    written.result()  # what is there is read, too
+                new = self._encode(batch, known, changes, progress)
+                written.result()
+                written = writer.submit(self._write, new, on_commit)
+            written.result()
         return changes
 
     def add_files(
@@ -258,14 +266,13 @@ class Index:
             else:
                 yield row
 
-    def _commit(
+    def _encode(
         self,
         rows: Sequence[DocumentRow],
         known: Mapping[str, Known],
         changes: Changes,
         progress: Callable[[int], None] | None,
-        on_commit: Callable[[Commit], None] | None,
-    ) -> None:
+    ) -> Encoded:
         old = self.store.documents([row.id for row in rows if row.id in known], saved=True)
         saved = [old[row.id].saved if row.id in old else None for row in rows]
         new = self._encoder.encode(rows, saved, progress)
@@ -274,6 +281,9 @@ class Index:
         changes.failed |= new.failed
         changes.tokens += new.tokens
         changes.tokens_read += new.tokens_read
+        return new
+
+    def _write(self, new: Encoded, on_commit: Callable[[Commit], None] | None) -> None:
         if new.documents:
             commit = self.store.commit(new.documents, new.passages, [])
             if on_commit is not None:
