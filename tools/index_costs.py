@@ -29,7 +29,7 @@ from runnel.text.shards import Shard
 
 PAGE = Path(__file__).parent.parent / "docs" / "scale.json"
 _WORDS = 1000  # of a document
-_PART = 357  # documents of 1,000 words in a part of a shard
+_PART = 10_000  # documents in a commit: `add_shards` puts up to 20,000, or 256 MB of shard files, into one
 _VECTORS = 7  # of such a document
 
 
@@ -106,7 +106,7 @@ def filling(settings: Settings, folder: Path, sizes: tuple[int, ...]) -> dict[st
             there += count
         store.optimize()
         took = []
-        for _ in range(5):
+        for _ in range(3):
             part = made_up(there, _PART, settings.dimension)
             there += _PART
             start = time.process_time()
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--documents", type=int, default=1500)
     options = parser.parse_args()
-    os.environ.setdefault("LANCE_LOG", "error")
+    os.environ.setdefault("LANCEDB_LOG", "error")
     with tempfile.TemporaryDirectory() as folder:
         found = filling(new_settings(Embedder.load("pocket")), Path(folder) / "made-up", (5000, 20_000, 80_000))
         found |= on_disk(texts(options.folder, options.documents), Path(folder))

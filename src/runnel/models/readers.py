@@ -57,41 +57,38 @@ class WeightedMean:
 class SpanMeans:
     """Weighted mean of each span of tokens, spans in any order and overlapping as they like.
 
-    Keeps the running sum at each span's two ends, so memory depends on the number of spans alone. `sum` (D,) fp64 and `total`
-    are those of all tokens so far.
+    Keeps the running sum at each span's two ends, so memory depends on the number of spans, and 12 bytes a token. `sum` (D,)
+    fp64 and `total` are those of all tokens so far.
     """
 
     def __init__(self, ids: np.ndarray, weight: Tensor, starts: np.ndarray, ends: np.ndarray) -> None:
-        self._ids = torch.as_tensor(np.asarray(ids, dtype=np.int64))
-        self._weight = weight
+        self._weights = weight[torch.as_tensor(np.asarray(ids, dtype=np.int64))]  # (T,)
+        self._totals = np.concatenate(
+            [[0.0], self._weights.numpy().cumsum(dtype=np.float64)]
+        )  # before each token, and at the end
         self._bounds = np.unique(np.concatenate([starts, ends]))  # sorted token boundaries
         self._starts, self._ends = starts, ends
         self._next = 0
         self.sum: Tensor = torch.zeros(0, dtype=torch.float64)  # (D,) once the width is known
         self.total = 0.0
         self._sums: list[Tensor] = []  # of each segment, (bounds in it, D)
-        self._totals: list[Tensor] = []  # of each segment, (bounds in it,)
 
     def read(self, start: int, hidden: Tensor) -> None:
         stop = start + hidden.shape[0]
-        weight = self._weight[self._ids[start:stop]]
-        totals = torch.cat([torch.tensor([self.total], dtype=torch.float64), weight.double()]).cumsum(0)
-        if self.sum.numel() != hidden.shape[1]:
-            self.sum = torch.zeros(hidden.shape[1], dtype=torch.float64)
         last = int(np.searchsorted(self._bounds, stop, side="right"))
-        places = self._bounds[self._next : last] - start
-        stretches = _sums(hidden, weight, np.concatenate([[0], places])).double()  # in fp32, their sum in fp64
-        sums = stretches.cumsum(0).add_(self.sum)  # up to each place, and to the end
-        self._sums.append(sums[:-1])
-        self._totals.append(totals[torch.from_numpy(places)])
-        self._next, self.sum, self.total = last, sums[-1], float(totals[-1])
+        edges = np.concatenate([[0], self._bounds[self._next : last] - start])
+        sums = _sums(hidden, self._weights[start:stop], edges).double().cumsum(0)  # stretches in fp32, their sum in fp64
+        if start:
+            sums += self.sum
+        self._sums.append(sums[:-1])  # up to each place; the last one is up to the end
+        self._next, self.sum, self.total = last, sums[-1], float(self._totals[stop])
 
     def result(self) -> Tensor:
         """(S, D) fp32."""
-        sums, totals = torch.cat(self._sums), torch.cat(self._totals)
-        a = torch.from_numpy(np.searchsorted(self._bounds, self._starts))
-        b = torch.from_numpy(np.searchsorted(self._bounds, self._ends))
-        return ((sums[b] - sums[a]) / (totals[b] - totals[a])[:, None]).float()
+        sums = torch.cat(self._sums)
+        a, b = np.searchsorted(self._bounds, self._starts), np.searchsorted(self._bounds, self._ends)
+        totals = torch.from_numpy(self._totals[self._ends] - self._totals[self._starts])
+        return ((sums[torch.from_numpy(b)] - sums[torch.from_numpy(a)]) / totals[:, None]).float()
 
 
 class SentenceScores:
