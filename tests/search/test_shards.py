@@ -139,6 +139,15 @@ def test_what_is_called_jsonl_and_is_not_is_not_cut(tmp_path):
     assert [len(part) for part in parts] == [50, 0, 0]
 
 
+def test_an_archive_that_claims_to_be_huge_leaves_the_other_shards_something(tmp_path):
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "bomb.docx", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", b"a" * 30_000_000)
+    size = (tmp_path / "bomb.docx").stat().st_size
+    assert Plan([tmp_path]).weight <= 10 * size < 1_000_000
+
+
 def test_shards_are_even_in_tokens(tmp_path, embedder):
     """A mixture as people have it: texts of very different lengths, pages with markup, one large file of rows."""
     rng = random.Random(0)

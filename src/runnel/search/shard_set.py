@@ -16,7 +16,7 @@ from runnel.text.shards import Shard
 
 _NAME = re.compile(r"\d{5,}-of-(\d{5,})")
 _SHOWN = 10
-_COMMIT_BYTES = 1 << 28  # of files: an index compares each commit with all that it has, so commits should be few
+_COMMIT_BYTES = 1 << 28  # of files: each commit looks through all ids that the index has, so commits should be few
 _COMMIT_DOCUMENTS = 20_000
 
 

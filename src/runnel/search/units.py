@@ -30,6 +30,7 @@ log = logging.getLogger("runnel")
 _TEXT_SHARE = {".html": 40, ".htm": 40, ".xhtml": 40, ".pdf": 40, ".docx": 30, ".epub": 50}
 _GZIP_SHARE = 350  # of what is not packed already
 _TEXT_PARTS = {".docx": ("word/document.xml", "notes.xml"), ".epub": (".xhtml", ".html", ".htm")}
+_MOST_PACKED = 30  # times: what an archive says of itself may be a lie, and would leave the other shards empty
 _PACKED = (".pdf", *_TEXT_PARTS)
 _CUT = (".jsonl", ".ndjson")
 _BUFFER = 1 << 16
@@ -157,7 +158,7 @@ def _weigh(path: Path) -> int:
     suffix, packed = path.suffix.lower(), 100
     size = path.stat().st_size
     if suffix in _TEXT_PARTS:
-        size = _text_parts(path, _TEXT_PARTS[suffix]) or size
+        size = min(_text_parts(path, _TEXT_PARTS[suffix]), _MOST_PACKED * size) or size
     if suffix == ".gz":
         suffix = Path(path.stem).suffix.lower()
         packed = 100 if suffix in _PACKED else _GZIP_SHARE
