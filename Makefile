@@ -31,7 +31,7 @@ fix: $(READY)
 bench: $(READY)
 	$(BIN)/runnel bench --page docs
 
-# Four minutes: whether every bar of speed and memory that this machine can show still holds.
+# Seven minutes: whether every bar of speed and memory that this machine can show still holds.
 bench-check: $(READY)
 	$(BIN)/runnel bench --check
 
