@@ -77,13 +77,7 @@ def many(
     """Rerank the candidates of every query of a TREC run, or of a shard of them, into a new run, a query at a time."""
     part_of = None if shard is None else Shard.parse(shard)
     out = Path(to) if part_of is None else part_of.beside(Path(to))
-    asked = {row.id: row.text for row in read_rows(queries)}
-    candidates = read_run(run, depth)
-    strange = next((query for query in candidates if query not in asked), None)
-    if strange is not None:
-        raise InputError(
-            f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
-        )
+    asked, candidates = _read_task(queries, run, depth)
     if part_of is not None:
         candidates = share(candidates, part_of)
         memory = memory and str(part_of.beside(Path(memory)))  # of its own candidates
@@ -176,6 +170,18 @@ def read_run(name: str, depth: int | None = None) -> dict[str, list[str]]:
                     f"got {line.strip()[:80]!r}"
                 ) from None
     return {query: [document for _, document in sorted(pairs)[:depth]] for query, pairs in scored.items()}
+
+
+def _read_task(queries: str, run: str, depth: int | None) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Query id -> text, and query id -> candidates."""
+    asked = {row.id: row.text for row in read_rows(queries)}
+    candidates = read_run(run, depth)
+    strange = next((query for query in candidates if query not in asked), None)
+    if strange is not None:
+        raise InputError(
+            f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
+        )
+    return asked, candidates
 
 
 def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[str]]:

@@ -135,7 +135,7 @@ class Index:
         Args:
             documents: any iterable. `metadata` may have "title" and "source".
             progress: called with the number of tokens just read.
-            on_commit: called when a part of the documents is safe on disk.
+            on_commit: called when a part of the documents is safe on disk, in the thread that writes while the next part is read.
 
         Returns:
             What has changed; documents that cannot be read are in `failed`, each with the reason, and are logged.
