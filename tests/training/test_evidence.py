@@ -14,6 +14,7 @@ from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 from runnel.training.evidence import SentenceData, choose_window, label_sentences
 from runnel.training.forward import make_item
+from runnel.training.recipes import read
 
 TEXT = "The cat sat on the mat.  A river runs to the sea. \n\nFinally the dog sat. The end of it."
 
@@ -84,28 +85,38 @@ def test_spans_that_are_empty_or_outside_are_errors(span: tuple[int, int]) -> No
 
 
 @settings(max_examples=200)
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data(), st.integers(1, 200), st.integers(0, 9))
-def test_a_window_holds_the_evidence_within_its_tokens(lengths, data, tokens, seed) -> None:
-    bounds = np.cumsum([7, *lengths])
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data(), st.sets(st.integers(1, 200), min_size=1), st.integers(0, 9)
+)
+def test_a_window_holds_the_evidence_within_its_tokens(lengths, data, choices, seed) -> None:
+    bounds, tokens = np.cumsum([7, *lengths]), sorted(choices)
     labels = np.array(data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
     window = choose_window(bounds, labels, tokens, np.random.default_rng(seed))
     held = int(bounds[window.stop] - bounds[window.start])
+    whole = window == slice(0, len(lengths))
     assert 0 <= window.start < window.stop <= len(lengths)
-    assert held <= tokens or window.stop - window.start == 1
-    if sum(lengths) <= tokens:
-        assert window == slice(0, len(lengths))
-    where = np.flatnonzero(labels)
-    if len(where):
-        fits = bounds[where[-1] + 1] - bounds[where[0]] <= tokens
-        assert labels[window].sum() == labels.sum() if fits else labels[window].any()
+    assert labels[window].sum() == labels.sum()
+    assert held <= tokens[-1] or whole or window.stop - window.start == 1
+    assert whole or sum(lengths) > tokens[0]
     assert window == choose_window(bounds, labels, tokens, np.random.default_rng(seed))
 
 
 def test_a_window_may_be_anywhere_around_the_evidence() -> None:
     bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
     labels[50] = True
-    starts = [choose_window(bounds, labels, 200, np.random.default_rng(seed)).start for seed in range(200)]
+    starts = [choose_window(bounds, labels, [200], np.random.default_rng(seed)).start for seed in range(200)]
     assert set(starts) == set(range(31, 51))
+
+
+@pytest.mark.parametrize(("last", "expected"), [(12, {50, 200, 500}), (25, {200, 500}), (60, {500}), (61, {1000})])
+def test_evidence_that_is_far_apart_takes_a_longer_window_or_the_whole_document(last: int, expected: set[int]) -> None:
+    """Sentences of 10 tokens; the evidence is sentence 11 and another."""
+    bounds, labels = np.arange(0, 1001, 10), np.zeros(100, dtype=bool)
+    labels[[11, last]] = True
+    windows = [choose_window(bounds, labels, [50, 200, 500], np.random.default_rng(seed)) for seed in range(30)]
+    held = [int(bounds[window.stop] - bounds[window.start]) for window in windows]
+    assert {min(n for n in (50, 200, 500, 1000) if n >= tokens) for tokens in held} == expected  # whole sentences only
+    assert all(labels[window].sum() == 2 for window in windows)
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -138,7 +149,7 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     given = examples(60, sentences=(30, 31))
     with caplog.at_level(logging.INFO, "runnel"):
         data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(40, 90), seed=1)
-    assert "60 are windows of longer documents, 0 of them without some of the evidence" in caplog.text
+    assert "60 were cut to windows; 0 are whole although longer, because no window holds their evidence" in caplog.text
     documents = []
     for (name, item), example in zip((data[i] for i in range(60)), given, strict=True):
         assert name == example.id
@@ -155,6 +166,29 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     assert min(long) > 90 - 26  # whole sentences, of 13 tokens at most
     SentenceData.write(tmp_path / "b.arrow", model, given, tokens=(40, 90), seed=1)
     assert (tmp_path / "a.arrow").read_bytes() == (tmp_path / "b.arrow").read_bytes()
+
+
+def test_the_published_recipe_reads_documents_as_they_are(tmp_path: Path, model: Model) -> None:
+    """Paper E's documents have 2k, 5k and 10k tokens already; the evidence of these is at both ends."""
+    sentence = "The cat sat on the mat. "
+    given = [Evidence("dog", sentence * n, ((0, 22), (24 * n - 24, 24 * n - 1)), f"{n}") for n in (286, 715, 1429)]
+    lengths = read("sentence-retriever").data.lengths
+    data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=lengths or None)
+    documents = [item.bounds[-1] - item.bounds[0] for _, item in (data[i] for i in range(3))]
+    assert documents == [286 * 7, 715 * 7, 1429 * 7]
+
+
+def test_documents_that_no_window_fits_are_whole_and_counted(
+    tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentence = "The cat sat on the mat. "
+    given = [Evidence("dog", sentence * 40, ((0, 22), (24 * 39, 24 * 40 - 1)), "far")]
+    with caplog.at_level(logging.INFO, "runnel"):
+        data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(30, 60))
+    assert "0 were cut to windows; 1 are whole although longer, because no window holds their evidence" in caplog.text
+    _, item = data[0]
+    assert item.labels is not None
+    assert (len(item.labels), item.labels.sum()) == (40, 2)
 
 
 def test_examples_that_cannot_be_used_are_named(tmp_path: Path, model: Model) -> None:

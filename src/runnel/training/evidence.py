@@ -25,8 +25,6 @@ from runnel.training.forward import SentenceItem, make_item
 
 log = logging.getLogger("runnel")
 
-PAPER_TOKENS = (2000, 5000, 10000)  # paper E mixes documents of these lengths
-
 _FEATURES = Features(
     {
         "id": Value("string"),
@@ -73,26 +71,34 @@ def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tup
     return labels
 
 
-def choose_window(bounds: np.ndarray, labels: np.ndarray, tokens: int, rng: np.random.Generator) -> slice:
-    """The sentences of a window of at most `tokens` tokens, at a random place that has all positives in it.
+def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int], rng: np.random.Generator) -> slice:
+    """Choose the sentences of a window at a random place that has all positives in it.
 
-    Positives too far apart for that: one of them is drawn, and the window is put around it. No positives: any place. A sentence
-    that is longer than the window by itself is taken whole.
+    The window has at most as many tokens as one of `lengths`, drawn at random. If the positives are too far apart for it, the
+    next longer of `lengths` is taken; if they fit none, the whole document: evidence is never torn. Without positives the window
+    may be anywhere, and a sentence that is longer by itself is taken whole.
 
     Args:
         bounds: (S+1,) tokens: sentence i is [bounds[i], bounds[i+1]).
         labels: (S,) bool.
+        lengths: numbers of tokens, at least one.
     """
-    total = int(bounds[-1] - bounds[0])
+    whole, total = slice(0, len(labels)), int(bounds[-1] - bounds[0])
+    tokens = int(rng.choice(np.asarray(lengths)))
     if total <= tokens:
-        return slice(0, len(labels))
-    inside = np.flatnonzero(labels if labels.any() else np.diff(bounds) > 0)
-    first, last = int(inside[0]), int(inside[-1]) + 1
-    if not labels.any() or bounds[last] - bounds[first] > tokens:
-        first = int(rng.choice(inside))
+        return whole
+    if labels.any():
+        inside = np.flatnonzero(labels)
+        first, last = int(inside[0]), int(inside[-1]) + 1
+        span = int(bounds[last] - bounds[first])
+        tokens = min((n for n in lengths if n >= max(tokens, span)), default=total)
+        if total <= tokens:
+            return whole
+    else:
+        first = int(rng.choice(np.flatnonzero(np.diff(bounds) > 0)))
         last = first + 1
-    if bounds[last] - bounds[first] >= tokens:
-        return slice(first, last)
+        if bounds[last] - bounds[first] >= tokens:
+            return slice(first, last)
     lowest, highest = max(int(bounds[0]), int(bounds[last]) - tokens), min(int(bounds[first]), int(bounds[-1]) - tokens)
     start = int(rng.integers(lowest, highest + 1))
     return slice(int(np.searchsorted(bounds, start, side="left")), int(np.searchsorted(bounds, start + tokens, side="right")) - 1)
@@ -105,7 +111,7 @@ class _Counts:
     examples: int = 0
     tokens: int = 0
     windows: int = 0
-    missing: int = 0  # windows that have not all the evidence
+    whole: int = 0  # longer than every length, kept whole for their evidence
     unanswered: int = 0
 
 
@@ -131,7 +137,7 @@ class SentenceData(Dataset[tuple[str, SentenceItem]]):
         model: Model,
         evidence: Iterable[Evidence],
         *,
-        tokens: Sequence[int] | None = PAPER_TOKENS,
+        tokens: Sequence[int] | None = None,
         seed: int = 0,
         language: str = "en",
     ) -> SentenceData:
@@ -139,8 +145,8 @@ class SentenceData(Dataset[tuple[str, SentenceItem]]):
 
         Args:
             evidence: examples with spans in code points. One without a span is a document without an answer.
-            tokens: each example draws one of these lengths for its document; a longer document is cut to a window of whole
-                sentences (`choose_window`). None: whole documents.
+            tokens: lengths; each example draws one of them, once, and a longer document is cut to a window of whole sentences
+                that has all evidence in it (`choose_window`). None: documents are read whole.
             language: of the documents, for sentence boundaries.
 
         Raises:
@@ -160,9 +166,9 @@ class SentenceData(Dataset[tuple[str, SentenceItem]]):
             raise InputError("there are no evidence examples to train on")
         partial.replace(path)
         log.info(
-            "%d examples, %d tokens; %d are windows of longer documents, %d of them without some of the evidence; "
-            "%d documents have no answer",
-            counts.examples, counts.tokens, counts.windows, counts.missing, counts.unanswered,
+            "%d examples, %d tokens; %d were cut to windows; %d are whole although longer, because no window holds "
+            "their evidence; %d documents have no answer",
+            counts.examples, counts.tokens, counts.windows, counts.whole, counts.unanswered,
         )  # fmt: skip
         return cls(model, path)
 
@@ -193,16 +199,16 @@ def _row(
 ) -> dict[str, Any]:
     document, sentences = example.document, split_sentences(example.document, language)
     labels = label_sentences(document, sentences, example.spans)
-    wanted = int(rng.choice(np.asarray(tokens))) if tokens else None
     item = make_item(model, example.query, document, sentences, labels)
-    if wanted is not None:
-        window = choose_window(item.bounds, labels, wanted, rng)
+    if tokens is not None:
+        window = choose_window(item.bounds, labels, tokens, rng)
         if window != slice(0, len(labels)):
             counts.windows += 1
-            counts.missing += labels[window].sum() < labels.sum()
             document = document[sentences[window.start, 0] : sentences[window.stop - 1, 1]]
             sentences, labels = sentences[window] - sentences[window.start, 0], labels[window]
             item = make_item(model, example.query, document, sentences, labels)
+        elif item.bounds[-1] - item.bounds[0] > max(tokens):
+            counts.whole += 1
     if not item.full.any():
         raise InputError("the document has no tokens; leave it out")
     edges = [0, *sentences[:, 1].tolist()]
