@@ -12,6 +12,7 @@ ALLOWED = {
     "errors": set(),
     "records": set(),
     "hardware": {"errors"},
+    "lock": {"errors"},
     "ops": {"errors", "records", "hardware"},
     "text": {"errors", "records"},
     "backbones": {"errors", "records", "hardware", "ops"},

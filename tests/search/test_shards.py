@@ -24,11 +24,11 @@ from tiny import tiny_model
 
 from runnel import Embedder
 from runnel.errors import InputError, StoreError
+from runnel.lock import WriterLock
 from runnel.search import encoding, shards
 from runnel.search.encoding import Encoder, new_settings
 from runnel.search.files import Scan, read_files
 from runnel.search.index import Index
-from runnel.search.lock import WriterLock
 from runnel.search.records import WHOLE
 from runnel.search.shards import encode_shard, read_manifest
 from runnel.search.units import Plan, read_units
@@ -257,9 +257,9 @@ def test_a_finished_shard_is_not_read_again(made, files, embedder, wanted, monke
 def test_a_shard_is_made_by_one_process_at_a_time(files, embedder, wanted, tmp_path):
     place = tmp_path / "00001-of-00002"
     place.mkdir()
-    lock = WriterLock(place)
+    lock = WriterLock(place / "writer.lock", place)
     lock.acquire()
-    with pytest.raises(StoreError, match=r"00001-of-00002 is being written by another process"):
+    with pytest.raises(StoreError, match=r"00001-of-00002 is being written by process"):
         encode_shard([files], tmp_path, Shard(1, 2), embedder, settings=wanted)
     lock.release()
 

@@ -118,7 +118,7 @@ def test_a_reader_sees_a_commit_when_it_refreshes(store, place):
 def test_a_folder_has_one_writer_at_a_time(store, place):
     add(store, APPLE)
     second = place.open()
-    with pytest.raises(StoreError, match=r"being written by another process \(process \d+\)"):
+    with pytest.raises(StoreError, match=r"is being written by process \d+"):
         add(second, ZEBRA)
     store.close()
     assert add(second, ZEBRA).documents == 2

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError, StoreError
+from runnel.lock import WriterLock
 from runnel.search.connection import connect, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
-from runnel.search.lock import WriterLock
 from runnel.search.matrix import Matrix
 from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
 from runnel.search.tables import DOCUMENT_COLUMNS, FIELD_PREFIX, PASSAGE_COLUMNS, document_table, passage_table, schemas
@@ -50,7 +50,7 @@ class LanceStore:
         self.settings = settings
         self.uri = uri
         self._database = database
-        self._lock = None if "://" in uri else WriterLock(Path(uri))
+        self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
         self._commits = database.open_table("commits")
         self._tables = {name: database.open_table(name) for name in _CONTENT}  # as of the last commit, for reading
         self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a change that fails is not seen

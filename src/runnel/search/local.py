@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError, StoreError
+from runnel.lock import WriterLock
 from runnel.search.connection import plainly
 from runnel.search.filters import Condition, matches
-from runnel.search.lock import WriterLock
 from runnel.search.matrix import Matrix, best
 from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
 from runnel.search.words import words_of
@@ -42,7 +42,7 @@ class LocalStore:
         self.settings = settings
         self.uri = str(folder)
         self._folder = folder
-        self._lock = WriterLock(folder)
+        self._lock = WriterLock(folder / "writer.lock", folder)
         self._matrix: Matrix | None = None
         self._bm25: Any = None
         self._load(self._read_head())

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.lock import WriterLock
 from runnel.models.embedder import Embedder
 from runnel.records import Document
 from runnel.search.encoding import SAME_MODEL, Encoded, Encoder
 from runnel.search.files import check_paths
-from runnel.search.lock import WriterLock
 from runnel.search.records import DocumentRow, Settings
 from runnel.search.tables import document_table, passage_table
 from runnel.search.units import Plan, Unit, read_units, unit_changed, units_digest
@@ -101,7 +101,7 @@ def encode_shard(
     units = plan.units(shard)
     place = Path(folder) / shard.name
     place.mkdir(parents=True, exist_ok=True)
-    lock = WriterLock(place)
+    lock = WriterLock(place / "writer.lock", place)
     lock.acquire()
     try:
         work = _Work(place, shard, plan.digest, units_digest(units), settings, embedder.model.backbone.fingerprint())

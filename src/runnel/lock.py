@@ -1,0 +1,75 @@
+"""One writer at a time: a lock that the operating system releases when its holder ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from runnel.errors import StoreBusy
+
+
+class WriterLock:
+    """The right to write something, held until `release` or until the process ends.
+
+    Args:
+        path: the lock file.
+        what: what may be written while it is held; named in the error.
+
+    Raises:
+        StoreBusy: another process, or another lock of this one, holds it.
+    """
+
+    def __init__(self, path: Path, what: Path) -> None:
+        self._path, self._what = path, what
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock; nothing happens if it is held already."""
+        while self._file is None:
+            file = open(self._path, "a+", encoding="utf-8")
+            if not _try_lock(file):
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                file.close()
+                raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
+            if not _is_at(file, self._path):  # its holder has removed it since it was opened
+                file.close()
+                continue
+            file.seek(0)
+            file.truncate()
+            file.write(f"process {os.getpid()}\n")
+            file.flush()
+            self._file = file
+
+    def release(self, *, remove: bool = False) -> None:
+        """Give the lock up, and with `remove` its file, too; nothing happens if it is not held."""
+        if self._file is not None:
+            if remove:
+                with suppress(OSError):  # Windows removes no open file: it stays, and does no harm
+                    self._path.unlink()
+            self._file.close()
+            self._file = None
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
