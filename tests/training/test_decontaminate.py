@@ -1,11 +1,13 @@
 """Overlap with test sets."""
 
+import gzip
 import itertools
 import json
 from pathlib import Path
 
 import pytest
 
+from runnel.errors import InputError
 from runnel.training.data import Evidence, Triple, read_evidence, read_triples
 from runnel.training.decontaminate import POSITIVE, QUERY, SENTENCES, Decontaminator
 
@@ -86,6 +88,74 @@ def test_clean_keeps_the_order_and_counts(guard):
     assert [t.query for t in guard.clean(triples)] == ["a", "b"]
     assert str(guard) == f"2 {QUERY}"
     assert str(Decontaminator([])) == "no overlap with test sets"
+
+
+LONG = "The osprey dives into the cold lake at noon."
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "What dives?", "document": LONG, "evidence": []},
+        {"question": "What dives?", "document": LONG, "answer": "an osprey"},
+        {"query": "What dives?", "document": LONG},
+        {"query": "What dives?", "document": [LONG, "Another one."]},
+        {"_id": "7", "title": "Osprey", "text": f"It is a bird. {LONG}"},
+    ],
+    ids=["evidence without spans", "with an answer", "query and document", "several documents", "rows of text"],
+)
+@pytest.mark.parametrize("name", ["test.jsonl", "test.txt", "test.jsonl.gz"])
+def test_rows_of_documents_guard(tmp_path, row, name):
+    line = json.dumps(row).encode() + b"\n"
+    (tmp_path / name).write_bytes(gzip.compress(line) if name.endswith(".gz") else line)
+    guard = Decontaminator([tmp_path / name])
+    assert guard.contaminated(Evidence("other", sentences(10) + LONG, ((0, 1),)))
+    assert guard.contaminated(Triple("what DIVES", ("other",))) is ("text" not in row)
+    assert not guard.contaminated(Triple("an osprey", ("other",)))
+
+
+def test_a_table_with_questions_documents_and_answers(tmp_path):
+    (tmp_path / "test.csv").write_text(f"id,question,document,answer\n1,What dives?,{LONG},an osprey\n")
+    guard = Decontaminator([tmp_path / "test.csv"])
+    assert guard.contaminated(Evidence("other", LONG, ((0, 1),))) and guard.contaminated(Triple("What dives", ("x",)))
+
+
+def test_plain_documents_and_folders_guard(tmp_path):
+    folder = tmp_path / "tests" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("Annual report for 2024\n\nThe heron stands in the river all day.\n")
+    (folder / "b.md").write_text(f"# Query, answer\n\n{LONG}\n")
+    (folder / "c.html").write_bytes("<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode("cp1252"))
+    guard = Decontaminator([tmp_path / "tests"])
+    found = ("The heron stands in the river all day.", LONG, "Der Käfer sitzt auf einem grünen Blatt.")
+    assert all(guard.contaminated(Evidence("q", sentences(10) + text, ((0, 1),))) for text in found)
+    assert not guard.contaminated(Evidence("q", sentences(10), ((0, 1),)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "empty.txt",
+            "",
+            "empty.txt guards nothing: it has 1 examples or documents, none with a query or with a text of 5 words",
+        ),
+        ("short.md", "Yes. No.", "short.md guards nothing: it has 1 examples or documents, none"),
+        (
+            "x.jsonl",
+            '{"query": "q", "positive": ""}\n',
+            "x.jsonl guards nothing: 0 examples kept, left out: .* without a positive",
+        ),
+        ("folder", None, "folder guards nothing: it has 0 examples or documents"),
+        ("x.csv", "What dives?,An osprey.\n", "x.csv, line 1: expected the names of the columns"),
+        ("x.jsonl", '{"question": "q", "document": "d"}\n{"question": "q", "document": null}\n', "line 2: expected texts as"),
+    ],
+)
+def test_a_test_set_that_guards_nothing_is_an_error(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        Decontaminator([path])
 
 
 @needs_data

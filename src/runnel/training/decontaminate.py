@@ -5,21 +5,30 @@ Two texts are equal if their words are, in order; case, punctuation and white sp
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from runnel.errors import InputError
+from runnel.search.files import find_files
+from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognise
+from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_sentences
-from runnel.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
-from runnel.training.formats import qrels_of
-from runnel.training.lines import read_json, read_lines
+from runnel.training.corpora import keys, titled
+from runnel.training.data import Dropped, Evidence, Triple, read_triples
+from runnel.training.formats import column_names, qrels_of, read_named
+from runnel.training.lines import read_head
+
+log = logging.getLogger("runnel")
 
 Example = TypeVar("Example", Triple, Evidence)
 
 QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "document shares sentences with a test set"
 
+_QUERIES = {"question", "query"}  # of rows that are a query and a document, whatever else they have
 _SHARE = 0.01
 _MIN_WORDS = 5
 _UNSPACED = re.compile(
@@ -35,12 +44,15 @@ class Decontaminator:
     Sentences and positives of less than five words ("Yes.", "Materials and Methods") do not count; where a script puts no
     spaces between words, two characters are taken for one.
 
+    Differs: the paper compares sentences as strings; here case, punctuation and white space do not count, so more is left out.
+
     Args:
-        paths: test sets in any format of `read_triples` or `read_evidence`; of a BEIR folder all qrels but train. Only the
-            documents that answer a test query count, as training and test sets may share a corpus.
+        paths: test sets: files in a format of `read_triples`; rows of a query and a document, with or without evidence; rows
+            with a "text"; any file that `DocumentReader` reads; folders of these. Of a BEIR folder all qrels but train. Only
+            the documents that answer a test query count there, as training and test sets may share a corpus.
 
     Raises:
-        InputError, ReadError: as those readers.
+        InputError: a test set guards nothing; or, as ReadError and MissingDependency, what those readers raise.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
@@ -68,21 +80,31 @@ class Decontaminator:
         return "; ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common()) or "no overlap with test sets"
 
     def _add(self, path: str | Path) -> None:
-        if "evidence" in _first_row(Path(path)):
-            for evidence in read_evidence(path, dropped=Dropped()):
-                self._add_example(evidence.query, [evidence.document])
-        else:
-            for split in _splits(Path(path)):
-                for triple in read_triples(split, dropped=Dropped()):
-                    self._add_example(triple.query, triple.positives)
+        examples = guarding = 0
+        dropped = Dropped()
+        with DocumentReader() as reader:
+            for query, documents in _examples(Path(path), reader, dropped):
+                examples += 1
+                guarding += self._add_example(query, documents)
+        if not guarding:
+            why = f"it has {examples:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
+            raise InputError(
+                f"{path} guards nothing: {dropped if dropped.counts else why}; give queries, or the documents of the test set"
+            )
+        log.info("%s: %d of %d test examples or documents are guarded against", path, guarding, examples)
 
-    def _add_example(self, query: str, documents: Iterable[str]) -> None:
-        self._queries.add(_hash(query))
+    def _add_example(self, query: str, documents: Iterable[str]) -> bool:
+        """Remember a test example; whether anything in it is long enough to be recognized."""
+        if query.strip():
+            self._queries.add(_hash(query))
+        guarding = bool(query.strip())
         for text in documents:
             if hash(text) not in self._read:  # many queries have the same document
                 self._read.add(hash(text))
                 self._documents.add(_hash(text))
                 self._sentences.update(_sentences(text))
+            guarding = guarding or _counts(text)
+        return guarding
 
     def _overlap(self, example: Triple | Evidence) -> str | None:
         if isinstance(example, Evidence):
@@ -116,12 +138,39 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def _first_row(path: Path) -> dict[str, object]:
-    """The first row if this is a file of JSON."""
-    if path.is_dir():
-        return {}
-    _, line = next(read_lines(path), ("", ""))
-    return next(read_json(path))[1] if line.startswith("{") else {}
+def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[tuple[str, list[str]]]:
+    """The queries of a test set with the documents that answer them; "" for a document without a query."""
+    if path.is_dir() and not (path / "qrels").is_dir():
+        for file in find_files([path]):
+            yield from _examples(file, reader, dropped)
+        return
+    if not path.is_dir() and not _holds_rows(path):
+        yield from (("", [document.text]) for document in reader.read(path))
+        return
+    names = set() if path.is_dir() else set(column_names(path))
+    if ("document" if names & _QUERIES else "text") in names:
+        yield from (_query_and_documents(row, where) for where, row in read_named(path))
+    else:
+        for split in _splits(path):
+            yield from ((triple.query, list(triple.positives)) for triple in read_triples(split, dropped=dropped))
+
+
+def _holds_rows(path: Path) -> bool:
+    """Whether a file has rows of a table or of jsonl; if not, it is a document."""
+    head = read_head(path, HEAD_BYTES)
+    kind = recognise(head, str(path).removesuffix(".zst"))
+    line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]
+    return kind in ROWS or (kind == "txt" and (line.startswith(b"{") or b"\t" in line))
+
+
+def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str]]:
+    if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
+        return "", [titled(row.get("title"), row["text"])]
+    query, documents = row.get("question", row.get("query")), row.get("document")
+    documents = documents if isinstance(documents, list) else [documents]
+    if not isinstance(query, str) or not all(isinstance(text, str) for text in documents):
+        raise InputError(f'{where}: expected texts as "question" (or "query") and "document", or as "text"; got {keys(row)}')
+    return query, documents
 
 
 def _splits(path: Path) -> list[Path]:

@@ -134,6 +134,22 @@ def read_raw(source: Source, format: Format | None) -> Iterator[Raw]:
     yield from _READERS[format or recognise(source.path)](source, format is not None)
 
 
+def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, row) for each row of jsonl, or of csv or tsv under its header.
+
+    Raises:
+        InputError: a row is damaged; the message has the line.
+    """
+    _, first = next(read_lines(path), ("", ""))
+    return read_json(path) if first.startswith("{") else _read_csv(path, first)
+
+
+def column_names(path: Path) -> list[str]:
+    """The keys of the first row of jsonl, or the fields of the first line of any other file."""
+    _, first = next(read_lines(path), ("", ""))
+    return list(next(read_json(path))[1]) if first.startswith("{") else _cells(first) if first else []
+
+
 # ---- texts in the rows -------------------------------------------------------------------------------------------------
 
 
@@ -175,11 +191,9 @@ def _passages(row: dict[str, Any], kind: str, where: str) -> list[str]:
 
 
 def _columns(source: Source, by_order: bool) -> Iterator[Raw]:
-    _, first = next(read_lines(source.path), ("", ""))
-    rows = read_json(source.path) if first.startswith("{") else _read_csv(source.path, first)
     order: list[str] = []
     roles: dict[tuple[str, ...], _Roles] = {}
-    for where, row in rows:
+    for where, row in read_named(source.path):
         names = tuple(row)
         if names not in roles:
             if by_order and sorted(order := order or list(names)) != sorted(names):

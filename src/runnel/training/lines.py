@@ -41,6 +41,17 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
         raise ReadError(f"{path} is damaged or incomplete ({error}); fetch it again") from error
 
 
+def read_head(path: str | Path, size: int) -> bytes:
+    """The first `size` bytes of a file, uncompressed.
+
+    Raises:
+        ReadError, MissingDependency: as `open_text`.
+    """
+    with open_text(path) as text:
+        head: bytes = text.buffer.read(size)
+        return head
+
+
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """(place, line) for each line that is not blank, without its line end. Lines end at line feeds only."""
     number = 0

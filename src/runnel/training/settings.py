@@ -67,7 +67,7 @@ class DataTable:
         max_tokens: of a whole pair; only its document is cut.
         lengths: a longer document is cut to a window of one of these numbers of tokens, drawn once, when the run reads its data.
             The window holds all evidence; where the evidence fits into none of them, the document stays whole. None: no cuts.
-        exclude: test sets, in any format of the readers; examples that overlap with them are left out and counted (docs/data.md).
+        exclude: test sets, files or folders; examples that overlap with them are left out and counted (docs/data.md).
         rows: use the first so many rows of each set.
         held_out: rows of each set that are kept from training; their loss is told at the end, and picks the learning rate.
     """
