@@ -1,14 +1,17 @@
 # From a bare clone with Python >= 3.11: every target first makes its own environment in .venv, from constraints.txt.
+# `make demo` installs what the package itself needs; the other targets add what developers need.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 DEMO := runs/demo
 
 .PHONY: demo test check fix bench bench-check pocket clean
 
-demo: $(READY)
+demo: $(BASE)
 	mkdir -p $(DEMO)
 	$(BIN)/python examples/python_reference.py $(DEMO)/python-reference.txt
 	cd $(DEMO) && "$(abspath $(BIN))/runnel" find "When is the finally clause executed if a return statement is reached?" python-reference.txt
@@ -40,11 +43,17 @@ pocket: $(READY)
 	test -n "$(DATA)" || { echo "say where the data is: make pocket DATA=folder"; exit 2; }
 	for step in teach distill finetune settle export measure; do $(BIN)/python -m tools.train_pocket $$step --data "$(DATA)" || exit 1; done
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"runnel needs Python >= 3.11, this is {sys.version}"'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
-	touch $(READY)
+$(BASE): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"runnel needs Python >= 3.11, this is {sys.version}"'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing runnel into $(VENV)"
+	@$(PIP) -e .
+	@touch $@
+
+$(READY): $(BASE)
+	@echo "installing what tests and training need into $(VENV)"
+	@$(PIP) -e '.[dev]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) runs build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,11 +1,17 @@
-"""What importing costs: `import runnel` and `runnel --help` import nothing heavy; every module can be imported by itself."""
+"""What importing costs: `import runnel` and `runnel --help` import nothing heavy; every module can be imported by itself;
+and the commands need no more than the package's own dependencies."""
 
+import contextlib
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 SOURCE = Path(__file__).parent.parent / "src"
 HEAVY = {"torch", "numpy", "numba", "tokenizers", "safetensors", "huggingface_hub", "sentencex", "transformers"}
@@ -53,3 +59,52 @@ def test_every_module_imports_alone():
         paths = (p for p in paths if p.name not in ("gpu.py", "gpu_kernels.py", "triton_math.py"))
     modules = sorted(".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for p in paths)
     loaded_after("import importlib\n" + "\n".join(f"importlib.import_module({m!r})" for m in reversed(modules)))
+
+
+def distributions_of(requirements):
+    """Canonical names of the installed distributions that these requirements bring, without extras."""
+    names, waiting = set(), [Requirement(line) for line in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in names and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            names.add(name)
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a platform's own
+                waiting += map(Requirement, importlib.metadata.requires(name) or [])
+    return names
+
+
+HIDE = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in HIDDEN:
+            raise ModuleNotFoundError(f'No module named {name!r} (hidden)', name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def test_base_dependencies_are_enough(tmp_path):
+    """`make demo` and the README's first command install nothing else."""
+    base = distributions_of(tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]["dependencies"])
+    hidden = {
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if module != "runnel" and not base & {canonicalize_name(owner) for owner in owners}
+    }
+    assert {"transformers", "lancedb", "pypdfium2"} & hidden and not hidden & {"torch", "typer", "yaml"}
+    (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
+    commands = (["find", "dog", "a.txt"], ["embed", "a.txt", "--to", "a.npy"], ["rerank", "dog", "a.txt"], ["info", "pocket"])
+    code = f"""
+HIDDEN = {sorted(hidden)!r}
+{HIDE}
+from runnel.cli import main
+for arguments in {commands!r}:
+    sys.argv = ['runnel', *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, arguments
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -76,10 +76,16 @@ def test_python_blocks(folder):
 
 
 def test_shell_blocks_are_what_the_makefile_does():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = [line for kind, body in BLOCKS if kind == "sh" for line in body.splitlines()]
     assert lines == ["python3 -m venv .venv", ".venv/bin/pip install -c constraints.txt -e ."]
-    assert "-c constraints.txt -e '.[dev]'" in makefile
+
+
+@pytest.mark.parametrize(("target", "installed"), [("demo", ["."]), ("test", [".", "'.[dev]'"])])
+def test_the_makefile_installs_only_what_a_target_needs(tmp_path, target, installed):
+    makes = subprocess.run(
+        ["make", "-n", target, f"VENV={tmp_path}"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert re.findall(r"pip install -qq .*-c constraints.txt -e (\S+)", makes) == installed
 
 
 def test_every_kind_of_block_is_checked():
