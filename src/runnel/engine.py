@@ -231,7 +231,7 @@ class Engine:
                 raise InputError(f"marks must have one row per token ({ids.numel()}), got {request.marks.shape[0]}")
             if not self.backbone.recurrent:
                 self._check_whole(request, ids.numel())
-            if request.state is not None and len(request.state) != 1:
+            if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
             reader = request.reader or AtPositions(request.positions if request.positions is not None else [ids.numel() - 1])
         except RunnelError as error:

@@ -93,9 +93,10 @@ def test_the_pass_also_gives_what_the_reranker_remembers(tmp_path: Path) -> None
     assert [one.saved is None for one in read] == [True, False, True, False]
     again = read_documents(embedder, [TEXT * 3], [read[1].saved], passage_tokens=30, save_from=150, remember=True)
     assert again[0].tokens_read < again[0].tokens
-    (expected,) = reranker.remember([*texts, TEXT * 3]).batches(5)
+    room = embedder.model.backbone.new_state(10)
+    (expected,) = reranker.remember([*texts, TEXT * 3]).batches(5, room.select(range(5)), 32)
     pieces = {str(i): one.memory for i, one in enumerate([*read, *again]) if one.memory is not None}
-    (found,) = Memory.of_pieces("int8", embedder.model.backbone.fingerprint(), pieces).batches(5)
+    (found,) = Memory.of_pieces("int8", embedder.model.backbone.fingerprint(), pieces).batches(5, room, 32)
     assert torch.equal(found.state.tokens, expected.state.tokens)
     for name, tensor in expected.state.tensors.items():
         step = tensor.abs().amax(-1, keepdim=True) / 127  # by which rounding to 8 bits may differ

@@ -123,7 +123,7 @@ def test_memory_follows_its_document(embedder, tmp_path):
         index.optimize()
     with Index.open(tmp_path / "index", embedder) as again:
         assert again.store.settings.remember and again.store.memories(["b"]) == {"b": before["b"]}
-    with pytest.raises(StateError, match="cannot read a remembered document"):
+    with pytest.raises(StateError, match="cannot read remembered documents from the index, document 'b'"):
         Memory.of_pieces("int8", "", {"b": before["b"][:50]})
 
 

@@ -213,6 +213,6 @@ class Backbone(nn.Module, ABC):
             cu_seqlens = torch.tensor([0, ids.numel()])
         if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != ids.numel() or bool((cu_seqlens.diff() < 0).any()):
             raise InputError(f"cu_seqlens must rise from 0 to the {ids.numel()} tokens in ids, got {cu_seqlens.tolist()[:8]}")
-        if state is not None and len(state) != cu_seqlens.numel() - 1:
+        if state is not None and len(state.check(self.state_shapes())) != cu_seqlens.numel() - 1:
             raise StateError(f"the state has {len(state)} rows but cu_seqlens describes {cu_seqlens.numel() - 1} sequences")
         return cu_seqlens

@@ -19,6 +19,7 @@ from torch import Tensor
 from runnel.errors import StateError
 
 _FORMAT = "runnel-state-1"
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
 class State:
@@ -33,10 +34,9 @@ class State:
         self.tensors = dict(tensors)
         self.tokens = tokens
         for name, tensor in self.tensors.items():
-            if tensor.shape[0] != tokens.shape[0]:
-                raise StateError(
-                    f"state tensor {name!r} has {tensor.shape[0]} rows but `tokens` has {tokens.shape[0]}; all need the same"
-                )
+            if tensor.shape[:1] != tokens.shape:
+                rows = [shape[0] if shape else "no" for shape in (tensor.shape, tokens.shape)]
+                raise StateError(f"state tensor {name!r} has {rows[0]} rows but `tokens` has {rows[1]}; all need the same")
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -52,6 +52,30 @@ class State:
     @property
     def dtype(self) -> torch.dtype:
         return next(iter(self.tensors.values())).dtype
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]], source: str = "the state") -> State:
+        """Return the state if it has a backbone's tensors: kernels take their shapes on trust.
+
+        Args:
+            shapes: name -> shape of one row (`Backbone.state_shapes`).
+            source: what the state is or where it came from, for messages.
+
+        Raises:
+            StateError: a tensor is missing, unexpected, of another shape or not of floating point.
+        """
+        if self.tensors.keys() != shapes.keys():
+            raise StateError(
+                f"{source} has the tensors {_listed(self.tensors)}, this model's state has {_listed(shapes)}; "
+                "use the model that made it, or read the text again"
+            )
+        for name, shape in shapes.items():
+            tensor = self.tensors[name]
+            if tensor.shape[1:] != shape or tensor.dtype not in _FLOATS:
+                raise StateError(
+                    f"{source} has a tensor {name!r} of {tensor.dtype} {tuple(tensor.shape)}, expected floating point "
+                    f"{(len(self), *shape)}; use the model that made it, or read the text again"
+                )
+        return self
 
     def select(self, rows: Sequence[int] | Tensor) -> State:
         """A new state with these rows, in this order (rows may repeat). Memory is copied."""
@@ -105,7 +129,8 @@ class State:
         """Read what `save` wrote: (state, extra tensors).
 
         Raises:
-            StateError: the file is damaged, not a state, or belongs to another model.
+            StateError: the file is damaged, not a state, holds NaN or infinity, or belongs to another model. Whether its shapes
+                are a model's is for `check`, which every call that takes a state makes.
         """
         try:
             with safe_open(path, framework="pt") as file:
@@ -114,14 +139,35 @@ class State:
                     raise StateError(
                         f"{path} is not a saved runnel state (format {metadata.get('format')!r}, expected {_FORMAT!r})"
                     )
-                if metadata["fingerprint"] != fingerprint:
+                saved_by = metadata.get("fingerprint", "")
+                if saved_by != fingerprint:
                     raise StateError(
-                        f"{path} was saved by another model (fingerprint {metadata['fingerprint'][:12]}, this model is "
-                        f"{fingerprint[:12]}); "
+                        f"{path} was saved by another model (fingerprint {saved_by[:12]}, this model is {fingerprint[:12]}); "
                         "load it with the model that wrote it, or read the text again"
                     )
                 tensors = {key: file.get_tensor(key) for key in file.keys()}
-        except (SafetensorError, FileNotFoundError, OSError) as error:
+        except (SafetensorError, OSError) as error:
             raise StateError(f"cannot read the saved state {path}: {error}") from error
-        state = State({k[6:]: v for k, v in tensors.items() if k.startswith("state.")}, tensors["tokens"])
-        return state, {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+        return _sorted_tensors(tensors, str(path))
+
+
+def _sorted_tensors(tensors: Mapping[str, Tensor], source: str) -> tuple[State, dict[str, Tensor]]:
+    """State and extra tensors of a file, checked as far as can be without a model."""
+    advice = "the file is damaged: read the text again"
+    tokens = tensors.get("tokens")
+    if tokens is None or tokens.ndim != 1 or tokens.dtype != torch.int64 or bool((tokens < 0).any()):
+        raise StateError(f"{source} does not say how many tokens each sequence has read; {advice}")
+    groups: dict[str, dict[str, Tensor]] = {"state": {}, "extra": {}}
+    for key, tensor in tensors.items():
+        group, _, name = key.partition(".")
+        if key != "tokens" and group not in groups:
+            raise StateError(f"{source} holds an unexpected tensor {key!r}; {advice}")
+        if tensor.dtype in _FLOATS and not bool(torch.isfinite(tensor).all()):
+            raise StateError(f"{source} holds NaN or infinity in {key!r}; {advice}")
+        if key != "tokens":
+            groups[group][name] = tensor
+    return State(groups["state"], tokens), groups["extra"]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

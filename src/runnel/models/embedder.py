@@ -17,7 +17,7 @@ from torch import Tensor
 from runnel.backbones.state import State
 from runnel.backbones.transformer_config import has_no_state
 from runnel.engine import AtPositions, Request
-from runnel.errors import InputError, StateError
+from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndVector, MeanVector, Pooling
 from runnel.models.readers import SpanMeans, WeightedMean
@@ -263,6 +263,7 @@ class Stream:
 
         Raises:
             InputError: nothing but white space has been fed.
+            NumericalError: the vector is NaN or infinite.
         """
         model = self._model
         unsettled = self._tokens.peek().ids
@@ -275,7 +276,10 @@ class Stream:
         end = fork._advance(tail)
         with torch.inference_mode():
             pooled = (fork._sum / fork._total).float() if self._embedder._pools_mean else end
-            return self._embedder._head(pooled[None])[0].numpy()
+            vector = self._embedder._head(pooled[None])[0].numpy()
+        if not np.isfinite(vector).all():
+            raise NumericalError("the stream's vector is NaN or infinite; the weights or the saved stream may be damaged")
+        return vector
 
     def save(self, path: str | Path) -> None:
         """Write everything needed to continue later to one safetensors file (atomically)."""
@@ -289,8 +293,17 @@ class Stream:
         if "pending" not in extra:
             raise StateError(f"{path} is a saved state but not of an embedding stream; use the call that matches what wrote it")
         stream = cls(embedder)
-        stream._state, stream._sum, stream._total = state, extra["sum"], float(extra["total"][0])
-        stream._tokens.restore(bytes(extra["pending"].tolist()).decode())
+        state.check(embedder.model.backbone.state_shapes(), str(path))
+        parts = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extra.items() if name != "pending"}
+        expected = {"sum": (torch.float64, tuple(stream._sum.shape)), "total": (torch.float64, (1,))}
+        if len(state) != 1 or parts != expected or extra["pending"].dtype != torch.uint8 or float(extra["total"]) < 0:
+            raise StateError(f"{path} does not hold one embedding stream; the file is damaged: read the text again")
+        stream._state = State({name: tensor.to(stream._state[name]) for name, tensor in state.tensors.items()}, state.tokens)
+        stream._sum, stream._total = extra["sum"], float(extra["total"])
+        try:
+            stream._tokens.restore(bytes(extra["pending"].flatten().tolist()).decode())
+        except (StateError, UnicodeDecodeError) as error:
+            raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
         return stream
 
     def _advance(self, ids: np.ndarray) -> Tensor:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,30 +73,42 @@ class Memory:
             for b in self._blocks
         )
 
-    def batches(self, rows: int, room: State | None = None) -> Iterator[Batch]:
-        """The documents in order, up to `rows` at a time, so that a memory larger than RAM is read in pieces.
-
-        The states of a batch are overwritten by the next one.
+    def batches(self, rows: int, room: State, width: int) -> Iterator[Batch]:
+        """Yield the documents in order, up to `rows` at a time, so that a memory larger than RAM is read in pieces.
 
         Args:
-            room: states of this model to be overwritten first; memory that is new to the process costs as much as filling it.
+            room: states of this model, as many as a batch has rows, which every batch overwrites.
+            width: of the model's hidden vectors.
+
+        Raises:
+            StateError: a block is damaged, or its shapes are another model's.
         """
-        source = self._rows()
+        source = self._rows({name: tensor.shape[1:] for name, tensor in room.tensors.items()}, width)
         while chosen := list(itertools.islice(source, rows)):
             count = len(chosen)
-            if room is None or len(room) < count:
-                room = _room(chosen[0][0], count)
             state = State({name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count])
             for place, (tensors, row) in enumerate(chosen):
                 _unpack(tensors, row, state, place)
             means = torch.cat([tensors["mean"][row : row + 1] for tensors, row in chosen]).float()
             yield Batch(state, means, [_unique_ids(tensors, row).numpy() for tensors, row in chosen])
 
-    def _rows(self) -> Iterator[tuple[Mapping[str, Tensor], int]]:
-        """(block, row in it) of every document."""
-        for block in self._blocks:
-            tensors = _read_block(block) if isinstance(block, Path) else block
-            yield from ((tensors, row) for row in range(len(tensors["tokens"])))
+    def _rows(self, shapes: Mapping[str, tuple[int, ...]], width: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
+        """(block, row in it) of every document, each block checked against the shapes of a model's state."""
+        for number, names in enumerate(self._names):
+            tensors = self._block(number)
+            stored = {key.removeprefix("state."): value.shape[1:] for key, value in tensors.items() if key.startswith("state.")}
+            if stored != shapes or tensors["mean"].shape[1] != width:
+                raise StateError(
+                    "remembered documents have states of other shapes than this model's; remember or index them again"
+                )
+            yield from ((tensors, row) for row in range(len(names)))
+
+    def _block(self, number: int) -> dict[str, Tensor]:
+        """A block in RAM, or read from its file and checked."""
+        block = self._blocks[number]
+        if not isinstance(block, Path):
+            return block
+        return _read_block(lambda: load_file(block), len(self._names[number]), str(block))
 
     def entries(self) -> list[tuple[str, str]]:
         """(id, text) of every document, in order; no state is read."""
@@ -115,9 +128,8 @@ class Memory:
         opened: dict[int, Mapping[str, Tensor]] = {}
         for name in ids:
             number, row = places[name]
-            block = self._blocks[number]
             if number not in opened:
-                opened[number] = _read_block(block) if isinstance(block, Path) else block
+                opened[number] = self._block(number)
             chosen._blocks.append(_row(opened[number], row))
             chosen._names.append([name])
             chosen._texts.append([self._texts[number][row]])
@@ -125,7 +137,7 @@ class Memory:
 
     def pieces(self) -> list[Piece]:
         """Each document's state by itself, in order, to be kept elsewhere; `of_pieces` takes them."""
-        blocks = (_read_block(block) if isinstance(block, Path) else block for block in self._blocks)
+        blocks = map(self._block, range(len(self._blocks)))
         return [save(_row(block, row)) for block in blocks for row in range(len(block["tokens"]))]
 
     @classmethod
@@ -136,10 +148,7 @@ class Memory:
             StateError: a state is damaged.
         """
         memory = cls(precision, fingerprint)
-        try:
-            memory._blocks = [load(piece) for piece in pieces.values()]
-        except SafetensorError as error:
-            raise StateError(f"cannot read a remembered document: {error}; index the documents again") from error
+        memory._blocks = [_read_block(partial(load, piece), 1, f"the index, document {name!r}") for name, piece in pieces.items()]
         memory._names, memory._texts = [[name] for name in pieces], [[""] for _ in pieces]
         return memory
 
@@ -191,10 +200,12 @@ class Memory:
         folder = Path(folder)
         try:
             index = json.loads((folder / "memory.json").read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise StateError(f"{folder} is not a memory of documents: {error}") from error
-        if index.get("format") != _FORMAT:
-            raise StateError(f"{folder} has memory format {index.get('format')!r}, expected {_FORMAT!r}")
+        version = index.get("format") if isinstance(index, dict) else None
+        if version != _FORMAT:
+            raise StateError(f"{folder} has memory format {version!r}, expected {_FORMAT!r}")
+        _check_index(index, folder)
         if index["fingerprint"] != fingerprint:
             raise StateError(
                 f"{folder} was remembered by another model (fingerprint {index['fingerprint'][:12]}, this model is "
@@ -225,11 +236,70 @@ def check_precision(value: str) -> Precision:
     raise InputError(f"dtype must be one of {', '.join(PRECISIONS)}, got {value!r}")
 
 
-def _read_block(path: Path) -> dict[str, Tensor]:
+def _check_index(index: Mapping[str, Any], folder: Path) -> None:
+    """Raise StateError unless the values of memory.json have their types and lengths."""
+    lists: list[Any] = [index.get(key) for key in ("names", "texts", "digests")]
+    names, texts, digests = lists
+    blocks = _is_list_of(names, list) and _is_list_of(texts, list) and _is_list_of(digests, str)
+    if (
+        not blocks
+        or not all(_is_list_of(values, str) for values in (*names, *texts))
+        or not isinstance(index.get("fingerprint"), str)
+        or index.get("precision") not in PRECISIONS
+        or [len(block) for block in names] != [len(block) for block in texts]
+        or len(digests) != len(names)
+    ):
+        raise StateError(f"{folder / 'memory.json'} is damaged; remember the documents again in an empty folder")
+
+
+def _is_list_of(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
+def _read_block(read: Callable[[], dict[str, Tensor]], rows: int, source: str) -> dict[str, Tensor]:
+    """The tensors of a block, if they are those of `rows` documents."""
     try:
-        return load_file(path)
+        tensors = read()
     except (SafetensorError, OSError) as error:
-        raise StateError(f"cannot read remembered documents from {path}: {error}; remember them again") from error
+        raise StateError(f"cannot read remembered documents from {source}: {error}; remember or index them again") from error
+    if not _is_block(tensors, rows):
+        raise StateError(f"the remembered documents from {source} are damaged; remember or index them again")
+    return tensors
+
+
+def _is_block(tensors: Mapping[str, Tensor], rows: int) -> bool:
+    """Whether tensors are what `_pack` makes of so many documents: names, dtypes, lengths and places in range."""
+    tokens, mean, ids, stops = (tensors.get(name) for name in ("tokens", "mean", "unique.ids", "unique.stops"))
+    if tokens is None or mean is None or ids is None or stops is None:
+        return False
+    counts = all(counted.dtype == torch.int64 and counted.shape == (rows,) for counted in (tokens, stops))
+    if (
+        not counts
+        or mean.ndim != 2
+        or mean.dtype not in (torch.float32, torch.float64)
+        or ids.ndim != 1
+        or ids.dtype != torch.int32
+    ):
+        return False
+    ends = [0, *stops.tolist()]
+    if ends != sorted(ends) or ends[-1] != len(ids) or bool((tokens < 0).any()):
+        return False
+    for key, tensor in tensors.items():
+        group, _, name = key.partition(".")
+        scale = tensors.get(f"scale.{name}")
+        if (group == "scale" and f"state.{name}" not in tensors) or group not in ("state", "scale", "tokens", "mean", "unique"):
+            return False
+        if group == "state" and not _is_packed(tensor, scale):
+            return False
+    return all(len(tensor) == rows for key, tensor in tensors.items() if key != "unique.ids")
+
+
+def _is_packed(tensor: Tensor, scale: Tensor | None) -> bool:
+    if scale is None:
+        return tensor.ndim > 1 and tensor.dtype in (torch.float32, torch.bfloat16)
+    return (
+        tensor.ndim > 1 and tensor.dtype == torch.int8 and scale.dtype == torch.float32 and scale.shape == (*tensor.shape[:-1], 1)
+    )
 
 
 def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Tensor]:
@@ -263,13 +333,6 @@ def _row(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
 def _unique_ids(tensors: Mapping[str, Tensor], row: int) -> Tensor:
     stops = tensors["unique.stops"]
     return tensors["unique.ids"][int(stops[row - 1]) if row else 0 : int(stops[row])]
-
-
-def _room(tensors: Mapping[str, Tensor], rows: int) -> State:
-    """A state of so many rows like those of a block, not filled."""
-    shapes = {key.removeprefix("state."): tensor.shape[1:] for key, tensor in tensors.items() if key.startswith("state.")}
-    room = {name: torch.empty(rows, *shape) for name, shape in shapes.items()}
-    return State(room, torch.empty(rows, dtype=torch.int64))
 
 
 def _unpack(tensors: Mapping[str, Tensor], row: int, state: State, place: int) -> None:

@@ -12,23 +12,26 @@ T  tokens of a document   P  passages   d  width of the vectors   D  width of hi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from runnel.backbones.state import State
 from runnel.engine import AtPositions, Reader, Request
-from runnel.errors import InputError
+from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Piece, Remembered, piece
 from runnel.models.readers import SpanMeans
 from runnel.text.encoded import Encoded
 from runnel.text.sentences import sentence_of_tokens, split_sentences
 
+log = logging.getLogger("runnel")
 _Value = tuple[Tensor, Reader]  # pooled hidden vectors (passages + 1, D), and the reader that pooled them
 
 
@@ -170,16 +173,36 @@ def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: in
 
 
 def _resume(embedder: Embedder, reading: _Reading, saved: bytes) -> None:
-    """Go on from an earlier reading if this document begins as that one did."""
-    values = load(saved)
-    at, count = int(values["at"][0]), len(values["known"])
+    """Continue from an earlier reading if this document begins as that one did; from the start if what was saved is damaged."""
+    try:
+        values = load(saved)
+        at, count = int(values["at"]), len(values["known"])
+        state = State({name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}, values["tokens"])
+        _check_saved(embedder, values, state)
+    except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:  # torch raises the last two on odd shapes
+        log.warning("what was saved of an earlier reading is damaged (%s); the document is read from the start", error)
+        return
     if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
         return
-    if bytes(values["digest"].tolist()) != _digest(embedder, reading, at, count):
+    if bytes(values["digest"].flatten().tolist()) != _digest(embedder, reading, at, count):
         return
-    state = {name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}
-    reading.state, reading.begin = State(state, values["tokens"]), at
-    reading.known, reading.sum, reading.total = values["known"], values["sum"], float(values["total"][0])
+    reading.state, reading.begin = state, at
+    reading.known, reading.sum, reading.total = values["known"], values["sum"], float(values["total"])
+
+
+def _check_saved(embedder: Embedder, values: Mapping[str, Tensor], state: State) -> None:
+    """Raise StateError unless `values` are what `_dump` writes: the kernels take shapes on trust."""
+    backbone = embedder.model.backbone
+    width, known = backbone.hidden_size, values["known"]
+    wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+    wanted = {"at": (torch.int64, (1,)), "sum": (torch.float64, (width,)), "total": (torch.float64, (1,))}
+    wanted |= {"tokens": (torch.int64, (1,)), "digest": (torch.uint8, (20,)), "known": (torch.float32, (len(known), width))}
+    state.check(backbone.state_shapes())
+    for name, (dtype, shape) in wanted.items():
+        if values[name].dtype != dtype or tuple(values[name].shape) != shape:
+            raise StateError(f"{name!r} is {values[name].dtype} {tuple(values[name].shape)}, expected {dtype} {shape}")
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in values.values()):
+        raise StateError("it holds NaN or infinity")
 
 
 def _dump(embedder: Embedder, reading: _Reading) -> bytes:

@@ -242,10 +242,13 @@ class Reranker:
         query_ids = self._template.encode(self.model.tokenizer, "query", query).ids
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         ids, start = torch.from_numpy(rendered.ids.astype(np.int64)), rendered.slices["query"].start
-        rows = min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // self.model.backbone.state_bytes)
-        room, self._room = self._room, None  # a ranking in another thread makes its own
-        for batch in memory.batches(max(1, rows), room):
-            room = batch.state if room is None or len(room) < len(batch.state) else room
+        backbone = self.model.backbone
+        rows = max(1, min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // backbone.state_bytes, len(memory)))
+        # Memory that is new to the process costs as much as filling it, so it is kept; a ranking in another thread makes its own.
+        room, self._room = self._room, None
+        if room is None or len(room) < rows:
+            room = backbone.new_state(rows)
+        for batch in memory.batches(rows, room, backbone.hidden_size):
             if not self._matches or self.model.features is None:
                 hidden = self._go_on(ids, batch.state, None)[:, 0 if self._first_token else -1]
                 values: tuple[Tensor, ...] = (hidden,)

@@ -25,7 +25,16 @@ from runnel.errors import CheckpointError, InputError
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
 from runnel.text.encoded import Encoded, skip_spaces
-from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, Marker, Tokenizer, check_text, unencodable
+from runnel.text.tokenizer import (
+    LIBRARY_FILE,
+    WORLD_FILE,
+    Marker,
+    Tokenizer,
+    check_text,
+    damaged_stream,
+    unencodable,
+    unpack_saved,
+)
 
 _PIECE_CHARS = 1 << 14  # one call of the library: small enough for little memory, long enough to hide the call
 _GROUP_CHARS = 1 << 18  # one parallel batch
@@ -219,7 +228,11 @@ class LibraryStream:
         return json.dumps([self.text, self._before, self.position, self._word_start])
 
     def restore(self, saved: str) -> None:
-        text, self._before, self.position, self._word_start = json.loads(saved)
+        text, before, position, word_start = unpack_saved(saved, str, str, int, (int, type(None)))
+        cut = self._tokenizer._cuts.match(before + text) if self._tokenizer._cuts is not None and before else None
+        if before and (cut is None or cut.end() != len(before)):  # tokens could cross this place
+            raise damaged_stream()
+        self._before, self.position, self._word_start = before, position, word_start
         self._parts, self._chars, self._checked = [text], len(text), 0
 
     def feed(self, text: str) -> Encoded:

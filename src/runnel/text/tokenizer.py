@@ -14,16 +14,18 @@ User text is text: strings such as "</s>" are encoded as ordinary characters, ne
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError, InputError, StateError
 from runnel.text.encoded import Encoded
 
 _GROUP_CHARS = 1 << 18  # pieces of a text are collected until there are this many characters
+_MOST_CHARS = 1 << 62  # in a stream: offsets are int64
 
 WORLD_FILE, LIBRARY_FILE = "rwkv_vocab_v20230424.txt", "tokenizer.json"
 SENTENCEPIECE_FILES = ("tokenizer.model.v3", "tokenizer.model")
@@ -59,7 +61,11 @@ class TokenStream(Protocol):
         """All that is needed to go on later, as JSON text; `restore` takes it back."""
 
     def restore(self, saved: str) -> None:
-        """Go on where `save` was called."""
+        """Continue where `save` was called.
+
+        Raises:
+            StateError: `saved` is not what `save` of this kind of stream gives.
+        """
 
 
 class Tokenizer(ABC):
@@ -199,6 +205,30 @@ def unencodable(texts: Iterable[str], error: Exception) -> InputError:
             advice = "read the file with the right encoding, or replace it by text.encode('utf-8', 'replace').decode()"
             return InputError(f"the text holds {code} (half of a surrogate pair) at character {found.start()}; {advice}")
     return InputError(f"the text cannot be encoded: {error}")
+
+
+def unpack_saved(saved: str, *kinds: type | tuple[type, ...]) -> list[Any]:
+    """The values that a stream's `save` has put into a JSON list: the types given, text that is Unicode, offsets in range.
+
+    Raises:
+        StateError: anything else.
+    """
+    try:
+        values = json.loads(saved)
+        "".join(value for value in values if isinstance(value, str)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise damaged_stream() from error
+    if not isinstance(values, list) or len(values) != len(kinds):
+        raise damaged_stream()
+    for value, kind in zip(values, kinds, strict=True):
+        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and not 0 <= value < _MOST_CHARS):
+            raise damaged_stream()
+    return values
+
+
+def damaged_stream() -> StateError:
+    """The error for a saved stream whose pending text makes no sense."""
+    return StateError("the pending text of the saved stream is damaged; read the text again")
 
 
 def _nonempty(encoded: Encoded) -> Iterator[Encoded]:

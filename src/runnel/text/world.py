@@ -19,7 +19,7 @@ import numpy as np
 
 from runnel.errors import CheckpointError
 from runnel.text.encoded import Encoded
-from runnel.text.tokenizer import WORLD_FILE, Marker, Tokenizer, check_text, unencodable
+from runnel.text.tokenizer import WORLD_FILE, Marker, Tokenizer, check_text, damaged_stream, unencodable, unpack_saved
 
 END_OF_DOCUMENT = "<|endoftext|>"  # how the authors write id 0
 _PIECE_CHARS = 1 << 16  # matched in one call: bounds the memory, long enough to hide the call
@@ -132,7 +132,10 @@ class WorldStream:
         return json.dumps([self.text, self._used, self.position])
 
     def restore(self, saved: str) -> None:
-        self.text, self._used, self.position = json.loads(saved)
+        text, used, position = unpack_saved(saved, str, int, int)
+        if used and used >= len(text[:1].encode()):
+            raise damaged_stream()
+        self.text, self._used, self.position = text, used, position
 
     def feed(self, text: str) -> Encoded:
         check_text(text)

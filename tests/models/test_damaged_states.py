@@ -1,0 +1,282 @@
+"""Files of states that are damaged or hostile: every one is refused before a kernel, which checks no bounds, sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load, load_file, save, save_file
+from tiny import tiny_model
+from tiny_backbones import tiny_backbone
+from torch import Tensor
+
+from runnel import Embedder, Request, Reranker, State
+from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
+from runnel.errors import NumericalError, StateError
+from runnel.models.memory import Memory
+from runnel.models.passages import read_documents
+
+DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog"]
+TEXT = "The cat sat on the mat. A river runs to the sea; the dog sat. "
+NAN, INFINITY = float("nan"), float("inf")
+
+# What may be done to a tensor; None where it leaves this one as it is.
+CHANGES: dict[str, Callable[[Tensor], Tensor | None]] = {
+    "absent": lambda t: torch.empty(0),  # the test leaves it out
+    "no dimensions": lambda t: torch.zeros((), dtype=t.dtype),
+    "ones": lambda t: torch.zeros([1] * t.ndim, dtype=t.dtype) if t.numel() != 1 else None,
+    "flat": lambda t: t.flatten() if t.ndim > 1 else t[None],
+    "shorter": lambda t: t[..., :-1].contiguous(),
+    "longer": lambda t: torch.cat([t, t], -1),
+    "more rows": lambda t: torch.cat([t, t]),
+    "no rows": lambda t: t[:0],
+    "turned": lambda t: t.transpose(1, -1).contiguous() if t.ndim > 2 and t.shape[1] != t.shape[-1] else None,
+    "booleans": lambda t: torch.zeros_like(t, dtype=torch.bool),
+    "integers": lambda t: t.to(torch.int16),
+    "complex": lambda t: t.to(torch.complex64),
+    "float8": lambda t: t.float().to(torch.float8_e4m3fn),
+}
+NUMBERS: dict[str, Callable[[Tensor], Tensor | None]] = {
+    "nan": lambda t: torch.full_like(t, NAN) if t.is_floating_point() else None,
+    "infinity": lambda t: torch.full_like(t, -INFINITY) if t.is_floating_point() else None,
+}
+
+
+def changed(tensors: dict[str, Tensor], name: str, change: str) -> dict[str, Tensor] | None:
+    """The tensors with one of them changed, or None if the change would do nothing to it."""
+    if change == "absent":
+        return {key: tensor for key, tensor in tensors.items() if key != name}
+    new = (CHANGES | NUMBERS)[change](tensors[name])
+    return None if new is None else {**tensors, name: new}
+
+
+@pytest.fixture(scope="module", params=["match", "papers", "rwkv7"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder, backbone = tmp_path_factory.mktemp("tiny"), None
+    if request.param == "rwkv7":
+        backbone = tiny_backbone(Rwkv7, Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8))
+    return tiny_model(folder, papers_heads=request.param != "match", backbone=backbone)
+
+
+# ---- streams -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream_file(model: Any, tmp_path: Path) -> Path:
+    Embedder(model).stream().feed(TEXT + "unfin").save(tmp_path / "stream")
+    return tmp_path / "stream"
+
+
+def rewrite(path: Path, tensors: dict[str, Tensor], **metadata: str | None) -> None:
+    with safe_open(path, framework="pt") as file:
+        old = file.metadata()
+    kept = {key: value for key, value in (old | metadata).items() if value is not None}
+    save_file(tensors, path.with_suffix(".new"), metadata=kept)
+    path.with_suffix(".new").replace(path)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *NUMBERS])
+def test_a_stream_with_a_changed_tensor_is_refused(model: Any, stream_file: Path, change: str) -> None:
+    tensors = load_file(stream_file)
+    for name in tensors:
+        damaged = changed(tensors, name, change)
+        if damaged is None or (name == "extra.pending" and change == "flat"):  # in any shape it is the same text
+            continue
+        rewrite(stream_file, damaged)
+        with pytest.raises(StateError):
+            Embedder(model).load_stream(stream_file)
+
+
+PENDING = [b"", b"{}", b"[]", b"\xff", b'["a"]', b'[1, "", 0, null]', b'["a", "", -1, null]', b"[" * 10**5]
+PENDING += [b'["a", "", 1e300, null]', b'["a", "", 99999999999999999999, null]', b'["a", "", true, null]']
+PENDING += [b'["\\ud800", "", 0, null]', b'["a", "b", 3, null]', b'["a", "", 0, "x"]', b'["a", "bc", 3, null]']
+
+
+@pytest.mark.parametrize("pending", PENDING)
+def test_a_stream_with_wrong_pending_text_is_refused(model: Any, stream_file: Path, pending: bytes) -> None:
+    rewrite(stream_file, {**load_file(stream_file), "extra.pending": torch.tensor(list(pending), dtype=torch.uint8)})
+    with pytest.raises(StateError, match="the pending text of the saved stream is damaged; read the text again"):
+        Embedder(model).load_stream(stream_file)
+
+
+def test_other_damage_to_a_stream_is_refused(model: Any, stream_file: Path) -> None:
+    tensors, whole = load_file(stream_file), stream_file.read_bytes()
+    for damaged in (
+        {**tensors, "tokens": torch.tensor([-1])},
+        {**tensors, "stray": torch.zeros(1)},
+        {**tensors, "extra.more": torch.zeros(1)},
+        {**tensors, "extra.total": torch.tensor([-1.0], dtype=torch.float64)},
+        {},
+    ):
+        rewrite(stream_file, damaged)
+        with pytest.raises(StateError):
+            Embedder(model).load_stream(stream_file)
+    for key in ("fingerprint", "format"):
+        stream_file.write_bytes(whole)
+        rewrite(stream_file, tensors, **{key: None})
+        with pytest.raises(StateError):
+            Embedder(model).load_stream(stream_file)
+    with pytest.raises(StateError):
+        Embedder(model).load_stream(stream_file.parent)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.floats(0, 1), place=st.integers(0, 600), byte=st.integers(0, 255))
+def test_a_stream_cut_short_or_with_a_changed_header_never_crashes(
+    model: Any, stream_file: Path, cut: float, place: int, byte: int
+) -> None:
+    whole = stream_file.read_bytes()
+    try:
+        stream_file.write_bytes(whole[: int(cut * (len(whole) - 1))])
+        with pytest.raises(StateError):
+            Embedder(model).load_stream(stream_file)
+        stream_file.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+        try:
+            stream = Embedder(model).load_stream(stream_file).feed(" and more text. The end.")
+        except StateError:
+            return
+        assert np.isfinite(stream.embedding()).all()
+    finally:
+        stream_file.write_bytes(whole)
+
+
+def test_a_stream_gives_no_vector_that_is_not_a_number(model: Any) -> None:
+    stream = Embedder(model).stream().feed(TEXT)
+    stream._state = State({name: torch.full_like(t, NAN) for name, t in stream._state.tensors.items()}, stream._state.tokens)
+    with pytest.raises(NumericalError, match="the stream's vector is NaN or infinite"):
+        stream.embedding()
+
+
+# ---- states from Python ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [name for name in CHANGES if name not in ("more rows", "no rows")])
+def test_states_of_other_shapes_are_refused_by_backbone_and_engine(model: Any, change: str) -> None:
+    state, ids = model.backbone.new_state(1), np.array([5, 6, 7])
+    for name in state.tensors:
+        tensors = changed(state.tensors, name, change)
+        if tensors is None:
+            continue
+        with pytest.raises(StateError):
+            model.backbone(torch.from_numpy(ids), state=State(tensors, state.tokens))
+        with pytest.raises(StateError):
+            model.engine.run([Request(ids, state=State(tensors, state.tokens))])
+
+
+def test_the_message_names_the_tensor_and_both_shapes(tmp_path: Path) -> None:
+    backbone = tiny_model(tmp_path).backbone
+    state = backbone.new_state(1)
+    wrong = State({**state.tensors, "ssm": torch.zeros(1, 1, 1, 1, 1)}, state.tokens)
+    with pytest.raises(
+        StateError, match=r"'ssm' of torch.float32 \(1, 1, 1, 1, 1\), expected floating point \(1, 2, 4, 16, 16\)"
+    ):
+        backbone(torch.tensor([1]), state=wrong)
+    with pytest.raises(StateError, match="the state has the tensors ssm, this model's state has conv, ssm"):
+        backbone(torch.tensor([1]), state=State({"ssm": state["ssm"]}, state.tokens))
+    for dtype in (torch.float64, torch.bfloat16):
+        assert torch.isfinite(backbone(torch.tensor([1]), state=state.to(dtype))[0]).all()
+
+
+# ---- memories ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_memory_with_a_changed_tensor_is_refused(model: Any, tmp_path: Path, precision: str, change: str) -> None:
+    reranker = Reranker(model)
+    reranker.remember(DOCUMENTS, tmp_path, precision)
+    (path,) = tmp_path.glob("*.safetensors")
+    tensors, fingerprint = load_file(path), model.backbone.fingerprint()
+    for name in tensors:
+        damaged = changed(tensors, name, change)
+        if damaged is None:
+            continue
+        save_file(damaged, path)
+        with pytest.raises(StateError):
+            reranker.rank("river", Memory.open(tmp_path, fingerprint=fingerprint))
+        with pytest.raises(StateError):
+            Reranker(model).rank("river", Memory.open(tmp_path, fingerprint=fingerprint).select(["1"]))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_piece_of_an_index_with_a_changed_tensor_is_refused(model: Any, change: str) -> None:
+    (piece,) = Reranker(model).remember(DOCUMENTS[:1]).pieces()
+    tensors, fingerprint = load(piece), model.backbone.fingerprint()
+    for name in tensors:
+        damaged = changed(tensors, name, change)
+        if damaged is None:
+            continue
+        with pytest.raises(StateError):
+            Reranker(model).score("river", Memory.of_pieces("int8", fingerprint, {"a": save(damaged)}))
+    for cut in range(0, len(piece), 97):
+        with pytest.raises(StateError, match="remembered documents from the index, document 'a'"):
+            Memory.of_pieces("int8", fingerprint, {"a": piece[:cut]})
+
+
+@pytest.mark.parametrize("stops", [[3, 2, 9], [-1, 5, 9], [1, 2, 10**9], [1, 2, -(2**63)], [0, 0, 0]])
+def test_places_beyond_a_block_are_refused(model: Any, tmp_path: Path, stops: list[int]) -> None:
+    Reranker(model).remember(DOCUMENTS, tmp_path)
+    (path,) = tmp_path.glob("*.safetensors")
+    save_file({**load_file(path), "unique.stops": torch.tensor(stops)}, path)
+    with pytest.raises(StateError, match=r"the remembered documents from .* are damaged; remember or index them again"):
+        Reranker(model).rank("river", Memory.open(tmp_path, fingerprint=model.backbone.fingerprint()))
+
+
+@pytest.mark.parametrize("key", ["format", "precision", "fingerprint", "names", "texts", "digests"])
+@pytest.mark.parametrize("value", [None, 1, "x", [], {}, [1], ["x"], [[1]], [["a"]], [["a", "b", "c", "d"]], "absent"])
+def test_a_memory_with_a_changed_index_is_refused(model: Any, tmp_path: Path, key: str, value: Any) -> None:
+    Reranker(model).remember(DOCUMENTS, tmp_path)
+    path = tmp_path / "memory.json"
+    index = json.loads(path.read_text())
+    index.pop(key) if value == "absent" else index.update({key: value})
+    if key == "digests" and value == ["x"]:
+        return  # a digest of another block
+    path.write_text(json.dumps(index))
+    with pytest.raises(StateError):
+        Memory.open(tmp_path, fingerprint=model.backbone.fingerprint())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", "null", "[" * 10**5, "{", '{"format"', "\x00"])
+def test_a_memory_whose_index_is_no_index_is_refused(model: Any, tmp_path: Path, text: str) -> None:
+    Reranker(model).remember(DOCUMENTS, tmp_path)
+    (tmp_path / "memory.json").write_text(text)
+    with pytest.raises(StateError):
+        Reranker(model).remember(DOCUMENTS, tmp_path)
+    (tmp_path / "memory.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(StateError):
+        Reranker(model).remember(DOCUMENTS, tmp_path)
+
+
+def test_a_memory_without_its_blocks_is_refused(model: Any, tmp_path: Path) -> None:
+    memory = Reranker(model).remember(DOCUMENTS, tmp_path)
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(StateError, match="cannot read remembered documents"):
+        Reranker(model).rank("river", memory)
+
+
+# ---- what an index saves to read appended text -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *NUMBERS])
+def test_a_damaged_earlier_reading_is_not_used(model: Any, change: str, caplog: pytest.LogCaptureFixture) -> None:
+    embedder = Embedder(model)
+    (first,) = read_documents(embedder, [TEXT * 6], passage_tokens=30, save_from=20)
+    assert first.saved is not None
+    tensors = load(first.saved)
+    (whole,) = read_documents(embedder, [TEXT * 7], passage_tokens=30)
+    for name in tensors:
+        damaged = changed(tensors, name, change)
+        if damaged is None:
+            continue
+        (again,) = read_documents(embedder, [TEXT * 7], [save(damaged)], passage_tokens=30, save_from=20)
+        assert again.tokens_read == again.tokens
+        np.testing.assert_allclose(again.vector, whole.vector, atol=2e-5)
+    assert change in ("more rows", "no rows") or "the document is read from the start" in caplog.text
