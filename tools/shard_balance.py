@@ -34,7 +34,7 @@ def main() -> None:
     tokens = np.zeros(options.shards)
     for shard in range(options.shards):
         for document in read_units(plan.units(Shard(shard + 1, options.shards)), {}):
-            text[Path(str(document.metadata["source"]))] += len(document.text.encode("utf-8", "replace"))
+            text[Path(document.source)] += len(document.text.encode("utf-8", "replace"))
             tokens[shard] += len(tokenizer.encode(document.text).ids)
     by_ending: dict[str, list[Path]] = defaultdict(list)
     for file in text:

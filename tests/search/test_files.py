@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import sys
 
 import pytest
 from tiny import tiny_model
@@ -88,3 +90,74 @@ def test_files_that_cannot_be_read_are_reported_and_keep_what_is_known(index, fo
 def test_a_path_that_is_not_there_is_refused(index, tmp_path):
     with pytest.raises(InputError, match=r"no file or folder .*missing"):
         index.add_files([tmp_path / "missing"])
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="names are Unicode there")
+def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, caplog):
+    bad = os.fsencode(folder) + b"/bad\xff\xfename.txt"
+    with open(bad, "w") as file:
+        file.write("The cat.")
+    for _ in range(2):  # repeatable
+        changes = index.add_files([folder])
+        [(name, reason)] = changes.failed.items()
+        assert os.fsencode(name) == os.fsencode(folder.resolve()) + b"/bad\xff\xfename.txt"
+        assert reason == f"{name}: the file's name is not valid UTF-8; rename the file"
+        assert len(index) == 5
+    assert caplog.text.count("left out: ") == 2
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(index, folder, caplog, kind):
+    rows = [("a", "first"), ("b", "second"), ("a", "third"), ("", "fourth"), ("a", "fifth")]
+    if kind == "jsonl":
+        rows[1] = ("b\ud800", "second")
+        (folder / "rows.jsonl").write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in rows))
+    else:
+        (folder / "rows.jsonl").unlink()
+        (folder / "rows.csv").write_text("id,text\n" + "".join(f"{i},{text}\n" for i, text in rows))
+    file = (folder / f"rows.{kind}").resolve()
+    first = 1 if kind == "jsonl" else 2
+    expected = {
+        f"{file}, line {first + n}": f"{file}, line {first + n}: the id 'a' is also that of line {first}, which was read; "
+        "give each row its own id"
+        for n in (2, 4)
+    }
+    good = ["a", "b", "4"]
+    if kind == "jsonl":
+        good = ["a", "4"]
+        expected[f"{file}, line 2"] = (
+            f"{file}, line 2: the id 'b\\ud800' contains half of a surrogate pair ('\\ud800' at character 1), "
+            "which UTF-8 cannot store; replace it"
+        )
+    for round_ in range(2):
+        changes = index.add_files([folder])
+        assert changes.failed == expected
+        assert names(changes.added if round_ == 0 else changes.unchanged, folder) == sorted(
+            ["deep/page.html", "plain.txt", *(f"rows.{kind}#{name}" for name in good)]
+        )
+    assert caplog.text.count("left out: ") == 2 * len(expected)
+    (folder / f"rows.{kind}").write_text('{"id": "a", "text": "first"}\n' if kind == "jsonl" else "id,text\na,first\n")
+    changes = index.add_files([folder])
+    assert names(changes.deleted, folder) == sorted(f"rows.{kind}#{name}" for name in good[1:]) and not changes.failed
+
+
+def test_a_file_that_is_named_twice_is_read_once(index, folder):
+    assert len(index.add_files([folder, folder / "plain.txt"]).added) == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path):
+    os.mkfifo(folder / "pipe.txt")
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.getcwd()
+        os.chdir(folder)  # paths of sockets are short
+        server.bind("socket")
+        os.chdir(here)
+        changes = index.add_files([folder, "/dev/zero", folder / "pipe.txt"])
+    advice = "which may never end; save its content to a file first"
+    assert changes.failed == {
+        str(folder.resolve() / "pipe.txt"): f"{folder.resolve() / 'pipe.txt'} is a pipe, {advice}",
+        str(folder.resolve() / "socket"): f"{folder.resolve() / 'socket'} is a socket, {advice}",
+        "/dev/zero": f"/dev/zero is a device, {advice}",
+    }
+    assert len(index) == 5

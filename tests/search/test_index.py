@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,8 +89,69 @@ def test_delete_and_rollback(index):
 def test_a_document_that_cannot_be_read_does_not_stop_the_others(index, caplog):
     with caplog.at_level(logging.WARNING):
         changes = index.add([*documents(), Document("blank", " \n", {})])
-    assert set(changes.failed) == {"blank"} and "empty document" in changes.failed["blank"] and "'blank'" in caplog.text
+    assert set(changes.failed) == {"blank"} and "empty document" in changes.failed["blank"] and "left out: blank: " in caplog.text
     assert changes.added == list(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Document("cat", "again"), "another document of this call has the id 'cat'; only the first was added"),
+        (Document("a\ud800", "text"), r"document 'a\ud800': its id contains half of a surrogate pair ('\ud800' at character 1)"),
+        (Document("a", "te\udfffxt"), r"document 'a': its text contains half of a surrogate pair ('\udfff' at character 2)"),
+        (Document("a", "text", {"title": "\ud800"}), "document 'a': its title contains half of a surrogate pair"),
+        (Document("a", "text", {"by": ["\ud800"]}), "document 'a': its metadata contains half of a surrogate pair"),
+        (Document("a", "text", {"year": 2**63}), "field 'year' is of type int, which has 64 bits, got 9223372036854775808"),
+        (Document("a", "text", {"year": "x"}), "'year' is of type int, got 'x'"),
+        (Document("a", "text", {"thing": object()}), "metadata that JSON cannot hold"),
+        (Document("a", "text", {1: "b"}), "document 'a': the keys of metadata must be texts, got 1"),
+    ],
+)
+def test_a_document_that_cannot_be_stored_does_not_stop_the_others(index, caplog, bad, reason):
+    for _ in range(2):  # repeatable
+        changes = index.add([*documents(), bad, Document("last", "the last one")])
+        assert list(changes.failed) == [bad.id] and reason in changes.failed[bad.id]
+        assert len(index) == 4 and set(index.store.known()) == {*TEXTS, "last"}
+    assert caplog.text.count("left out: ") == 2
+
+
+OWN = {"blocks": 3, "title": "Cats", "source": "a book", "source_hash": "x", "content_hash": [1], "tokens": None, "id": "b"}
+
+
+def test_metadata_comes_back_as_it_was_whatever_its_keys(index):
+    given = [Document("a", "The cat.", OWN), Document("b", "The dog.", {"title": None, "blocks": "intro"})]
+    assert index.add(given).failed == {}
+    stored = index.store.documents(["a", "b"])
+    assert {name: row.metadata for name, row in stored.items()} == {one.id: one.metadata for one in given}
+    assert [row.title for row in stored.values()] == ["Cats", ""] and [row.source for row in stored.values()] == ["", ""]
+    assert index.add(given).unchanged == ["a", "b"]
+    hits = index.search("the cat")
+    assert {hit.id for hit in hits} == {"a", "b"}
+
+
+@pytest.mark.parametrize("kind", ["lance", "local"])
+def test_any_key_can_be_a_field(kind, embedder, tmp_path):
+    fields = {"blocks": "int", "title": "str", "source": "str"}
+    with Index.create(tmp_path / "index", embedder, fields=fields, store=kind) as index:
+        index.add([Document("a", "The cat.", OWN), Document("b", "The cat.", {"blocks": 4, "title": "Dogs"})])
+        for where in ({"blocks": 3}, {"title": "Cats"}, {"source": "a book"}, {"blocks": {"<": 4}}):
+            assert [hit.id for hit in index.search("cat", where=where)] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["lance", "local"])
+def test_an_index_of_before_opens_and_its_documents_are_unchanged(kind, embedder, tmp_path):
+    """Rows of 0.1 kept a document's title in its own column alone."""
+    given = Document("a", "The cat sat on the mat.", {"title": "Cats", "year": 2001})
+    with Index.create(tmp_path / "index", embedder, fields={"year": "int"}, store=kind) as index:
+        content = json.dumps([given.text, "Cats", "", "", {"year": 2001}], sort_keys=True)
+        row = index._encoder.row(given)
+        old = replace(row, metadata={"year": 2001}, content_hash=hashlib.sha256(content.encode()).hexdigest())
+        encoded = index._encoder.encode([old])
+        index.store.commit(encoded.documents, encoded.passages, [])
+    with Index.open(tmp_path / "index", embedder) as again:
+        assert again.search("cat")[0].id == "a" and again.store.documents(["a"])["a"].title == "Cats"
+        assert again.add([given]).unchanged == ["a"]
+        assert again.add([Document("a", given.text, {"title": "Cats", "year": 2002})]).updated == ["a"]
 
 
 def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
@@ -108,12 +172,9 @@ def test_an_index_knows_the_name_of_its_model(tmp_path):
 
 
 def test_bad_input_is_refused(index, embedder, tmp_path):
-    with pytest.raises(InputError, match="two documents have the id 'cat'"):
-        index.add([*documents(), Document("cat", "again")])
-    with pytest.raises(InputError, match="'year' is of type int, got 'x'"):
-        index.add([Document("a", "text", {"year": "x"})])
-    with pytest.raises(InputError, match="metadata that JSON cannot hold"):
-        index.add([Document("a", "text", {"thing": object()})])
+    for wrong in ("cat", [("a", "text")], [{"id": "a"}]):
+        with pytest.raises(InputError, match=r"expected runnel\.Document objects, got (str|tuple|dict)"):
+            index.add(wrong)
     with pytest.raises(InputError, match="the query is empty"):
         index.search(" ")
     with pytest.raises(InputError, match="top_k must be at least 1"):

@@ -23,7 +23,7 @@ from sharded import BATCH, FIELDS, PASSAGE_TOKENS, write_files
 from tiny import tiny_model
 
 from runnel import Embedder
-from runnel.errors import InputError, StoreError
+from runnel.errors import StoreError
 from runnel.lock import WriterLock
 from runnel.search import encoding, shards
 from runnel.search.encoding import Encoder, new_settings
@@ -104,16 +104,12 @@ def test_the_shards_have_all_documents_once_and_in_order(described, count):
             text = end.join(lines) + (end if ended and lines else "")
             (Path(name) / f"{number}.{kind}").write_bytes(b"\xef\xbb\xbf" * ended + text.encode())
         expected, scan = [], Scan()
-        expected = [(d.id, d.text, d.metadata) for d in read_files([name], {}, scan)]
+        expected = [(d.id, d.text, d.title, d.source, d.metadata, d.blocks) for d in read_files([name], {}, scan)]
         failed: dict[str, str] = {}
         plan = Plan([name])
         parts = [list(read_units(plan.units(Shard(number, count)), failed)) for number in range(1, count + 1)]
-        found = [(d.id, d.text, d.metadata) for part in parts for d in part]
-        for one, other in zip(found, expected, strict=True):
-            assert one[:2] == other[:2]
-            assert {k: v for k, v in one[2].items() if k != "source_hash"} == {
-                k: v for k, v in other[2].items() if k != "source_hash"
-            }
+        found = [(d.id, d.text, d.title, d.source, d.metadata, d.blocks) for part in parts for d in part]
+        assert found == expected
         assert failed == scan.failed
 
 
@@ -127,6 +123,24 @@ def test_errors_have_the_lines_of_the_file(tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:4], '{"body": 1}']))
     list(read_units(Plan([tmp_path]).units(Shard(3, 3)), failed))
     assert 'rows.jsonl, row 5: expected "text"' in failed[str(tmp_path / "rows.jsonl")]
+
+
+def test_rows_of_one_id_in_a_shard_are_left_out_with_the_lines_of_the_file(tmp_path):
+    lines = [json.dumps({"id": name, "text": "a text of some length"}) for name in ("a", "b", "c", "x", "d", "d", "\ud800")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    failed: dict[str, str] = {}
+    last = list(read_units(Plan([tmp_path]).units(Shard(2, 2)), failed))
+    assert [one.id.partition("#")[2] for one in last] == ["d"], failed
+    assert [name.rpartition(", ")[2] for name in failed] == ["line 6", "line 7"]
+    assert "the id 'd' is also that of line 5" in failed[f"{tmp_path / 'rows.jsonl'}, line 6"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipes_are_left_out_of_shards_at_once(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    failed: dict[str, str] = {}
+    assert list(read_units(Plan([tmp_path]).units(Shard(1, 1)), failed)) == []
+    assert "is a pipe, which may never end" in failed[str(tmp_path / "rows.jsonl")]
 
 
 def test_what_is_called_jsonl_and_is_not_is_not_cut(tmp_path):
@@ -471,7 +485,7 @@ def test_sets_that_are_not_whole_are_refused(made, files, embedder, wanted, inde
 
 def test_shards_that_do_not_belong_together_are_refused(few, embedder, wanted, index, tmp_path):
     def encode(number, place, **changed):
-        encode_shard([few], tmp_path / place, Shard(number, 2), embedder, settings=replace(wanted, **changed))
+        return encode_shard([few], tmp_path / place, Shard(number, 2), embedder, settings=replace(wanted, **changed))
 
     encode(1, "settings")
     encode(2, "settings", passage_tokens=64)
@@ -483,8 +497,9 @@ def test_shards_that_do_not_belong_together_are_refused(few, embedder, wanted, i
     with pytest.raises(StoreError, match=r"shards 1 and 2 in .* were made of different files"):
         index.add_shards(tmp_path / "files")
     (few / "rows.jsonl").write_text('{"id": "same", "text": "the cat"}\n' * 40)
-    with pytest.raises(InputError, match=r"two documents have the id '.*rows.jsonl#same'"):
-        encode(2, "twice")
+    failed = encode(2, "twice").failed
+    first = 40 - len(failed)  # of the rows that this shard owns
+    assert failed and all(f"the id 'same' is also that of line {first}, which was read" in why for why in failed.values())
     (few / "rows.jsonl").write_text('{"id": "same", "text": "the cat sat and sat and sat and sat and sat on the mat"}\n' * 2)
     for other in few.glob("*.txt"):
         other.unlink()

@@ -15,8 +15,18 @@ from runnel.models.embedder import Embedder
 from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.reranker import Reranker
 from runnel.records import Document
+from runnel.search.files import left_out
 from runnel.search.filters import typed
-from runnel.search.records import FIELD_TYPES, WHOLE, DocumentRow, FieldType, PassageRow, Places, Settings
+from runnel.search.records import (
+    FIELD_TYPES,
+    WHOLE,
+    DocumentRow,
+    FieldType,
+    PassageRow,
+    Places,
+    Settings,
+    check_storable,
+)
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
@@ -63,24 +73,55 @@ class Encoder:
         self._reranker = reranker_of(embedder) if settings.remember else None
         self._one_pass = self._reranker is not None and self._reranker.shares(embedder)
 
-    def row(self, document: Document) -> DocumentRow:
-        """The document without what the model adds.
+    def row(self, document: Document | DocumentRow) -> DocumentRow:
+        """Check a document, and make the row of it without what the model adds.
+
+        Args:
+            document: a DocumentRow if it comes from a file: its facts are not metadata.
 
         Raises:
-            InputError: its metadata does not fit the fields, or JSON.
+            InputError: its metadata does not fit the fields, or JSON; or a text of it contains half of a surrogate pair.
         """
-        metadata = dict(document.metadata)
-        title, source = str(metadata.pop("title", "")), str(metadata.pop("source", ""))
-        source_hash, blocks = str(metadata.pop("source_hash", "")), str(metadata.pop("blocks", ""))
-        for name, kind in self.settings.fields.items():
-            if metadata.get(name) is not None:
-                metadata[name] = typed(name, metadata[name], kind)
+        name, metadata = f"document {document.id!r}", dict(document.metadata)
+        if isinstance(document, Document):
+            title = metadata.get("title")
+            document = DocumentRow(document.id, document.text, "" if title is None else str(title), "", "", "", 0, metadata)
+        odd = [key for key in metadata if not isinstance(key, str)]
+        if odd:
+            raise InputError(f"{name}: the keys of metadata must be texts, got {odd[0]!r}")
+        for field_name, kind in self.settings.fields.items():
+            if metadata.get(field_name) is not None:
+                metadata[field_name] = typed(field_name, metadata[field_name], kind)
         try:
-            content = json.dumps([document.text, title, source, blocks, metadata], sort_keys=True)
-        except TypeError as error:
-            raise InputError(f"document {document.id!r} has metadata that JSON cannot hold: {error}") from error
-        content_hash = hashlib.sha256(content.encode()).hexdigest()
-        return DocumentRow(document.id, document.text, title, source, source_hash, content_hash, 0, metadata, blocks)
+            texts = {"metadata": json.dumps(metadata, ensure_ascii=False)}
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"{name} has metadata that JSON cannot hold: {error}") from error
+        texts = {"id": document.id, "text": document.text, "title": document.title} | texts
+        for what, text in texts.items():
+            check_storable(text, f"{name}: its {what}")
+        row = replace(document, metadata=metadata)
+        return replace(row, content_hash=content_hash(row))
+
+    def rows(self, documents: Iterable[Document | DocumentRow], failed: dict[str, str]) -> Iterator[DocumentRow]:
+        """Rows of documents; those that cannot be stored are logged and noted in `failed`, by id.
+
+        Raises:
+            InputError: something that is not a document.
+        """
+        seen: set[str] = set()
+        for document in documents:
+            if not isinstance(document, Document | DocumentRow):
+                raise InputError(f"expected runnel.Document objects, got {type(document).__name__}: {document!r:.80}")
+            try:
+                if document.id in seen:
+                    raise InputError(f"another document of this call has the id {document.id!r}; only the first was added")
+                row = self.row(document)
+            except InputError as error:
+                failed[document.id] = str(error)
+                log.warning("%s", left_out(document.id, str(error)))
+            else:
+                seen.add(row.id)
+                yield row
 
     def batches(self, rows: Iterable[DocumentRow]) -> Iterator[list[DocumentRow]]:
         """Rows in the groups in which they are read and committed; the same rows give the same groups."""
@@ -112,7 +153,7 @@ class Encoder:
         for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), progress), strict=True):
             if isinstance(read, str):
                 out.failed[row.id] = read
-                log.warning("document %r was left out: %s", row.id, read)
+                log.warning("%s", left_out(row.id, read))
                 continue
             out.documents.append(replace(row, tokens=read.tokens, saved=read.saved, memory=read.memory))
             out.passages += _passages(row, read)
@@ -137,6 +178,13 @@ class Encoder:
                 return [str(error)]
         half = len(rows) // 2  # the one that cannot be read is in one of the two; the rest stay together
         return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
+
+
+def content_hash(row: DocumentRow) -> str:
+    """SHA-256 of all that makes a document: text, title, source, metadata and blocks. A title counts once."""
+    metadata = {key: value for key, value in row.metadata.items() if key != "title" or value != row.title}
+    content = json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def new_settings(

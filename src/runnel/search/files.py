@@ -1,6 +1,6 @@
 """Files as documents of an index: which are new, changed or gone, and what is in them.
 
-A document's id is the absolute path of its file; a row of jsonl, csv or tsv has "#" and the row's id behind it.
+A document's id is the absolute path of its file; for a row of jsonl, csv or tsv, "#" and the row's id follow.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError
-from runnel.records import Document
-from runnel.search.records import Known
+from runnel.search.records import DocumentRow, Known, check_storable
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.rows import Before
 
 log = logging.getLogger("runnel")
 _MORE = "+"  # behind the file's hash in rows that are not its last: a file has been read once its last row is there
@@ -30,7 +31,7 @@ class Scan:
 
     Attributes:
         unchanged: ids of documents whose file has not changed.
-        failed: path -> why the file could not be read.
+        failed: path, or "path, line N" of a row -> why it was left out.
         gone: ids of documents whose file is not there any more; known when the scan is over.
     """
 
@@ -55,15 +56,27 @@ def find_files(paths: Iterable[Path]) -> Iterator[Path]:
         for folder, names, files in os.walk(path.resolve()):
             names[:] = sorted(name for name in names if not name.startswith("."))
             found = (Path(folder) / name for name in sorted(files) if not name.startswith("."))
-            yield from (file for file in found if file.is_file())  # no pipes, no dangling links
+            yield from (file for file in found if file.exists())  # no dangling links
+
+
+def check_file(file: Path) -> None:
+    """Raise ReadError for a file that is not a regular one, or whose name is not UTF-8."""
+    mode = file.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise ReadError(f"{file} is {what}, which may never end; save its content to a file first")
+    try:
+        str(file).encode()
+    except UnicodeEncodeError as error:
+        raise ReadError(f"{file}: the file's name is not valid UTF-8; rename the file") from error
 
 
 def read_files(
     paths: Iterable[str | Path], known: Mapping[str, Known], scan: Scan, limits: Limits | None = None
-) -> Iterator[Document]:
+) -> Iterator[DocumentRow]:
     """Documents of files that are new or have changed; `scan` is filled with the rest while they are drawn.
 
-    A file that cannot be read is logged, noted in `scan.failed`, and what is known of it is left as it is.
+    A file or row that cannot be read is logged, noted in `scan.failed`, and what is known of the file is left as it is.
 
     Args:
         known: what is in the index.
@@ -76,8 +89,12 @@ def read_files(
     with DocumentReader(limits) as reader:
         for file in find_files(roots):
             name = str(file)
+            if name in seen:  # two of `paths` lead to it
+                continue
             seen.add(name)
+            failed = len(scan.failed)
             try:
+                check_file(file)
                 digest = _hash(file)
                 old = by_file.get(name, [])
                 hashes = {known[one].source_hash for one in old}
@@ -85,8 +102,9 @@ def read_files(
                     scan.unchanged += old
                     continue
                 fresh = []
-                for read, last in _with_last(reader.read(file)):
-                    document = to_document(name, digest if last else digest + _MORE, read)
+                for read, last in _with_last(distinct_rows(name, reader.read(file), scan.failed)):
+                    whole = last and len(scan.failed) == failed  # else it is read again next time, and the rows are named again
+                    document = to_row(name, digest if whole else digest + _MORE, read)
                     fresh.append(document.id)
                     yield document
                 scan.gone += sorted(set(old) - set(fresh))
@@ -96,6 +114,34 @@ def read_files(
     for name, ids in by_file.items():
         if name not in seen and any(Path(name).is_relative_to(root) for root in roots):
             scan.gone += ids
+
+
+def distinct_rows(
+    name: str, reads: Iterable[DocumentText], failed: dict[str, str], before: Callable[[], Before] = Before
+) -> Iterator[DocumentText]:
+    """What was read of a file, without rows whose id is not UTF-8 or was used before: these are logged and noted in `failed`.
+
+    Args:
+        before: asked for what the file has before the part that is read.
+    """
+    lines: dict[str, int] = {}  # by id
+    for read in reads:
+        if read.id is None or read.line is None:
+            yield read
+            continue
+        line = read.line
+        try:
+            check_storable(read.id, f"the id {read.id!r}")
+            if read.id in lines:
+                first = before().lines + lines[read.id]
+                raise InputError(f"the id {read.id!r} is also that of line {first}, which was read; give each row its own id")
+        except InputError as error:
+            row = f"{name}, line {before().lines + line}"
+            failed[row] = f"{row}: {error}"
+            log.warning("%s", left_out(row, failed[row]))
+        else:
+            lines[read.id] = line
+            yield read
 
 
 def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText, bool]]:
@@ -115,20 +161,20 @@ def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText
 
 
 def left_out(name: str, reason: str) -> str:
-    """What is told of a file or document that could not be read; most reasons begin with its name."""
+    """The message about a file or document that was left out; many reasons have its name."""
     line = " ".join(reason.split())
-    return f"left out: {line}" if name in line else f"left out: {name}: {line}"
+    named = repr(name) in line or (os.sep in name and name in line)  # an id such as "a" is in many words
+    return f"left out: {line}" if named else f"left out: {name}: {line}"
 
 
-def to_document(source: str, digest: str, read: DocumentText) -> Document:
-    """What was read of the file `source`, or of a row of it, as a document of an index; its warnings are logged."""
+def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
+    """What was read of the file `source`, or of a row of it, for `Encoder.row`; its warnings are logged."""
     name = source if read.id is None else f"{source}#{read.id}"
     for warning in read.warnings:
         log.warning("%s: %s", name, warning)
     wire = read.to_wire()
     blocks = json.dumps({"rows": wire["blocks"], "paths": wire["paths"]})
-    metadata: dict[str, object] = {"title": read.title or "", "source": source, "source_hash": digest, "kind": read.kind}
-    return Document(name, read.text, metadata | {"blocks": blocks})
+    return DocumentRow(name, read.text, read.title or "", source, digest, "", 0, {"kind": read.kind}, blocks)
 
 
 def _hash(file: Path) -> str:

@@ -6,12 +6,13 @@ inside a store as SQL.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.search.records import FIELD_TYPES, FieldType
+from runnel.search.records import FIELD_TYPES, FieldType, check_storable
 
 Filter = Mapping[str, Any]
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -44,12 +45,28 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:
-    """The value of a field, checked. An int is accepted where a float is wanted, a bool is not a number."""
-    wanted = FIELD_TYPES[kind]
-    if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, wanted) or (kind in ("int", "float") and isinstance(value, bool)):
+    """Check the value of a field, of a document or in a filter.
+
+    An int is accepted where a float is wanted, and then returned as one; a bool is not a number.
+
+    Raises:
+        InputError: another type, an int of more than 64 bits, a float that is not finite, or half of a surrogate pair.
+    """
+    wanted: Any = (int, float) if kind == "float" else FIELD_TYPES[kind]
+    if isinstance(value, bool) != (kind == "bool") or not isinstance(value, wanted):
         raise InputError(f"field {name!r} is of type {kind}, got {value!r} of type {type(value).__name__}")
+    if isinstance(value, str):
+        check_storable(value, f"the value {value!r} of field {name!r}")
+    elif kind == "int" and not -(2**63) <= value < 2**63:
+        shown = value if value.bit_length() < 256 else f"a number of {value.bit_length():,} bits"
+        raise InputError(f"field {name!r} is of type int, which has 64 bits, got {shown}; expected -2**63 to 2**63 - 1")
+    elif kind == "float":
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf
+        if not math.isfinite(value):
+            raise InputError(f"field {name!r} is of type float, got {value!r}; expected a finite number")
     return value
 
 
@@ -75,6 +92,8 @@ def to_sql(wanted: list[Condition], prefix: str = "") -> str:
 
 def literal(value: Any) -> str:
     """A value in SQL."""
+    if isinstance(value, int) and value == -(2**63):
+        return f"({value + 1} - 1)"  # as a number with a sign before it, 2**63 would overflow
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     return str(value).lower() if isinstance(value, bool) else repr(value)

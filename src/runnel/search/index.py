@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
@@ -41,7 +40,7 @@ class Changes:
     updated: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # id -> why; the rest went in
+    failed: dict[str, str] = field(default_factory=dict)  # id, path or "path, line N" -> why; the rest went in
     tokens: int = 0  # of all documents that are new or changed
     tokens_read: int = 0  # by the model: less, where text was appended
 
@@ -133,23 +132,31 @@ class Index:
         A text that goes on where its earlier version ended costs the new tokens only, if it was long (16,384 tokens).
 
         Args:
-            documents: any iterable. `metadata` may have "title" and "source".
+            documents: any iterable. A "title" in the metadata is shown with search results.
             progress: called with the number of tokens just read.
             on_commit: called when a part of the documents is safe on disk, in the thread that writes while the next part is read.
 
         Returns:
-            What has changed; documents that cannot be read are in `failed`, each with the reason, and are logged.
+            What has changed. A document that cannot be read or stored, whose metadata does not fit the index's fields, or whose
+            id an earlier document of this call has, is in `failed` with the reason, and logged; the others go in.
 
         Raises:
-            InputError: two documents with one id, or metadata that does not fit the index's fields.
+            InputError: something that is not a Document.
             StoreError: another process is writing.
         """
+        return self._add(documents, progress, on_commit)
+
+    def _add(
+        self,
+        documents: Iterable[Document | DocumentRow],
+        progress: Callable[[int], None] | None,
+        on_commit: Callable[[Commit], None] | None,
+    ) -> Changes:
         changes = Changes()
         known = self.store.known()
-        seen: set[str] = set()
         with ThreadPoolExecutor(1) as writer:  # a batch is written while the next one is read
             written: Future[None] = writer.submit(lambda: None)
-            for batch in self._encoder.batches(self._new_rows(documents, known, seen, changes)):
+            for batch in self._encoder.batches(self._new_rows(documents, known, changes)):
                 if any(row.id in known for row in batch):
                     written.result()  # what is there is read, too
                 new = self._encode(batch, known, changes, progress)
@@ -169,7 +176,8 @@ class Index:
         """Bring the documents of files and folders up to date: new and changed files are read, files that are gone are taken out.
 
         Text, Markdown, html, pdf, docx, epub and rows of jsonl, csv and tsv; see `search/files.py` for ids and
-        docs/documents.md for what is read. Files that cannot be read are in `failed` and keep what is known of them.
+        docs/documents.md for what is read. Files that cannot be read are in `failed` and keep what is known of them; rows
+        that cannot be stored, or whose id a row before has, are in `failed` as "path, line N".
 
         Args:
             prune: whether documents are deleted whose files, below `paths`, are gone.
@@ -180,7 +188,7 @@ class Index:
         """
         check_paths(paths)
         scan, known = Scan(), self.store.known()
-        changes = self.add(read_files(paths, known, scan), progress=progress, on_commit=on_commit)
+        changes = self._add(read_files(paths, known, scan), progress, on_commit)
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
         if prune and scan.gone:
@@ -254,13 +262,9 @@ class Index:
         self.store.optimize()
 
     def _new_rows(
-        self, documents: Iterable[Document], known: Mapping[str, Known], seen: set[str], changes: Changes
+        self, documents: Iterable[Document | DocumentRow], known: Mapping[str, Known], changes: Changes
     ) -> Iterator[DocumentRow]:
-        for document in documents:
-            if document.id in seen:
-                raise InputError(f"two documents have the id {document.id!r}; ids must differ")
-            seen.add(document.id)
-            row = self._encoder.row(document)
+        for row in self._encoder.rows(documents, changes.failed):
             if row.id in known and known[row.id].content_hash == row.content_hash:
                 changes.unchanged.append(row.id)
             else:

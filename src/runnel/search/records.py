@@ -10,9 +10,20 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from runnel.errors import InputError
+
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 WHOLE = -1  # the number of the row that holds a document's own vector
+
+
+def check_storable(text: str, what: str) -> None:
+    """Raise InputError if a text contains half of a surrogate pair, which neither UTF-8 nor a store can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"{text[error.start]!r} at character {error.start}"
+        raise InputError(f"{what} contains half of a surrogate pair ({found}), which UTF-8 cannot store; replace it") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,8 @@ class DocumentRow:
     Attributes:
         source: the file it came from; "" if it was handed over as text.
         source_hash: SHA-256 of that file, to see whether it has changed.
-        content_hash: of all that makes the document: text, title, source, metadata, blocks.
+        content_hash: `encoding.content_hash`; tells whether the document has changed.
+        metadata: the user's, unchanged; the index's own facts are in the other columns.
         blocks: where pages and headings are, for `Places`; "" if there are none.
         saved: where a later reading can go on if text is appended (`models/passages.py`); None for short documents.
         memory: the document as the reranker remembers it (`models/memory.py`); None if it does not.

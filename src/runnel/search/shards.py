@@ -16,17 +16,16 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError, MissingDependency, StoreError
+from runnel.errors import MissingDependency, StoreError
 from runnel.lock import WriterLock
 from runnel.models.embedder import Embedder
-from runnel.records import Document
 from runnel.search.encoding import SAME_MODEL, Encoded, Encoder
 from runnel.search.files import check_paths
 from runnel.search.records import DocumentRow, Settings
@@ -91,7 +90,7 @@ def encode_shard(
         progress: called with the number of tokens just read.
 
     Raises:
-        InputError: a path does not exist, or two documents have one id.
+        InputError: a path does not exist.
         StoreError: the shard was begun with other files, settings or another model; its files change while they are read;
             or another process is at it.
     """
@@ -126,7 +125,7 @@ def _encode(
     failed: dict[str, str] = {}
     parts: list[_Part] = []
     tokens_read = 0
-    for number, batch in enumerate(encoder.batches(_rows(read_units(units, failed), encoder))):
+    for number, batch in enumerate(encoder.batches(encoder.rows(read_units(units, failed), failed))):
         part = _Part.read(place, number)
         if part is None:
             new = encoder.encode(batch, progress=progress)
@@ -138,15 +137,6 @@ def _encode(
             )
         parts.append(part)
     return parts, tokens_read, failed
-
-
-def _rows(documents: Iterable[Document], encoder: Encoder) -> Iterator[DocumentRow]:
-    seen: set[str] = set()
-    for document in documents:
-        if document.id in seen:
-            raise InputError(f"two documents have the id {document.id!r}; ids must differ")
-        seen.add(document.id)
-        yield encoder.row(document)
 
 
 # ---- a shard's folder ------------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ import hashlib
 import io
 import logging
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.records import Document
-from runnel.search.files import find_files, left_out, to_document
+from runnel.search.files import check_file, distinct_rows, find_files, left_out, to_row
+from runnel.search.records import DocumentRow
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.kinds import HEAD_BYTES, recognise
 from runnel.text.documents.reader import DocumentReader
@@ -95,30 +95,35 @@ def unit_changed(unit: Unit) -> bool:
     return _hashed(unit) != unit
 
 
-def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[Document]:
-    """Documents as `files.read_files` gives them. A file that cannot be read is logged and noted in `failed` with the reason."""
+def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[DocumentRow]:
+    """Documents as `files.read_files` gives them. A file or row that cannot be read is logged and noted in `failed`."""
     with DocumentReader() as reader:
         for unit in units:
             name = str(unit.file)
+            before = cache(partial(_before, unit))
             try:
-                for read in reader.read(unit.file) if unit.end is None else _read_lines(reader, unit, unit.end):
-                    yield to_document(name, unit.sha256, read)
+                check_file(unit.file)
+                reads = reader.read(unit.file) if unit.end is None else _read_lines(reader, unit, unit.end, before)
+                for read in distinct_rows(name, reads, failed, before):
+                    yield to_row(name, unit.sha256, read)
             except (ReadError, MissingDependency, OSError) as error:
                 failed[name] = str(error)
                 log.warning("%s", left_out(name, str(error)))
 
 
-def _read_lines(reader: DocumentReader, unit: Unit, end: int) -> Iterator[DocumentText]:
-    @cache
-    def before() -> Before:
-        """Rows that lack an id are numbered, and lines in messages."""
-        with open(unit.file, "rb") as file:
-            head = io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, unit.start)), "utf-8-sig", "replace", newline="")
-            lines = rows = 0
-            for line in head:
-                lines, rows = lines + 1, rows + bool(line.strip())
-            return Before(lines, rows)
+def _before(unit: Unit) -> Before:
+    """What is before a unit: rows that lack an id are numbered, and lines in messages."""
+    if not unit.start:
+        return Before()
+    with open(unit.file, "rb") as file:
+        head = io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, unit.start)), "utf-8-sig", "replace", newline="")
+        lines = rows = 0
+        for line in head:
+            lines, rows = lines + 1, rows + bool(line.strip())
+        return Before(lines, rows)
 
+
+def _read_lines(reader: DocumentReader, unit: Unit, end: int, before: Callable[[], Before]) -> Iterator[DocumentText]:
     encoding = "utf-8" if unit.start else None
     with open(unit.file, "rb") as file:
         part = io.BufferedReader(FileRange(file, unit.start, end), _BUFFER)
@@ -135,7 +140,7 @@ def _lines_of(path: Path, start: int, end: int) -> list[Unit]:
 
 
 def _is_cut(path: Path) -> bool:
-    if path.suffix.lower() not in _CUT:
+    if path.suffix.lower() not in _CUT or not path.is_file():
         return False
     try:
         with path.open("rb") as file:
@@ -145,6 +150,8 @@ def _is_cut(path: Path) -> bool:
 
 
 def _hashed(unit: Unit) -> Unit:
+    if not unit.file.is_file():  # opening a pipe would wait
+        return replace(unit, size=0, sha256="unreadable: not a file")  # reported when it is read
     try:
         with unit.file.open("rb") as file:
             end = file.seek(0, io.SEEK_END) if unit.end is None else unit.end

@@ -42,6 +42,7 @@ class DocumentText:
         kind: "txt", "md", "html", "pdf", "docx", "epub", "jsonl", "csv" or "tsv".
         sha256: of the text in UTF-8, in hexadecimal digits.
         id: of a row of jsonl, csv or tsv; None for a whole file.
+        line: that a row ends in, from 1, in the part of the file that was read; None for a whole file.
         pages: how many there are; None where the kind of file has no pages.
         encoding: that the bytes were decoded with, where there was a choice.
         warnings: what a user should know, a sentence each.
@@ -53,6 +54,7 @@ class DocumentText:
     sha256: str
     title: str | None = None
     id: str | None = None
+    line: int | None = None
     pages: int | None = None
     encoding: str | None = None
     warnings: tuple[str, ...] = ()

@@ -48,8 +48,8 @@ def read_rows(
     with io.TextIOWrapper(file, encoding=encoding or "utf-8-sig", newline="") as text:
         lines = _lines(text, name, limits, before)
         rows = _objects(lines, name, before) if kind == "jsonl" else _table(lines, kind, name, limits)
-        for number, values in enumerate(rows, start=1):
-            yield _document(values, number, before, kind, name, encoding or "utf-8")
+        for number, (line, values) in enumerate(rows, start=1):
+            yield replace(_document(values, number, before, kind, name, encoding or "utf-8"), line=line)
 
 
 def _document(
@@ -81,7 +81,7 @@ def _lines(text: io.TextIOWrapper, name: str, limits: Limits, before: Callable[[
         raise ReadError(f"{place} is not {text.encoding} ({error.reason}); give its encoding or convert it") from error
 
 
-def _objects(lines: Iterator[str], name: str, before: Callable[[], Before]) -> Iterator[dict[str, object]]:
+def _objects(lines: Iterator[str], name: str, before: Callable[[], Before]) -> Iterator[tuple[int, dict[str, object]]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -92,18 +92,17 @@ def _objects(lines: Iterator[str], name: str, before: Callable[[], Before]) -> I
             raise ReadError(f"{place}: not valid JSON ({error}); expected one object a line") from error
         if not isinstance(row, dict):
             raise ReadError(f'{name}, line {before().lines + number}: expected an object with "text", got {type(row).__name__}')
-        yield row
+        yield number, row
 
 
-def _table(lines: Iterator[str], kind: str, name: str, limits: Limits) -> Iterator[dict[str, object]]:
+def _table(lines: Iterator[str], kind: str, name: str, limits: Limits) -> Iterator[tuple[int, dict[str, object]]]:
     first = next(lines, "")
     names = first.rstrip("\r\n").split("\t")
     if kind == "tsv" and "text" not in names and len(names) == 2:  # no column names: the first line is a row
-        rest: Iterator[dict[str, object]] = (
-            dict(zip(("id", "text"), line.rstrip("\r\n").split("\t", 1), strict=False)) for line in lines
-        )
-        yield {"id": names[0], "text": names[1]}
-        yield from (row for row in rest if row.get("id") or row.get("text"))
+        for number, line in enumerate(chain([first], lines), start=1):
+            pair = line.rstrip("\r\n").split("\t", 1)
+            if any(pair):
+                yield number, dict(zip(("id", "text"), pair, strict=False))
         return
     delimiter = "\t" if kind == "tsv" else max(",;\t|", key=first.count)
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
@@ -116,6 +115,6 @@ def _table(lines: Iterator[str], kind: str, name: str, limits: Limits) -> Iterat
                     f"{name}, line {reader.line_num}: {len(row)} values in {len(columns)} columns; quote what holds {delimiter!r}"
                 )
             if any(row):
-                yield dict(zip(columns, row, strict=False))
+                yield reader.line_num, dict(zip(columns, row, strict=False))
     except csv.Error as error:
         raise ReadError(f"{name}, line {reader.line_num}: not a valid table ({error})") from error
