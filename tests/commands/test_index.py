@@ -87,10 +87,18 @@ def test_conditions():
 def test_what_cannot_be_stored_is_named_and_the_rest_goes_in(run, folder, caplog):
     with open(os.fsencode(folder) + b"/bad\xff.txt", "w") as file:
         file.write(HEART)
-    (folder / "rows.jsonl").write_text('{"id": "a", "text": "one"}\n{"id": "\\ud800", "text": "two"}\n{"id": "a", "text": "three"}\n')
+    (folder / "rows.jsonl").write_text(
+        '{"id": "a", "text": "one"}\n{"id": "\\ud800", "text": "two"}\n{"id": "a", "text": "three"}\n'
+    )
     done = run("index", "files", "--to", "library", "--json")
     assert done.code == 1
     told = json.loads(done.out)
     assert (told["documents"], told["added"], told["failed"]) == (3, 3, 3)
-    assert [name.removeprefix(str(folder)) for name in told["left_out"]] == ["/bad\udcff.txt", "/rows.jsonl, line 2", "/rows.jsonl, line 3"]
-    assert [line for line in caplog.messages if "left out" in line] == [f"left out: {reason}" for reason in told["left_out"].values()]
+    assert [name.removeprefix(str(folder)) for name in told["left_out"]] == [
+        "/bad\udcff.txt",
+        "/rows.jsonl, line 2",
+        "/rows.jsonl, line 3",
+    ]
+    assert [line for line in caplog.messages if "left out" in line] == [
+        f"left out: {reason}" for reason in told["left_out"].values()
+    ]

@@ -28,7 +28,8 @@ def describe(error: Exception) -> str:
 
 def print_json(value: object) -> None:
     """One JSON object on stdout."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")  # half a surrogate pair: JSON's escape
 
 
 def stdout_console() -> Console:
