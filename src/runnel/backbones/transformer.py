@@ -7,7 +7,8 @@ Packed in, padded inside: the sequences of a call are sorted by length and run i
 A hidden vector is what the library's model gives for that text alone, in the last layer. What it stands for differs:
 
     encoders            BERT, RoBERTa, ELECTRA                            the token, seen with all others
-    decoders            OPT, GPT-NeoX (Pythia), Llama, Mistral, Qwen2     the token, seen with all before it
+    decoders            OPT, GPT-NeoX (Pythia), Llama, Mistral, Qwen2     the token, seen with all before it; with all others
+                                                                          where config.json has "is_causal": false
     encoder-decoders    BART, T5, by `TransformerConfig.output`
         "encoder"       the token in the encoder
         "decoder"       what the decoder gives at the token when it reads the same text, moved on by its start token
@@ -160,10 +161,11 @@ class Transformer(Backbone):
             table: nn.Module = self.model.get_input_embeddings()  # type: ignore[operator]
             embedded = table(ids)
             inputs = {"inputs_embeds": embedded + added.to(embedded)}
-        if self.family.kind == "decoder":  # padding comes after the text and is not seen: no mask to build
-            return self.model(**inputs, use_cache=False).last_hidden_state
-        if bool((lengths < ids.shape[1]).any()):
+        # Padding comes after the text: who reads causally does not see it.
+        if not self.config.causal and bool((lengths < ids.shape[1]).any()):
             inputs["attention_mask"] = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
+        if self.family.kind == "decoder":
+            return self.model(**inputs, use_cache=False).last_hidden_state
         if self.family.segments:
             inputs["token_type_ids"] = self._segments(ids)
         if self.config.output == "encoder":

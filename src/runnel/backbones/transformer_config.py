@@ -42,6 +42,8 @@ FAMILIES = {  # by model_type
     "mistral": Family("Mistral", "MistralModel", "decoder"),
     "qwen2": Family("Qwen2", "Qwen2Model", "decoder"),
 }
+_BOTH_WAYS = ("llama", "mistral", "qwen2")  # decoders compared with attention written out (tests/backbones)
+_GTE = "modeling_qwen.Qwen2Model"  # code of the GTE-Qwen2 folders: Qwen2 that honors is_causal, as the library does from 5.2 on
 # What the library's own models give, and T5 as an embedder: sentence-T5 is an encoder alone.
 _DEFAULT_OUTPUT: dict[str, Output] = {"bart": "decoder", "t5": "encoder"}
 
@@ -93,10 +95,17 @@ class TransformerConfig:
 
     @classmethod
     def of(cls, library: Mapping[str, Any], output: Output | None = None) -> TransformerConfig:
-        """From a config.json; the default output is "decoder" for BART and "encoder" for T5."""
+        """Read a config.json; the default output is "decoder" for BART and "encoder" for T5.
+
+        Raises:
+            CheckpointError: the folder's own code decides how it is read, or it reads both ways and is of a family that was
+                not checked so.
+        """
         kind = str(library.get("model_type"))
         family = FAMILIES.get(kind)
         native = "decoder" if family is not None and family.kind == "decoder" else "encoder"
+        if family is not None:
+            _check_reading(family, library)
         # What says how to load, or names code and kernels to fetch, is no part of a model's shape.
         loading = ("auto_map", "architectures", "dtype", "torch_dtype", "transformers_weights", "fusion_config")
         shape = {name: value for name, value in library.items() if name not in loading and not name.startswith("_")}
@@ -105,6 +114,11 @@ class TransformerConfig:
     @property
     def family(self) -> Family:
         return FAMILIES[self.library["model_type"]]
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token is read with those before it alone. Decoders whose config has "is_causal": false see all."""
+        return self.family.kind == "decoder" and self.library.get("is_causal") is not False
 
     @property
     def num_layers(self) -> int:
@@ -146,6 +160,31 @@ class TransformerConfig:
                 "text read beside or before it; set another rope_type (yarn, linear) in its config.json"
             )
         return found
+
+
+def foreign_code(config: Mapping[str, Any]) -> str | None:
+    """The first class outside the transformers library that a config.json names for the model; that of a tokenizer is none."""
+    named = config.get("auto_map") or {}
+    classes = [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
+    return next(iter(classes), None)
+
+
+def _check_reading(family: Family, library: Mapping[str, Any]) -> None:
+    """Raise a CheckpointError unless this package reads such a config as its authors do."""
+    code = foreign_code(library)
+    both_ways = family.kind == "decoder" and library.get("is_causal") is False
+    if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
+        raise CheckpointError(
+            f"config.json: auto_map names code, {code}, which is never run here and may read a text differently from "
+            f"{family.title} (GritLM and GTE-Qwen2 read both ways, Jina v2 uses ALiBi). If it only copies the "
+            f'transformers library\'s {family.model}, remove auto_map from config.json; add "is_causal": false there if it is a '
+            "decoder that reads both ways"
+        )
+    if both_ways and library["model_type"] not in _BOTH_WAYS:
+        raise CheckpointError(
+            f"is_causal is False in this {family.title} config; of the decoders, Llama, Mistral and Qwen2 can be read both ways. "
+            "Remove is_causal from config.json to read it causally"
+        )
 
 
 def longest(facts: Any) -> int | None:

@@ -1,8 +1,8 @@
 """What a model needs beside its backbone where the folder is not runnel's own: tokenizer, templates, heads, prompts.
 
-A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also gets its sentence
-head. A sentence-transformers folder must start with a recurrent transformers checkpoint and pool the last token; its prompts
-and the special tokens around a text are read from its files.
+A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its sentence head. A
+sentence-transformers folder must hold a recurrent transformers checkpoint without code of its own and pool the last token;
+its prompts and the special tokens around a text are read from its files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint import Checkpoint
+from runnel.backbones.checkpoint_files import read_config
+from runnel.backbones.transformer_config import foreign_code
 from runnel.errors import CheckpointError
-from runnel.models.foreign import read_sentence_transformer, text_template
+from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
 from runnel.text.library import LibraryTokenizer
 from runnel.text.markers import markers
@@ -61,7 +63,14 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
             raise CheckpointError(
                 f"{folder} pools by {theirs.mode!r}; a recurrent embedder here pools the last token (pooling_mode lasttoken)"
             )
-        templates["document"], prompts = Template.parse(text_template(folder)), theirs.prompts
+        if code := foreign_code(read_config(folder) or {}):
+            raise CheckpointError(
+                f"{folder}/config.json: auto_map names code, {code}, which is never run here and may give a text other tokens or "
+                f"another vector. If it only runs a plain {checkpoint.backbone.title}, remove auto_map from config.json"
+            )
+        text, prompts = text_template(folder), theirs.prompts
+        warn(folder, theirs, theirs.pooling, text)
+        templates["document"] = Template.parse(text)
     return Parts(tokenizer, heads, templates, prompts)
 
 

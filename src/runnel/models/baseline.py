@@ -31,7 +31,7 @@ from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import FAMILIES, Family, Output
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
-from runnel.models.foreign import pair_template, read_sentence_transformer, text_template
+from runnel.models.foreign import SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
 from runnel.models.heads import DenseScore, EndScore, Pooling, vector_head
 from runnel.text.templates import DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
 from runnel.text.tokenizer import Tokenizer
@@ -59,11 +59,11 @@ def load_baseline(
         InputError: the model cannot pool so.
     """
     family = FAMILIES[config["model_type"]]
-    pooling = _pooling(folder, family, pooling)
     output: Output | None = None
     if family.kind == "encoder-decoder":
+        pooled = _pooling(family, False, pooling, read_sentence_transformer(folder))
         scored = "eos" if any(name.endswith(_CLASSIFIER) for name in open_weights(folder)) else "cls"
-        output = _SIDES[pooling if job == "embed" else scored]  # type: ignore[index]
+        output = _SIDES[pooled if job == "embed" else scored]  # type: ignore[index]
     checkpoint = load(folder, dtype, device, output=output)
     return checkpoint, read_baseline(folder, checkpoint, pooling, template)
 
@@ -81,11 +81,15 @@ def read_baseline(folder: Path, checkpoint: Checkpoint, pooling: Pooling | None 
         max_tokens=theirs.max_tokens if theirs else None,  # where its authors' library would cut; nothing is cut unasked here
     )
     backbone.take(config)
-    heads = nn.ModuleDict({"embed": vector_head(_pooling(folder, family, pooling))})
+    pooled = _pooling(family, config.causal, pooling, theirs)
+    heads = nn.ModuleDict({"embed": vector_head(pooled)})
     scorer = _scorer(checkpoint, family)
     if scorer is not None:
         heads["rerank"] = scorer
-    text = _around_text(folder, tokenizer, family)
+    exact = theirs is not None and (folder / "tokenizer.json").exists()  # as its authors' library reads a text
+    text = text_template(folder) if exact else _around_text(folder, tokenizer, family)
+    if theirs is not None:
+        warn(folder, theirs, pooled, text)
     before = text.partition("{document}")[0]
     own = scorer is not None and family.kind != "decoder"
     pair = pair_notation(
@@ -123,8 +127,7 @@ def pair_notation(name: str, family: Family | None, folder: Path, tokenizer: Tok
 
 def check_pooling(backbone: Backbone, pooling: Pooling) -> None:
     """Raise an InputError if a loaded backbone cannot be pooled so."""
-    family = backbone.family if isinstance(backbone, Transformer) else None
-    if pooling == "cls" and (family is None or family.kind == "decoder"):
+    if pooling == "cls" and (backbone.config.causal if isinstance(backbone, Transformer) else True):
         raise _seen_nothing(backbone.title)
     if isinstance(backbone, Transformer) and backbone.family.kind == "encoder-decoder":
         output = backbone.config.output
@@ -139,11 +142,10 @@ def _seen_nothing(title: str) -> InputError:
     return InputError(f"the first token of a {title} text has seen nothing of the rest; pool by 'eos' or 'mean'")
 
 
-def _pooling(folder: Path, family: Family, asked: Pooling | None) -> Pooling:
+def _pooling(family: Family, causal: bool, asked: Pooling | None, theirs: SentenceTransformer | None) -> Pooling:
     """What was asked for, or what the folder's own files say, or the papers' choice."""
-    theirs = read_sentence_transformer(folder)
     chosen = asked or (theirs.pooling if theirs else None)
-    if chosen == "cls" and family.kind == "decoder":
+    if chosen == "cls" and causal:
         raise _seen_nothing(family.title)
     if chosen is not None:
         return chosen
@@ -152,7 +154,7 @@ def _pooling(folder: Path, family: Family, asked: Pooling | None) -> Pooling:
 
 def _around_text(folder: Path, tokenizer: Tokenizer, family: Family) -> str:
     """A text with the special tokens that its tokenizer puts around it; encoders get their markers in any case."""
-    text = text_template(folder) if (folder / "tokenizer.json").exists() else "{document}"
+    text = text_template(folder)
     if text != "{document}" or (family.kind == "decoder" and (folder / "tokenizer.json").exists()):
         return text
     begin = "" if tokenizer.begin_id is None else "{begin}"

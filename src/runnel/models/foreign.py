@@ -1,8 +1,14 @@
-"""What the files of other libraries say about how a model is used: special tokens, pooling, prompts, longest text."""
+"""What the files of other libraries say about how a model is used: special tokens, pooling, prompts, longest text.
+
+A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py compares the vectors) or refused by
+name. One thing differs: "add_eos_token" of a tokenizer_config.json is honored, as the transformers library did up to version 4;
+from 5 on it forgets the setting of folders that have a tokenizer.json.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +17,13 @@ import tokenizers
 
 from runnel.errors import CheckpointError
 from runnel.models.heads import Pooling
+
+log = logging.getLogger("runnel")
+
+# Classes of the transformers library that add the end marker for "add_eos_token", slow or fast; so do those of folders.
+_ADD_END = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first of these that a folder has
+_UNLIMITED = 10**9  # that library's tokenizers say 1e30 for no limit
 
 _POOLINGS: dict[str, Pooling] = {
     "cls": "cls",
@@ -29,12 +42,14 @@ class SentenceTransformer:
     Attributes:
         pooling: which hidden vectors; `mode` is its name in the file.
         prompts: by name.
+        default_prompt: the name of the prompt that its authors' library puts before texts of neither kind.
         max_tokens: the longest text, special tokens included, that its authors let it read; None: not said.
     """
 
     pooling: Pooling
     mode: str
     prompts: dict[str, str]
+    default_prompt: str | None
     max_tokens: int | None
 
 
@@ -46,22 +61,70 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     """
     if not (folder / "modules.json").exists():
         return None
+    first, *rest = _modules(folder)
+    if not _theirs(first, "Transformer"):
+        raise CheckpointError(
+            f"{folder} begins with the module {first['type']!r}, whose code is not run here; expected sentence_transformers' "
+            "Transformer"
+        )
+    if first["path"]:
+        raise CheckpointError(
+            f"{folder} keeps its Transformer in {first['path']!r}; move that folder's files up beside modules.json"
+        )
     modes: list[str] = []
-    for module in _read_json(folder / "modules.json", expect=list)[1:]:
-        kind = module["type"].rsplit(".", 1)[-1]
-        if kind == "Pooling":
+    for module in rest:
+        if _theirs(module, "Pooling"):
             modes += _pooling_modes(_read_json(folder / module["path"] / "config.json"), folder)
-        elif kind != "Normalize":
+        elif not _theirs(module, "Normalize"):
             raise CheckpointError(
-                f"{folder} has a module {module['type']!r} after pooling; only Pooling and Normalize are supported"
+                f"{folder} has a module {module['type']!r} after its Transformer; only Pooling and Normalize of "
+                "sentence_transformers are supported"
             )
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         found = " and ".join(map(repr, modes)) or "nothing"
         raise CheckpointError(f"{folder} pools by {found}; runnel pools by one of cls, lasttoken and mean")
-    settings, transformer = folder / "config_sentence_transformers.json", folder / "sentence_bert_config.json"
-    prompts = _read_json(settings).get("prompts", {}) if settings.exists() else {}
-    limit = _read_json(transformer).get("max_seq_length") if transformer.exists() else None
-    return SentenceTransformer(_POOLINGS[modes[0]], modes[0], {k: v for k, v in prompts.items() if v}, limit)
+    return SentenceTransformer(_POOLINGS[modes[0]], modes[0], *_prompts(folder), _longest(folder))
+
+
+def _modules(folder: Path) -> list[dict[str, str]]:
+    path = folder / "modules.json"
+    modules = _read_json(path, expect=list)
+    if not modules:
+        raise CheckpointError(f"{path} names no modules; download the folder again")
+    for module in modules:
+        if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
+            raise CheckpointError(f'{path} has an entry {module!r}; each needs a "type" and a "path"')
+    return modules
+
+
+def _theirs(module: dict[str, str], kind: str) -> bool:
+    """Whether a module is that class of sentence-transformers, wherever the package has had it: up to version 4, from 5 on."""
+    package, *_, name = module["type"].split(".")
+    return package == "sentence_transformers" and name == kind
+
+
+def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
+    """Prompts by name, the documents' as "document", and the name of the default one."""
+    settings = _read_optional(folder / "config_sentence_transformers.json")
+    prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
+    if document := next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), None):
+        prompts["document"] = document
+    default = settings.get("default_prompt_name")
+    return prompts, default if default in prompts else None
+
+
+def _longest(folder: Path) -> int | None:
+    """The longest text in tokens; from version 6 on the limit is the tokenizer's."""
+    transformer, tokenizer = (
+        _read_optional(folder / "sentence_bert_config.json"),
+        _read_optional(folder / "tokenizer_config.json"),
+    )
+    if transformer.get("do_lower_case") and _tokenizer(folder).encode("A").ids != _tokenizer(folder).encode("a").ids:
+        raise CheckpointError(
+            f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; have its tokenizer.json do it (normalizer)"
+        )
+    limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length")
+    return limit if limit and limit < _UNLIMITED else None
 
 
 def _pooling_modes(config: dict[str, Any], folder: Path) -> list[str]:
@@ -74,8 +137,33 @@ def _pooling_modes(config: dict[str, Any], folder: Path) -> list[str]:
 
 
 def text_template(folder: Path) -> str:
-    """The special tokens that a folder's tokenizer puts around a text, in template notation: "{token:[CLS]}{document}..."."""
-    return "".join(_parts(_tokenizer(folder).encode("a"), ["{document}"]))
+    """A text with the special tokens that the folder's tokenizer puts around it: "{token:[CLS]}{document}{token:[SEP]}".
+
+    Without a tokenizer.json nothing is known to be added.
+    """
+    if not (folder / "tokenizer.json").exists():
+        return "{document}"
+    text = "".join(_parts(_tokenizer(folder).encode("a"), ["{document}"]))
+    config = _read_optional(folder / "tokenizer_config.json")
+    adds = str(config.get("tokenizer_class")).removesuffix("Fast") in _ADD_END or "AutoTokenizer" in config.get("auto_map", {})
+    end = config.get("eos_token")
+    if adds and config.get("add_eos_token") is True and end and text.endswith("{document}"):
+        text += "{token:" + (end["content"] if isinstance(end, dict) else end) + "}"
+    return text
+
+
+def warn(folder: Path, theirs: SentenceTransformer, pooling: Pooling, text: str) -> None:
+    """Log what a user of such a folder may not expect. `text` is the template of a text."""
+    if pooling == "eos" and text.endswith("{document}"):
+        log.warning(
+            "%s pools the last token and its tokenizer adds no end marker: the vector of a text is that of its last word, as in "
+            "sentence-transformers",
+            folder,
+        )
+    if (name := theirs.default_prompt) is not None:
+        log.warning(
+            "%s: encode() adds no prompt; sentence-transformers adds %r: pass prompt=%r", folder, theirs.prompts[name], name
+        )
 
 
 def pair_template(folder: Path) -> str | None:
@@ -102,6 +190,12 @@ def _parts(encoding: tokenizers.Encoding, fields: list[str]) -> list[str]:
         if text is None or part not in parts:  # a text may be several tokens
             parts.append(part)
     return parts
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no such file."""
+    found: dict[str, Any] = _read_json(path) if path.exists() else {}
+    return found
 
 
 def _read_json(path: Path, expect: type = dict) -> Any:

@@ -1,0 +1,215 @@
+"""Folders of sentence-transformers: the vectors that it gives, or an error by name; end markers are added as the files say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import write_tokenizer
+from tiny_transformers import write_transformer
+from tokenizers import Tokenizer, processors
+
+from runnel import Embedder
+from runnel.errors import CheckpointError
+
+pytestmark = [pytest.mark.filterwarnings("ignore:::transformers"), pytest.mark.filterwarnings("ignore:::sentence_transformers")]
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+TEXTS = ["the cat sat on the mat", "dog", "a river runs to the sea and the dog is executed finally", "clause 12, river!"]
+# Where its classes have been: up to version 4, and from 5 on.
+OLD = {name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize", "Dense")}
+NEW = {
+    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+}
+
+
+def write(folder: Path, architecture: str = "llama", *, types: dict[str, str] = OLD, mode: str = "lasttoken") -> Path:
+    if architecture == "mamba2":
+        shutil.copytree(GOLDEN / "mamba2-tiny-hf", folder)
+    else:
+        write_transformer(folder, architecture)
+    write_tokenizer(folder)
+    frame(folder)
+    write_modules(folder, [types["Transformer"], types["Pooling"], types["Normalize"]])
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": mode}))
+    return folder
+
+
+def write_modules(folder: Path, types: list[str]) -> None:
+    paths = ["", "1_Pooling", "2_Normalize", "3_Dense"]
+    listed = [{"idx": n, "name": str(n), "path": paths[n], "type": kind} for n, kind in enumerate(types)]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
+def frame(folder: Path, *, end: bool = False, **config: Any) -> None:
+    """Have tokenizer.json add the end marker, or say something in tokenizer_config.json; [SEP] is id 3."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if end:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A [SEP]", pair="$A [SEP] $B [SEP]", special_tokens=[("[SEP]", 3)]
+        )
+        tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"eos_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names | config))
+
+
+def theirs(folder: Path, texts: list[str] = TEXTS, *, add_end: bool = False, **options: Any) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    if add_end:  # as transformers 4 does; from 5 on it forgets the setting where there is a tokenizer.json
+        model.tokenizer.add_eos_token = True
+    return model.encode(texts, normalize_embeddings=True, **options)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral"])
+def test_the_tokenizer_adds_the_end_marker(tmp_path: Path, architecture: str, caplog: pytest.LogCaptureFixture) -> None:
+    frame(write(tmp_path / "a", architecture), end=True)
+    ours = Embedder.load(tmp_path / "a", "float32", "cpu")
+    assert str(ours.model.templates["document"]) == "{document}{token:[SEP]}" and not caplog.records
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "GPTNeoXTokenizer", "Qwen2Tokenizer with code"])
+def test_tokenizer_config_asks_for_the_end_marker(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """GTE-Qwen2's tokenizer is of a class of its own, which honors the setting."""
+    code = {"auto_map": {"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", "tokenization_qwen.Qwen2TokenizerFast"]}}
+    named = {"tokenizer_class": kind.removesuffix(" with code")} | (code if kind.endswith("code") else {})
+    frame(write(tmp_path / "a"), add_eos_token=True, **named)
+    ours = Embedder.load(tmp_path / "a", "float32", "cpu")
+    assert str(ours.model.templates["document"]) == "{document}{token:[SEP]}" and not caplog.records
+    frame(tmp_path / "a")  # the same ids by the library's plain class
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a", add_end=True), atol=1e-5)
+
+
+def test_a_folder_as_those_of_gte_qwen2(tmp_path: Path) -> None:
+    """Read both ways, with an end marker that the tokenizer's own class adds, and a prompt for queries."""
+    folder = write(tmp_path / "a")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "the river "}}))
+    frame(folder, add_eos_token=True, auto_map={"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", None]})
+    ours = Embedder.load(folder, "float32", "cpu")
+    frame(folder)
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder, add_end=True), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, add_end=True, prompt_name="query"), atol=1e-5)
+
+
+@pytest.mark.parametrize("setting", [{}, {"add_eos_token": False}, {"add_eos_token": True}])
+def test_nothing_adds_one(tmp_path: Path, setting: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """The library's plain class knows no add_eos_token. The last word is pooled then, as sentence-transformers does."""
+    frame(write(tmp_path / "a"), **setting)
+    with caplog.at_level(logging.WARNING, "runnel"):
+        ours = Embedder.load(tmp_path / "a", "float32", "cpu")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{tmp_path / 'a'} pools the last token and its tokenizer adds no end marker: the vector of a text is that of its last "
+        "word, as in sentence-transformers"
+    )
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
+
+
+def test_a_recurrent_model_of_theirs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write(tmp_path / "a", "mamba2", types=NEW)
+    Embedder.load(folder, "float32", "cpu")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    frame(folder, end=True)
+    ours = Embedder.load(folder, "float32", "cpu")
+    assert len(caplog.records) == 1
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder), atol=1e-5)
+
+
+def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", "mamba2")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling_mamba.EmbedMamba2"}}))
+    with pytest.raises(
+        CheckpointError, match=r"auto_map names code, modeling_mamba\.EmbedMamba2, which is never run here.*remove"
+    ):
+        Embedder.load(folder)
+    (folder / "modules.json").unlink()
+    Embedder.load(folder)  # a bare checkpoint is read by its tensors
+
+
+@pytest.mark.parametrize("types", [OLD, NEW])
+def test_names_of_all_versions(tmp_path: Path, types: dict[str, str]) -> None:
+    folder = write(tmp_path / "a", "bert", types=types, mode="mean")
+    np.testing.assert_allclose(Embedder.load(folder, "float32", "cpu").encode(TEXTS), theirs(folder), atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "mamba2"])
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        (["modeling.Reader", OLD["Pooling"]], r"begins with the module 'modeling\.Reader', .*sentence_transformers' Transformer"),
+        ([OLD["Pooling"]], r"begins with the module 'sentence_transformers\.models\.Pooling'"),
+        (["sentence_transformers.models.StaticEmbedding"], r"begins with the module 'sentence_transformers\.models\.StaticEmb"),
+        ([OLD["Transformer"], "modeling.Pooling"], r"has a module 'modeling\.Pooling' .*only Pooling and Normalize"),
+        ([*list(OLD.values())[:3], OLD["Dense"]], r"has a module 'sentence_transformers\.models\.Dense' .*only"),  # Stella
+        ([], r"modules\.json names no modules"),
+    ],
+)
+def test_other_modules_are_refused_by_name(tmp_path: Path, architecture: str, types: list[str], message: str) -> None:
+    folder = write(tmp_path / "a", architecture)
+    write_modules(folder, types)
+    with pytest.raises(CheckpointError, match=message):
+        Embedder.load(folder)
+
+
+def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", "bert", mode="mean")
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(CheckpointError, match=r"keeps its Transformer in '0_Transformer'; move that folder's files"):
+        Embedder.load(folder)
+
+
+def test_the_longest_text_stands_with_the_tokenizer_from_version_6_on(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", "bert", types=NEW, mode="mean")
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "feature-extraction"}))
+    frame(folder, model_max_length=17)
+    ours = Embedder.load(folder, "float32", "cpu")
+    assert ours.model.backbone.max_tokens == 17
+    long = "the cat sat on the mat and the dog sat on the cat and the river runs to the sea"
+    np.testing.assert_allclose(ours.encode([long], max_tokens=17), theirs(folder, [long]), atol=1e-5)
+    frame(folder, model_max_length=int(1e30))
+    assert Embedder.load(folder, "float32", "cpu").model.backbone.max_tokens == 40
+
+
+@pytest.mark.parametrize("name", ["document", "passage", "corpus"])
+def test_the_prompt_of_documents_has_three_names(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "a", "bert", mode="mean")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {name: "the river ", "query": "a cat "}}))
+    ours = Embedder.load(folder, "float32", "cpu")
+    np.testing.assert_allclose(ours.encode_document(TEXTS), theirs(folder, prompt_name=name), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)
+
+
+def test_a_default_prompt_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write(tmp_path / "a", "bert", mode="mean")
+    settings = {"prompts": {"sts": "a cat "}, "default_prompt_name": "sts"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    ours = Embedder.load(folder, "float32", "cpu")
+    message = "encode() adds no prompt; sentence-transformers adds 'a cat ': pass prompt='sts'"
+    assert [record.getMessage() for record in caplog.records] == [f"{folder}: {message}"]
+    np.testing.assert_allclose(ours.encode(TEXTS, prompt="sts"), theirs(folder), atol=1e-5)
+
+
+def test_lower_case_that_the_tokenizer_does_not_do(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", "bert", mode="mean")
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 30, "do_lower_case": True}))
+    Embedder.load(folder)  # its tokenizer does
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    spec["normalizer"]["lowercase"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(CheckpointError, match=r"lowercases texts \(do_lower_case\) and its tokenizer does not"):
+        Embedder.load(folder)
