@@ -85,16 +85,24 @@ class FakeEmbedder:
         return max_tokens
 
     def render(self, texts, *, prompt=None, max_tokens=None):
-        return [text.split()[:max_tokens] for text in texts]
-
-    def encode_stream(self, texts, *, prompt=None, max_tokens=None, progress=None):
         self.options.append((prompt, max_tokens))
-        for text in texts:
+        return [Words(text, max_tokens) for text in texts]
+
+    def encode_rows(self, rows, progress=None):
+        for row in rows:
             if len(self.seen) == self.stop_after:
                 raise self.error
-            self.seen.append(text)
-            progress(len(text.split()))
-            yield np.array([len(text), len(text.split()), 0.1], dtype=np.float32)
+            self.seen.append(row.text)
+            progress(len(row))
+            yield np.array([len(row.text), len(row), 0.1], dtype=np.float32)
+
+
+class Words(list):
+    """Stands for the token ids of a text."""
+
+    def __init__(self, text, most=None):
+        super().__init__(text.split()[:most])
+        self.text = text
 
 
 class FakeReranker:

@@ -25,6 +25,11 @@ class WriterLock:
         self._path, self._what = path, what
         self._file: IO[str] | None = None
 
+    @property
+    def held(self) -> bool:
+        """Whether this lock has been acquired and not released."""
+        return self._file is not None
+
     def acquire(self) -> None:
         """Take the lock; nothing happens if it is held already."""
         while self._file is None:

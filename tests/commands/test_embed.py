@@ -9,6 +9,12 @@ from command_line import FakeEmbedder
 ROWS = [{"id": f"d{i}", "text": "word " * (i + 1)} for i in range(7)]
 
 
+@pytest.fixture(autouse=True)
+def blocks_of_one_row(monkeypatch):
+    """What was embedded before an interruption is kept, up to the last row."""
+    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 1)
+
+
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
@@ -37,7 +43,7 @@ def test_embed_writes_jsonl_that_reads_back_equal(run, fake, corpus, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == [row["id"] for row in ROWS]
     assert np.float32(rows[0]["vector"][2]) == np.float32(0.1)
-    assert fake.embed.options == [("q: ", None)]
+    assert set(fake.embed.options) == {("q: ", None)}
 
 
 @pytest.mark.parametrize("stop", [0, 1, 5, 6])
@@ -101,14 +107,15 @@ def test_embed_finds_out_without_the_model_that_finished_work_is_of_another_inpu
 
 
 def test_embed_refuses_a_file_that_changes_while_it_is_read(run, fake, corpus, tmp_path, monkeypatch):
-    def changing(texts, **options):
-        for vector in FakeEmbedder.encode_stream(fake.embed, texts, **options):
+    def changing(rows, progress):
+        for vector in FakeEmbedder.encode_rows(fake.embed, rows, progress):
             corpus.write_text(corpus.read_text() + "\n")
             yield vector
 
-    monkeypatch.setattr(fake.embed, "encode_stream", changing)
+    monkeypatch.setattr(fake.embed, "encode_rows", changing)
     done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert done.code == 1 and "corpus.jsonl changed while it was read" in done.err and not (tmp_path / "out.npy").exists()
+    assert done.code == 1 and "corpus.jsonl changed while it was read; remove out.npy.part.json, out.npy.part and" in done.err
+    assert not (tmp_path / "out.npy").exists()
 
 
 def test_embed_does_not_overwrite(run, fake, corpus, tmp_path):
@@ -166,7 +173,7 @@ def test_embed_shards_go_on_and_count_all_their_tokens(run, fake, corpus, tmp_pa
 
 def test_embed_goes_on_if_it_was_stopped_at_its_very_end(run, fake, corpus, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("runnel.commands.vectors.end", lambda *_: pytest.fail("killed"))
+        patch.setattr("runnel.commands.resume.Output.end", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             run("embed", "corpus.jsonl", "--to", "out.npy")
     assert (tmp_path / "out.npy").exists()
@@ -230,7 +237,7 @@ def test_rows_that_cannot_be_read(run, fake, tmp_path, name, content, message):
     [
         ("out.parquet", "parquet needs a package that runnel does not depend on; write .npy or .jsonl"),
         ("out.bin", "cannot write '.bin'; name it .npy or .jsonl"),
-        ("no/such/folder/out.npy", "no/such/folder/out.npy.part.json.partial: No such file or directory"),
+        ("no/such/folder/out.npy", "no/such/folder/out.npy: the directory no/such/folder does not exist; create it first"),
     ],
 )
 def test_embed_output_that_cannot_be_written(run, fake, corpus, to, message):

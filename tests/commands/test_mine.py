@@ -51,8 +51,11 @@ class ToyEmbedder:
     def encode_document(self, texts):
         return np.array([[1, 0] if "cats" in text else [0, 1] for text in texts], dtype=np.float32)
 
-    def encode_stream(self, texts, *, prompt=None, max_tokens=None, progress=None):
-        for text in texts:
+    def render(self, texts, *, prompt=None, max_tokens=None):
+        return texts
+
+    def encode_rows(self, rows, progress=None):
+        for text in rows:
             self.read += 1
             yield self.encode_document([text])[0]
 

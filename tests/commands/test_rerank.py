@@ -43,7 +43,7 @@ def test_rerank_a_run_remembers_each_candidate_once(run, fake, task, tmp_path):
     done = run(*task)
     assert (done.code, done.err, done.out) == (0, "", "out.trec: 3 queries\n")
     assert (tmp_path / "out.trec").read_text() == RERANKED
-    assert fake.rerank.remembered == [(["a", "b", "c"], None, "int8")]
+    assert fake.rerank.remembered == [(["b", "a", "c"], None, "int8")]
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.trec", "out.trec.json"]
 
 

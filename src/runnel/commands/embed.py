@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, note_compiling, print_json, say
-from runnel.commands.resume import check, finished, text_digest
+from runnel.commands.resume import text_digest
 from runnel.commands.rows import Part, read_rows
-from runnel.commands.vectors import FORMATS, Row, VectorLog
+from runnel.commands.vectors import FORMATS, Row, VectorLog, vector_output
 from runnel.errors import InputError
 from runnel.records import Document
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from runnel.models.embedder import Embedder
     from runnel.models.heads import Pooling
+
+# A block is about 16 steps of the engine: shorter ones cost speed, and of longer ones more is lost when the command is stopped.
+_BLOCK_CHARACTERS = 1 << 16
+_BLOCK_ROWS = 2048
 
 
 def run(
@@ -51,23 +57,24 @@ def run(
         "shard": str(part or Shard(1, 1)),
         "sha256": source.sha256(),
     }
-    check(out, settings)  # before the model is loaded, which alone knows its fingerprint
-    note_compiling()
-    from runnel.models.embedder import Embedder
+    with vector_output(out) as output:
+        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+        note_compiling()
+        from runnel.models.embedder import Embedder
 
-    embedder = Embedder.load(model, dtype=dtype, pooling=pooling)
-    settings["fingerprint"] = embedder.model.backbone.fingerprint()
-    facts = finished(out, settings)
-    if facts is not None:
-        say(f"note: {out} is finished already, {facts['count']:,} vectors")
-    else:
-        with VectorLog(out, embedder.dimension, settings) as log:
-            work = Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
-            work.run(read_rows(source))
-            if source.state() != before:
-                raise InputError(f"{texts} changed while it was read; remove {out}.part.json and run the command again")
-            facts = log.finish(tokens=work.tokens)
-        _report(work, facts)
+        embedder = Embedder.load(model, dtype=dtype, pooling=pooling)
+        settings["fingerprint"] = embedder.model.backbone.fingerprint()
+        facts = output.begin(settings)
+        if facts is not None:
+            say(f"note: {out} is finished already, {facts['count']:,} vectors")
+        else:
+            with VectorLog(output, embedder.dimension) as log:
+                work = Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
+                work.run(read_rows(source))
+                if source.state() != before:
+                    raise output.changed(f"{texts} changed while it was read")
+                facts = log.finish(tokens=work.tokens)
+            _report(work, facts)
     if as_json:
         print_json({"out": str(out), **facts})
     else:
@@ -76,55 +83,86 @@ def run(
 
 
 class Work:
-    """The rows on their way through the embedder."""
+    """The rows on their way through the embedder, a block of them at a time.
+
+    A vector depends, in its last bits, on which texts share the steps of the engine. So texts of one block are read together and
+    apart from all others, and are written together: what is made after an interruption equals what would have been made without.
+    """
 
     def __init__(self, embedder: Embedder, log: VectorLog, *, prompt: str, max_tokens: int | None) -> None:
         self._embedder, self._log = embedder, log
         self._prompt = embedder.model.prompts.get(prompt, "")
         self._max_tokens, self.limit = max_tokens, embedder.text_limit(max_tokens)
-        self._waiting: deque[Row] = deque()  # rows whose vectors are being made
-        self.resumed = log.count
+        self.resumed = 0  # vectors of an earlier run
         self.tokens = 0
         self.empty: list[str] = []
 
-    def run(self, documents: Iterator[Document]) -> None:
-        """Write a vector for each document that has none yet."""
-        with Meter("embedding") as meter:
+    def run(self, documents: Iterable[Document]) -> None:
+        """Write a vector for each document that has none yet.
 
-            def count(tokens: int) -> None:
-                self.tokens += tokens
-                meter.add(tokens)
-
-            vectors = self._embedder.encode_stream(
-                self._texts(documents), prompt=self._prompt or None, max_tokens=self._max_tokens, progress=count
-            )
-            for vector in vectors:
-                self._log.add(self._waiting.popleft(), vector)
-
-    def _texts(self, documents: Iterator[Document]) -> Iterator[str]:
+        Raises:
+            InputError: the documents are not those that the work began with.
+        """
         done = self._log.rows()
+        count = 0
+        with Meter("embedding") as meter:
+            for block in _blocks(self._with_text(documents)):
+                known = list(itertools.islice(done, len(block)))
+                self._check_same(known, block)
+                if len(known) == len(block):
+                    self.tokens += sum(map(len, self._render(block)))
+                    self.resumed += len(block)
+                else:
+                    self._log.truncate(count)  # the rest of its block was not written
+                    self._embed(block, meter)
+                count += len(block)
+        if count < self._log.count:
+            raise self._log.output.changed(f"the input has {count:,} texts, fewer than when the work began")
+
+    def _embed(self, block: Sequence[Document], meter: Meter) -> None:
+        def count(tokens: int) -> None:
+            self.tokens += tokens
+            meter.add(tokens)
+
+        vectors = list(self._embedder.encode_rows(self._render(block), count))
+        self._log.add([Row(one.id, text_digest(one.text), self._is_cut(one.text)) for one in block], vectors)
+
+    def _render(self, block: Sequence[Document]) -> Iterable[np.ndarray]:
+        texts = [document.text for document in block]
+        return self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens)
+
+    def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
-            if not document.text.strip():
-                self.empty.append(document.id)
-                continue
-            known = next(done, None)
-            row = Row(document.id, text_digest(document.text), known.cut if known else self._is_cut(document.text))
-            if known is None:
-                self._waiting.append(row)
-                yield document.text
-            elif known != row:
-                raise InputError(
-                    f"the input has changed since the work began: row {known.id!r} is now {row.id!r} or has another text; "
-                    f"remove {self._log.out}.part.json to start again"
-                )
+            if document.text.strip():
+                yield document
             else:
-                ids = self._embedder.render([document.text], prompt=self._prompt or None, max_tokens=self._max_tokens)
-                self.tokens += sum(map(len, ids))
+                self.empty.append(document.id)
+
+    def _check_same(self, known: Sequence[Row], block: Sequence[Document]) -> None:
+        for row, document in zip(known, block, strict=False):
+            if (row.id, row.digest) != (document.id, text_digest(document.text)):
+                raise self._log.output.changed(
+                    f"the input has changed since the work began: row {row.id!r} is now {document.id!r} or has another text"
+                )
 
     def _is_cut(self, text: str) -> bool:
         if self.limit is None:
             return False
         return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self.limit
+
+
+def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in blocks that depend on nothing but the documents."""
+    block: list[Document] = []
+    characters = 0
+    for document in documents:
+        block.append(document)
+        characters += len(document.text)
+        if characters >= _BLOCK_CHARACTERS or len(block) == _BLOCK_ROWS:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
 
 
 def _report(work: Work, facts: dict[str, object]) -> None:

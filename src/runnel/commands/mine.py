@@ -18,8 +18,8 @@ import numpy as np
 
 from runnel.commands.display import Meter, note_compiling, print_json, say
 from runnel.commands.embed import Work
-from runnel.commands.resume import begin, beside, end, file_digest, finished, replacing, text_digest
-from runnel.commands.vectors import VectorLog
+from runnel.commands.resume import Output, beside, file_digest, naming, replacing, text_digest
+from runnel.commands.vectors import VectorLog, vector_output
 from runnel.errors import InputError
 from runnel.records import Document
 from runnel.training.candidates import Search, bm25_search, dense_search, run_search
@@ -74,20 +74,19 @@ def run(
         **asdict(mining),
         "ranks": list(mining.ranks),
     }
-    facts = finished(out, settings)
-    if facts is not None:
-        say(f"note: {out} is finished already")
-    else:
-        begin(out, settings)
-        examples = _Examples(data, format, corpus, queries, exclude)
-        pool_from = settings["files"] if source.corpus is None else [_digest(source.corpus)]
-        vectors = None if searcher is None else _embed(searcher, examples.pool, beside(out, ".vectors.npy"), pool_from)
-        ranked = None if candidates is None else read_run(candidates, mining.ranks[1])
-        search = _search(examples.pool, ranked, searcher, vectors)
-        by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
-        facts = {**settings, **examples.facts, **_draw(examples, out, search, mining, by)}
-        end(out, facts)
-        _tell(facts, mining.number)
+    with Output(out) as output:
+        facts = output.begin(settings)
+        if facts is not None:
+            say(f"note: {out} is finished already")
+        else:
+            examples = _Examples(data, format, corpus, queries, exclude)
+            pool_from = settings["files"] if source.corpus is None else [_digest(source.corpus)]
+            vectors = None if searcher is None else _embed(searcher, examples.pool, beside(out, ".vectors.npy"), pool_from)
+            ranked = None if candidates is None else read_run(candidates, mining.ranks[1])
+            search = _search(examples.pool, ranked, searcher, vectors)
+            by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
+            facts = output.end({**examples.facts, **_draw(examples, output, search, mining, by)})
+            _tell(facts, mining.number)
     if as_json:
         print_json({"out": to, **facts})
     else:
@@ -134,10 +133,11 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
 def _embed(embedder: Embedder, pool: Texts, path: Path, files: object) -> tuple[np.ndarray, np.ndarray]:
     """Vectors of the documents with a text, on disk beside the output, and their rows in the pool."""
     settings = {"files": files, "fingerprint": embedder.model.backbone.fingerprint(), "prompt": "document"}
-    if finished(path, settings) is None:
-        with VectorLog(path, embedder.dimension, settings) as log:
-            Work(embedder, log, prompt="document", max_tokens=None).run(iter(pool))
-            log.finish()
+    with vector_output(path) as output:
+        if output.begin(settings) is None:
+            with VectorLog(output, embedder.dimension) as log:
+                Work(embedder, log, prompt="document", max_tokens=None).run(pool)
+                log.finish()
     rows = np.array([row for row, document in enumerate(pool) if document.text.strip()], dtype=np.int64)
     return np.load(path, mmap_mode="r"), rows
 
@@ -160,25 +160,25 @@ def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray]
     return Judge(embedder, vectors=lambda rows: vectors[np.searchsorted(places, rows)])
 
 
-def _draw(examples: _Examples, out: Path, search: Search, mining: Mining, judge: Judge | None) -> dict[str, object]:
+def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, judge: Judge | None) -> dict[str, object]:
     """Mine what is not mined yet, write OUT, and count."""
-    part = beside(out, ".part")
+    (part,) = output.parts
     done = _trim(part)
     if done:
         say(f"note: going on after {done:,} examples of an earlier run")
     with Meter("mining", unit="queries") as meter, part.open("a", encoding="utf-8") as file:
         for number, mined in enumerate(mine(examples, examples.pool, search, mining, judge, start=done), start=1):
-            file.write(_line(mined))
+            with naming(part):
+                file.write(_line(mined))
             meter(number, examples.total - done)
     refused: Counter[str] = Counter()
     drawn = fewer = 0
-    with part.open(encoding="utf-8") as lines, replacing(out) as file:
+    with part.open(encoding="utf-8") as lines, replacing(output.path) as file:
         for line in lines:
             row = json.loads(line)
             refused.update(row.pop("refused"))
             drawn, fewer = drawn + row["drawn"], fewer + (row.pop("drawn") < mining.number)
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-    part.unlink()
     return {"examples": examples.total, "drawn": drawn, "examples_with_fewer": fewer, "refused": dict(refused)}
 
 

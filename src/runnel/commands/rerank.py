@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, note_compiling, print_json, say, stdout_console
-from runnel.commands.resume import begin, beside, end, file_digest, finished
+from runnel.commands.resume import Output, file_digest, naming, replacing
 from runnel.commands.rows import read_rows
 from runnel.errors import InputError
 from runnel.records import Hit
@@ -81,12 +82,10 @@ def many(
     if part_of is not None:
         candidates = share(candidates, part_of)
         memory = memory and str(part_of.beside(Path(memory)))  # of its own candidates
-    reranker = _load(model, dtype, template)
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
-    settings = {
+    settings: dict[str, object] = {
         "model": model,
-        "fingerprint": reranker.model.backbone.fingerprint(),
         "queries": file_digest(queries),
         "corpus": file_digest(corpus),
         "run": file_digest(run),
@@ -97,25 +96,28 @@ def many(
         "max_tokens": max_tokens,
         "shard": shard,
     }
-    facts = finished(out, settings)
-    if facts is not None:
-        say(f"note: {out} is finished already")
-    else:
-        begin(out, settings)
-        part = beside(out, ".part")
-        done = _finished_queries(part)
-        if done:
-            say(f"note: going on after {len(done):,} queries of an earlier run")
-        left = {query: ids for query, ids in candidates.items() if query not in done}
-        # A memory on disk is recognised by its documents, all of them; in RAM only what is still needed is read.
-        texts = _texts(corpus, candidates if memory else left)
-        with Meter("reading") as meter:
-            ranker = _Ranker(reranker, texts, memory, memory_dtype, max_tokens, meter)
-            _append_rankings(part, ranker, asked, left, top_k)
-        _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
-        part.replace(out)
-        facts = {**settings, "count": len(candidates)}
-        end(out, facts)
+    with Output(out) as output:
+        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+        reranker = _load(model, dtype, template)
+        settings["fingerprint"] = reranker.model.backbone.fingerprint()
+        facts = output.begin(settings)
+        if facts is not None:
+            say(f"note: {out} is finished already")
+        else:
+            (part,) = output.parts
+            done = _finished_queries(part)
+            if done:
+                say(f"note: going on after {len(done):,} queries of an earlier run")
+            left = {query: ids for query, ids in candidates.items() if query not in done}
+            texts = _texts(corpus, candidates)
+            with Meter("reading") as meter:
+                needed = texts if memory else _blocks_with(left, texts, candidates)
+                ranker = _Ranker(reranker, needed, memory, memory_dtype, max_tokens, meter)
+                _append_rankings(part, ranker, asked, left, top_k)
+            _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
+            with part.open("rb") as ranked, replacing(out) as file:
+                shutil.copyfileobj(ranked, file)
+            facts = output.end({"count": len(candidates)})
     if as_json:
         print_json({"out": str(out), **facts})
     else:
@@ -198,8 +200,9 @@ def _append_rankings(
     with part.open("a", encoding="utf-8") as file:
         for query, ids in candidates.items():
             hits = ranker.rank(asked[query], ids, top_k)
-            file.write("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits))
-            file.flush()
+            with naming(part):
+                file.write("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits))
+                file.flush()
 
 
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -213,6 +216,23 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
             "give the corpus of this run"
         )
     return texts
+
+
+def _blocks_with(
+    left: Mapping[str, Sequence[str]], texts: Mapping[str, str], candidates: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """The texts that the queries in `left` need, and all others that are read in one block with them.
+
+    What is remembered of a document depends, in its last bits, on which others are read with it. So blocks are the same in every
+    run of the command. They are in the order in which the queries need them: where work was stopped, most that come before
+    are not needed again.
+    """
+    from runnel.models.reranker import BLOCK
+
+    order = list(dict.fromkeys(name for ids in candidates.values() for name in ids))
+    wanted = {name for ids in left.values() for name in ids}
+    blocks = (order[start : start + BLOCK] for start in range(0, len(order), BLOCK))
+    return {name: texts[name] for block in blocks if not wanted.isdisjoint(block) for name in block}
 
 
 def _finished_queries(part: Path) -> set[str]:

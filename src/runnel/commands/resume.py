@@ -1,6 +1,12 @@
-"""What lets a command go on where it was stopped: files that appear whole, and a description of the work beside them.
+"""Output files that are made in steps, so that a command resumes where it was stopped.
 
-Work towards OUT keeps OUT.part.json while it lasts and leaves OUT.json when it is done; both say what OUT depends on.
+While OUT is made there are beside it:
+
+    OUT.part, ...   the work so far; each command has its own such files
+    OUT.part.json   the settings that the work depends on: work with other settings is refused, not mixed
+    OUT.part.lock   held by the process that writes; a second one is refused
+
+Finished work leaves OUT and OUT.json, which has the settings and counts.
 """
 
 from __future__ import annotations
@@ -8,12 +14,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO
 
+from runnel.commands.display import say
 from runnel.errors import InputError
+from runnel.lock import WriterLock
 
 
 def beside(out: Path, ending: str) -> Path:
@@ -22,65 +31,137 @@ def beside(out: Path, ending: str) -> Path:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name `path` in an error of the operating system that names no file, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when all of it is on disk; nothing happens to `path` if writing fails."""
     partial = beside(path, ".partial")
     try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with naming(path):
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def begin(out: Path, settings: Mapping[str, object]) -> None:
-    """Write the description of the work, or check that unfinished work has the same.
+class Output:
+    """A file that one process makes, in one run of a command or in several. Use as a context: leaving it releases the lock.
 
-    Raises:
-        InputError: it has not.
+    Args:
+        path: the file, OUT.
+        parts: endings of the files that hold the work so far, the most important first.
+        also: files that are made together with OUT.
     """
-    about = beside(out, ".part.json")
-    if about.exists():
-        _check_same(about, settings, "unfinished work")
-    else:
-        with replacing(about) as file:
-            file.write(json.dumps(settings, indent=2).encode() + b"\n")
+
+    def __init__(self, path: Path, *, parts: Sequence[str] = (".part",), also: Sequence[Path] = ()) -> None:
+        self.path, self.parts = path, [beside(path, ending) for ending in parts]
+        self._settings: Mapping[str, object] = {}
+        self._about, self._facts = beside(path, ".part.json"), beside(path, ".json")
+        self._made = [path, *also, self._facts]
+        self._lock = WriterLock(beside(path, ".part.lock"), path)
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._lock.held:
+            if not self._has_begun():
+                self._drop()
+            self._lock.release(remove=True)
+
+    def check(self, settings: Mapping[str, object]) -> dict[str, object] | None:
+        """Return the facts of finished work; if there is none, lock the output and return None.
+
+        Settings that are not known yet may be left out, here as in what `begin` compares.
+
+        Raises:
+            InputError: OUT, or the work so far, is of other settings, or OUT is not from this command.
+            StoreBusy: another process is making OUT.
+        """
+        facts = self._finished(settings)
+        if facts is None and not self._lock.held:
+            if not self.path.absolute().parent.is_dir():
+                raise InputError(f"{self.path}: the directory {self.path.parent} does not exist; create it first")
+            self._lock.acquire()
+            facts = self._finished(settings)  # another process may have finished it just now
+        if facts is None and self._has_begun():
+            self._compare(self._about, settings, "unfinished work")
+        return facts
+
+    def begin(self, settings: Mapping[str, object]) -> dict[str, object] | None:
+        """`check`, and if OUT is not finished, describe the work: from then on the parts may be written.
+
+        Parts without a description are removed: nobody knows what they depend on.
+        """
+        facts = self.check(settings)
+        if facts is None and not self._has_begun():
+            if any(part.exists() and part.stat().st_size for part in self.parts):
+                say(f"note: {self.parts[0]} has no description ({self._about.name}); starting from scratch")
+            self._drop()
+            with replacing(self._about) as file:
+                file.write(json.dumps(settings, indent=2).encode() + b"\n")
+        self._settings = settings
+        return facts
+
+    def end(self, facts: Mapping[str, object]) -> dict[str, object]:
+        """Record that OUT is complete, with its settings and `facts`; remove the parts; return what was recorded."""
+        facts = {**self._settings, **facts}
+        with replacing(self._facts) as file:
+            file.write(json.dumps(facts, indent=2).encode() + b"\n")
+        self._drop()
+        return facts
+
+    def changed(self, what: str) -> InputError:
+        """An error: the work so far belongs to other input. `what` has changed, in words."""
+        return InputError(f"{what}; {_remove([self._about, *self.parts])} to start from scratch")
+
+    def _has_begun(self) -> bool:
+        """Whether there is described work that is worth keeping."""
+        return self._about.exists() and any(file.exists() and file.stat().st_size for file in (self.path, *self.parts))
+
+    def _drop(self) -> None:
+        for file in (self._about, *self.parts):  # in this order: parts without a description count for nothing
+            file.unlink(missing_ok=True)
+
+    def _finished(self, settings: Mapping[str, object]) -> dict[str, object] | None:
+        if not self.path.exists():
+            return None
+        if self._facts.exists():
+            return self._compare(self._facts, settings, "finished work")
+        if self._about.exists():
+            return None  # stopped between the two
+        raise InputError(f"{self.path} exists already and is not from this command; move it away or choose another name")
+
+    def _compare(self, about: Path, settings: Mapping[str, object], what: str) -> dict[str, object]:
+        advice = _remove(self._made if about is self._facts else [about, *self.parts])
+        try:
+            found: dict[str, object] = json.loads(about.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{about} is damaged ({error}); {advice} to start from scratch") from error
+        for name, value in settings.items():
+            if found.get(name) != value:
+                raise InputError(
+                    f"{about} describes {what} with another {name} ({found.get(name)!r}, now {value!r}); "
+                    f"give the same options and input, choose another output name, or {advice}"
+                )
+        return found
 
 
-def end(out: Path, facts: Mapping[str, object]) -> None:
-    """Write OUT.json; remove OUT.part.json."""
-    with replacing(beside(out, ".json")) as file:
-        file.write(json.dumps(facts, indent=2).encode() + b"\n")
-    beside(out, ".part.json").unlink()
-
-
-def finished(out: Path, settings: Mapping[str, object]) -> dict[str, object] | None:
-    """What OUT.json says if `out` is there already and was made with these settings; None if there is no `out`.
-
-    Raises:
-        InputError: `out` is there but was not made by this work.
-    """
-    if not out.exists():
-        return None
-    about = beside(out, ".json")
-    if not about.exists() and beside(out, ".part.json").exists():
-        return None  # stopped between the two
-    if not about.exists():
-        raise InputError(f"{out} exists already and is not from this command; move it away or choose another name")
-    return _check_same(about, settings, "finished work")
-
-
-def check(out: Path, settings: Mapping[str, object]) -> None:
-    """Refuse settings that work on `out`, finished or not, does not have; those that are not given are not compared.
-
-    Raises:
-        InputError: as `begin` and `finished`.
-    """
-    about = beside(out, ".part.json")
-    if finished(out, settings) is None and about.exists():
-        _check_same(about, settings, "unfinished work")
+def _remove(files: Sequence[Path]) -> str:
+    *most, last = [str(file) for file in files if file.exists()]
+    return f"remove {', '.join(most)} and {last}" if most else f"remove {last}"
 
 
 def text_digest(text: str) -> str:
@@ -92,17 +173,3 @@ def file_digest(name: str) -> str:
     """The same of a file."""
     with open(name, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-
-
-def _check_same(about: Path, settings: Mapping[str, object], what: str) -> dict[str, object]:
-    try:
-        found: dict[str, object] = json.loads(about.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{about} is damaged ({error}); remove it and start again") from error
-    for name, value in settings.items():
-        if found.get(name) != value:
-            raise InputError(
-                f"{about} describes {what} with another {name} ({found.get(name)!r}, now {value!r}); "
-                "give the same options and input, choose another output name, or remove those files"
-            )
-    return found

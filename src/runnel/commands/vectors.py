@@ -1,6 +1,6 @@
-"""Vectors written as they are made, so that stopped work can go on.
+"""Vectors written as they are made, so that an interrupted command resumes.
 
-While the work lasts there are two files beside OUT, which only grow, and the description of `runnel.commands.resume`:
+While the work lasts there are two files beside OUT, and those of `runnel.commands.resume`:
 
     OUT.part      the vectors, float32, one after the other
     OUT.part.ids  a line of JSON for each vector: [id, digest of its text, whether the text was cut]
@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from runnel.commands.resume import begin, beside, end, replacing
+from runnel.commands.resume import Output, naming, replacing
 
 FORMATS = (".npy", ".jsonl")
-_FLUSH_S = 0.5
 
 
 class Row(NamedTuple):
@@ -33,25 +31,23 @@ class Row(NamedTuple):
     cut: bool
 
 
+def vector_output(path: Path) -> Output:
+    """The output that a `VectorLog` makes: .npy or .jsonl."""
+    return Output(path, parts=(".part", ".part.ids"), also=[path.with_suffix(".ids")] if path.suffix == ".npy" else [])
+
+
 class VectorLog:
-    """Rows of vectors being written for the file `out`. Use as a context: leaving it keeps every row added.
+    """Rows of vectors being written for an output (of `vector_output`) that has begun. Use as a context.
 
     Args:
-        out: the file to make in the end, .npy or .jsonl.
         size: numbers in a vector.
-        settings: what the vectors depend on; work begun with other settings is not continued.
-
-    Raises:
-        InputError: unfinished work beside `out` has other settings.
     """
 
-    def __init__(self, out: Path, size: int, settings: Mapping[str, object]) -> None:
-        self.out, self._size, self._settings = out, size, settings
-        self._part, self._names = beside(out, ".part"), beside(out, ".part.ids")
-        begin(out, settings)
+    def __init__(self, output: Output, size: int) -> None:
+        self.output, self._size = output, size
+        self._part, self._names = output.parts
         self.count = self._trim()
         self._vectors, self._ids = self._part.open("ab"), self._names.open("ab")
-        self._flushed = time.monotonic()
 
     def __enter__(self) -> VectorLog:
         return self
@@ -61,50 +57,52 @@ class VectorLog:
         self._ids.close()
 
     def rows(self) -> Iterator[Row]:
-        """The rows that were on disk when this log was opened or closed, in order."""
+        """The rows written so far, in order."""
         with self._names.open(encoding="utf-8") as file:
             for _, line in zip(range(self.count), file, strict=False):
                 yield Row(*json.loads(line))
 
-    def add(self, row: Row, vector: np.ndarray) -> None:
-        """Append a row; it is on disk a moment later."""
-        self._vectors.write(np.ascontiguousarray(vector, dtype="<f4").tobytes())
-        self._ids.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-        self.count += 1
-        if time.monotonic() - self._flushed > _FLUSH_S:
+    def add(self, rows: Sequence[Row], vectors: Sequence[np.ndarray]) -> None:
+        """Append rows; a killed process leaves all, some or none of them, each whole."""
+        with naming(self._part):
+            self._vectors.writelines(np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors)
             self._vectors.flush()
+        with naming(self._names):
+            self._ids.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
             self._ids.flush()
-            self._flushed = time.monotonic()
+        self.count += len(rows)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` rows only."""
+        if count < self.count:
+            self.count = self._trim(count)
 
     def finish(self, **more: object) -> dict[str, object]:
-        """Make the output files, remove the part files, and return what OUT.json says: the settings, counts, and `more`."""
+        """Make the output files and return what OUT.json says: the settings, counts, and `more`."""
         self._vectors.close()
         self._ids.close()
+        out = self.output.path
         cut = sum(row.cut for row in self.rows())
-        facts = {**self._settings, "dimension": self._size, "count": self.count, "truncated": cut, **more}
-        if self.out.suffix == ".npy":
-            with replacing(self.out.with_suffix(".ids")) as ids:
+        if out.suffix == ".npy":
+            with replacing(out.with_suffix(".ids")) as ids:
                 ids.writelines(row.id.encode() + b"\n" for row in self.rows())
-        with replacing(self.out) as file:
-            if self.out.suffix == ".npy":
+        with replacing(out) as file:
+            if out.suffix == ".npy":
                 self._write_npy(file)
             else:
                 self._write_jsonl(file)
-        end(self.out, facts)
-        self._part.unlink()
-        self._names.unlink()
-        return facts
+        return self.output.end({"dimension": self._size, "count": self.count, "truncated": cut, **more})
 
-    def _trim(self) -> int:
-        """Cut both files back to the rows that are whole in both; their number."""
-        if not (self._part.exists() and self._names.exists()):
-            self._part.write_bytes(b"")
-            self._names.write_bytes(b"")
-            return 0
+    def _trim(self, most: int | None = None) -> int:
+        """Cut both files back to the rows that are whole in both, `most` of them at most; their number."""
+        for file in (self._part, self._names):
+            file.touch()
         whole = self._part.stat().st_size // (4 * self._size)
+        if most is not None:
+            whole = min(whole, most)
         count = length = 0
-        with self._names.open("rb") as file:
-            for line in file:
+        with self._names.open("rb") as lines:
+            for line in lines:
                 if count == whole or not line.endswith(b"\n"):
                     break
                 count, length = count + 1, length + len(line)

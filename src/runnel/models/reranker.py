@@ -29,7 +29,7 @@ from runnel.models.readers import WeightedMean
 from runnel.records import Document, Hit
 
 log = logging.getLogger("runnel")
-_BLOCK = 128  # documents remembered between two writes to disk
+BLOCK = 128  # documents that are read together to be remembered, and written to disk together
 _STATES_BYTES = 1 << 26  # of states that go on together: more were no faster
 
 
@@ -203,7 +203,7 @@ class Reranker:
             memory = Memory(precision, fingerprint, Path(path))
         source = iter(_named_stream(documents))
         for block in itertools.count():
-            batch = list(itertools.islice(source, _BLOCK))
+            batch = list(itertools.islice(source, BLOCK))
             if not batch:
                 memory.truncate(block)
                 return memory

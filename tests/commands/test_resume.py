@@ -1,0 +1,258 @@
+"""Commands that make a file in steps: one writer at a time, and work that was stopped is never mixed with other work."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import FakeEmbedder, FakeReranker
+from tiny import WORDS, tiny_model
+
+from runnel import Embedder, Reranker
+from runnel.commands.resume import Output, replacing
+from runnel.errors import InputError
+
+TESTS = Path(__file__).parent.parent
+ROWS = "".join(json.dumps({"id": f"d{n}", "text": "word " * (n + 1)}) + "\n" for n in range(7))
+EMBED = ("embed", "in.jsonl", "--to", "out.npy")
+RERANK = ("rerank", "--queries", "queries.tsv", "--corpus", "in.jsonl", "--run", "run.trec", "--to", "out.trec")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 2)
+    (tmp_path / "in.jsonl").write_text(ROWS)
+    (tmp_path / "queries.tsv").write_text("q1\tword cat\nq2\tword dog\nq3\tcat\n")
+    (tmp_path / "run.trec").write_text("".join(f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7)))
+    return tmp_path
+
+
+def outputs(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("out*")) if path.suffix != ".json"}
+
+
+def begin(folder, arguments):
+    """The command in a process of its own, which has begun its work and waits."""
+    command = [sys.executable, str(TESTS / "waiting_command.py"), *arguments]
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"begun\n", process.communicate()[1].decode()
+    return process
+
+
+# ---- one writer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [EMBED, RERANK], ids=lambda arguments: arguments[0])
+def test_a_second_process_is_refused_and_the_first_is_not_disturbed(run, fake, files, arguments):
+    first = begin(files, arguments)
+    try:
+        second = run(*arguments)
+        name = arguments[-1]
+        assert second.code == 1
+        assert second.err == f"runnel: error: {name} is being written by process {first.pid}; wait until it is done\n"
+        assert first.communicate(b"\n" * 100, timeout=60)[1] == b"" and first.returncode == 0
+    finally:
+        first.kill()
+    made = outputs(files)
+    for path in files.glob("out*"):
+        path.unlink()
+    assert run(*arguments).code == 0 and outputs(files) == made
+
+
+def test_the_lock_of_a_killed_process_is_free(run, fake, files):
+    first = begin(files, EMBED)
+    first.kill()
+    first.communicate()
+    assert run(*EMBED).code == 0
+    assert sorted(outputs(files)) == ["out.ids", "out.npy"]
+
+
+def test_mine_has_one_writer(run, tmp_path):
+    (tmp_path / "pairs.csv").write_text("query,positive\nwhere is it,it is here\n")
+    with Output(tmp_path / "out.jsonl") as output:
+        output.check({})
+        done = run("mine", "pairs.csv", "--to", "out.jsonl")
+        assert done.code == 1 and "out.jsonl is being written by process" in done.err
+
+
+# ---- other settings, other input -------------------------------------------------------------------------------------
+
+
+def stopped(run, fake, *arguments):
+    fake.embed, fake.rerank = FakeEmbedder(stop_after=5), FakeReranker(stop_after=2)
+    assert run(*arguments).code == 130
+    fake.embed, fake.rerank = FakeEmbedder(), FakeReranker()
+
+
+def advised(message):
+    """The files that a message says to remove."""
+    _, _, files = message.strip().rpartition("remove ")
+    return files.removesuffix(" to start from scratch").replace(" and ", ", ").split(", ")
+
+
+@pytest.mark.parametrize("all_files", [True, False], ids=["all files", "the first file"])
+@pytest.mark.parametrize(
+    ("arguments", "change", "named"),
+    [
+        (EMBED, "--query", ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]),
+        (EMBED, None, ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]),
+        (RERANK, "--top-k=3", ["out.trec.part.json", "out.trec.part"]),
+    ],
+    ids=["other option", "other input", "rerank"],
+)
+def test_the_advice_leads_to_what_a_clean_run_gives(run, fake, files, arguments, change, named, all_files):
+    stopped(run, fake, *arguments)
+    if change is None:
+        (files / "in.jsonl").write_text(ROWS.replace("word ", "changed ", 1))
+    again = [*arguments, *([change] if change else [])]
+    done = run(*again)
+    assert done.code == 1 and advised(done.err) == named
+    for name in named if all_files else named[:1]:
+        (files / name).unlink()
+    done = run(*again)
+    assert done.code == 0 and ("starting from scratch" in done.err) is not all_files
+    made = outputs(files)
+    for path in files.glob("out*"):
+        path.unlink()
+    run(*again)
+    assert outputs(files) == made and len(made) == len(named) - 1
+
+
+def test_finished_work_of_other_settings_names_all_its_files(run, fake, files):
+    run(*EMBED)
+    done = run(*EMBED, "--query")
+    assert done.code == 1 and advised(done.err) == ["out.npy", "out.ids", "out.npy.json"]
+    for name in advised(done.err):
+        (files / name).unlink()
+    assert run(*EMBED, "--query").code == 0
+
+
+def test_standard_input_that_has_changed(run, fake, files):
+    fake.embed = FakeEmbedder(stop_after=2)
+    run("embed", "-", "--to", "out.npy", stdin="one\ntwo\nthree\n")
+    fake.embed = FakeEmbedder()
+    for other, message in (("changed\ntwo\nthree\n", "row '1' is now '1' or has another text"), ("one\n", "has 1 texts, fewer")):
+        done = run("embed", "-", "--to", "out.npy", stdin=other)
+        assert done.code == 1 and message in done.err
+        assert advised(done.err) == ["out.npy.part.json", "out.npy.part", "out.npy.part.ids"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "name", "bad", "good"),
+    [
+        (EMBED, "in.jsonl", "{]\n", ROWS),
+        (RERANK, "in.jsonl", '{"id": "other", "text": "no candidate"}\n', ROWS),
+        (("mine", "pairs.csv", "--to", "out.jsonl"), "pairs.csv", "query,positive\n", "query,positive\nwhere is it,it is here\n"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_first_try_that_has_done_nothing_leaves_nothing_in_the_way(
+    run, fake, files, monkeypatch, arguments, name, bad, good, killed
+):
+    pytest.importorskip("bm25s")
+    (files / name).write_text(bad)
+    with monkeypatch.context() as patch:
+        if killed:
+            patch.setattr("runnel.commands.resume.Output._drop", lambda *_: None)
+        assert run(*arguments).code == 1
+    assert killed or not list(files.glob("out*"))
+    (files / name).write_text(good)
+    assert run(*arguments).code == 0
+
+
+# ---- what resumes equals what was never stopped ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def task(request, tmp_path_factory):
+    """Texts and a run of lengths and a precision in which every change of a step is seen in the last bits."""
+    folder = tmp_path_factory.mktemp("task")
+    tiny_model(folder / "tokenizer").save(folder / "tiny")
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(WORDS, k=draw.choice([3, 10, 40, 200, 900]))) for _ in range(60)]
+    (folder / "in.jsonl").write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(texts)))
+    (folder / "queries.tsv").write_text("".join(f"q{n}\t{' '.join(draw.choices(WORDS, k=4))}\n" for n in range(8)))
+    lines = [f"q{q} Q0 d{n} {rank} {-rank} x\n" for q in range(8) for rank, n in enumerate(draw.sample(range(60), 20))]
+    (folder / "run.trec").write_text("".join(lines))
+    return folder, ("--model", str(folder / "tiny"), "--dtype", request.param)
+
+
+@pytest.mark.parametrize("out", ["out.npy", "out.jsonl"])
+def test_embed_resumed_equals_embed_unbroken(run, task, tmp_path, monkeypatch, out):
+    folder, model = task
+    monkeypatch.setattr("runnel.commands.embed._BLOCK_CHARACTERS", 4000)
+    command = ("embed", folder / "in.jsonl", "--to", out, *model)
+    assert run(*command).code == 0
+    whole = outputs(tmp_path)
+    for path in tmp_path.glob("out*"):
+        path.unlink()
+    encode = Embedder.encode_rows
+    for stop in (1, 10, 25):
+
+        def stopping(self, rows, progress=None, *, stop=stop):
+            for vector in encode(self, rows, progress):
+                stopping.left -= 1
+                if stopping.left < 0:
+                    raise KeyboardInterrupt
+                yield vector
+
+        stopping.left = stop
+        monkeypatch.setattr(Embedder, "encode_rows", stopping)
+        assert run(*command).code == 130
+    monkeypatch.setattr(Embedder, "encode_rows", encode)
+    done = run(*command)
+    assert done.code == 0 and "went on after" in done.err and outputs(tmp_path) == whole
+
+
+def test_rerank_resumed_equals_rerank_unbroken(run, task, tmp_path, monkeypatch):
+    folder, model = task
+    monkeypatch.setattr("runnel.models.reranker.BLOCK", 16)
+    files = {"--queries": "queries.tsv", "--corpus": "in.jsonl", "--run": "run.trec"}
+    command = (
+        "rerank",
+        *(part for option, name in files.items() for part in (option, folder / name)),
+        "--to",
+        "out.trec",
+        *model,
+    )
+    assert run(*command).code == 0
+    whole = outputs(tmp_path)
+    for path in tmp_path.glob("out*"):
+        path.unlink()
+    rank = Reranker.rank
+    for stop in (2, 3, 4):
+
+        def stopping(self, *arguments, **options):
+            stopping.left -= 1
+            if stopping.left < 0:
+                raise KeyboardInterrupt
+            return rank(self, *arguments, **options)
+
+        stopping.left = stop
+        monkeypatch.setattr(Reranker, "rank", stopping)
+        assert run(*command).code == 130
+    monkeypatch.setattr(Reranker, "rank", rank)
+    done = run(*command)
+    assert done.code == 0 and "going on after" in done.err and outputs(tmp_path) == whole
+
+
+# ---- the disk --------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    (tmp_path / "out.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: '.*out'"), replacing(tmp_path / "out") as file:
+        file.write(b"x")
+
+
+def test_a_description_that_is_damaged(tmp_path):
+    (tmp_path / "out.part").write_text("work")
+    (tmp_path / "out.part.json").write_text("{")
+    with (
+        Output(tmp_path / "out") as output,
+        pytest.raises(InputError, match=r"is damaged .*; remove .*out.part.json and .*out.part"),
+    ):
+        output.begin({})
