@@ -8,9 +8,10 @@ numba's file cache watches only the file of the cached function: after an edit h
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -19,6 +20,8 @@ import torch
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+
+from runnel.errors import BackendUnavailable
 
 # Sums may be reordered and multiply-adds fused, which vector code needs. `nnan` and `ninf` stay off: with them a NaN in the
 # weights could silently become a number. `arcp` and `afn` stay off: their approximate division costs accuracy.
@@ -162,31 +165,48 @@ def softplus(x: Any) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-# numba's OpenMP layer takes its symbols from the OpenMP library that torch has already loaded (so torch must be imported first,
-# as above), and both then run on the same pool of threads. Any other layer has its own threads, which compete with torch's.
-numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+# The only one of numba's thread pools that a forked child can go on with: multiprocessing forks by default on Linux. The price:
+# it must not be entered by two Python threads at once, which `parallel` sees to.
+numba.config.THREADING_LAYER_PRIORITY = ["workqueue", "tbb", "omp"]
 
 _region = threading.RLock()
+_entered = False  # a region has run in this process or in the one it was forked from
+_pool_is_lost = False
 
 
 @contextmanager
 def parallel() -> Iterator[None]:
     """Enter before calling any kernel compiled with `parallel=True`.
 
-    One region runs at a time, because numba's portable thread pool must not be entered twice and because two regions at once
-    would only share the same cores; other Python threads wait here. The region uses as many threads as torch does. Where that
-    is one, each Python thread is its own worker, and they run side by side if numba's pool allows it.
+    One region runs at a time, because numba's pool must not be entered twice and because two regions at once would only share
+    the same cores; other Python threads wait here. The region uses as many threads as torch does.
+
+    Raises:
+        BackendUnavailable: this process was forked from one whose kernels ran on OpenMP threads, by another setting of numba.
     """
-    threads = torch.get_num_threads()
-    with nullcontext() if threads == 1 and _pool_may_be_shared() else _region:
+    global _entered
+    if _pool_is_lost:
+        raise BackendUnavailable(
+            "this process was forked after kernels had run on OpenMP threads, which a child does not have: use the start method "
+            "'spawn', load and use the model in the child only, or set NUMBA_THREADING_LAYER=workqueue"
+        )
+    with _region:
+        _entered = True
+        threads = torch.get_num_threads()
         numba.set_num_threads(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
-        if torch.get_num_threads() != threads:  # starting numba's pool, once per process, resets the shared library's count
+        if torch.get_num_threads() != threads:  # starting an OpenMP pool, once per process, resets the shared library's count
             torch.set_num_threads(threads)
         yield
 
 
-def _pool_may_be_shared() -> bool:
-    try:
-        return numba.threading_layer() in ("omp", "tbb")
-    except ValueError:  # no kernel has run yet
-        return False
+def _after_fork() -> None:
+    """Let a forked child work on one thread: it has none of torch's OpenMP threads, and would wait for them forever."""
+    global _region, _pool_is_lost
+    _region = threading.RLock()  # another thread of the parent may have held it
+    if _entered:
+        torch.set_num_threads(1)
+        _pool_is_lost = numba.threading_layer() == "omp"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

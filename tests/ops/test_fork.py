@@ -1,0 +1,79 @@
+"""A process that forks after it has used a model: the child works, or says why it cannot. Never a hang, never a kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+START = """
+import logging, multiprocessing, os, sys, warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+import numpy as np, torch
+from tiny import tiny_model
+from runnel import Embedder
+warnings.simplefilter("ignore")  # Python warns of forks beside threads
+embedder = Embedder(tiny_model(Path(sys.argv[1])))
+texts = ["the cat sat on the mat " * 50, "dog"]
+def read(text):
+    (torch.ones(600, 600) @ torch.ones(600, 600)).sum()  # large enough for several of torch's threads
+    return embedder.encode(text)
+"""
+USED = "expected = [read(text) for text in texts]\n"
+FORK = """
+child = os.fork()
+if child == 0:
+    try:
+        same = all(np.allclose(read(text), other, atol=1e-5) for text, other in zip(texts, expected or map(read, texts)))
+        print("same" if same else "other", torch.get_num_threads(), flush=True)
+    except BaseException as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+print("status", os.waitpid(child, 0)[1])
+"""
+POOL = """
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(all(np.allclose(a, b, atol=1e-5) for a, b in zip(pool.map(read, texts), expected)))
+with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+    print(all(np.allclose(a, b, atol=1e-5) for a, b in zip(pool.map(read, texts), expected)))
+print(all(np.array_equal(read(a), b) for a, b in zip(texts, expected)), torch.get_num_threads())
+"""
+
+
+def run(tmp_path: Path, code: str, **environment: str) -> str:
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join([tests, *sys.path])
+    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
+    variables.setdefault("TOKENIZERS_PARALLELISM", "false")
+    done = subprocess.run(
+        [sys.executable, "-c", START + code, str(tmp_path)], env=variables, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_child_goes_on_with_a_model_that_was_used(tmp_path: Path) -> None:
+    assert run(tmp_path, USED + FORK) == "same 1\nstatus 0"
+
+
+def test_a_child_of_a_process_that_only_loaded_keeps_its_threads(tmp_path: Path) -> None:
+    assert run(tmp_path, "expected = []\n" + FORK) == "same 2\nstatus 0"
+
+
+def test_pools_of_forked_processes_answer(tmp_path: Path) -> None:
+    assert run(tmp_path, USED + POOL) == "True\nTrue\nTrue 2"
+
+
+def test_openmp_threads_are_lost_in_a_child_and_it_says_so(tmp_path: Path) -> None:
+    """Where numba was set to them."""
+    answer = run(tmp_path, USED + FORK, NUMBA_THREADING_LAYER="omp")
+    assert answer == (
+        "BackendUnavailable this process was forked after kernels had run on OpenMP threads, which a child does not have: use "
+        "the start method 'spawn', load and use the model in the child only, or set NUMBA_THREADING_LAYER=workqueue\nstatus 0"
+    )
