@@ -132,8 +132,8 @@ def test_damaged_model_is_told_in_one_line(run, model, tmp_path):
 
 
 def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
-    """Ctrl-C in the middle of a real embed, then the same command again: the same vectors as without it."""
-    (tmp_path / "in.txt").write_text("".join(f"the cat sat on the mat {i} times\n" * 40 for i in range(100)))
+    """Ctrl-C in the middle of a real embed of several blocks, then the same command again: the same vectors as without it."""
+    (tmp_path / "in.txt").write_text("".join(f"the cat sat on the mat {i} times\n" * 40 for i in range(400)))
     command = ("embed", "in.txt", "--to", "out.npy", "--model", model)
     process = start(*command, cwd=tmp_path)
     part = tmp_path / "out.npy.part"
@@ -145,13 +145,13 @@ def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
     assert (process.returncode, out) == (130, b""), err
     assert err.endswith(b"runnel: interrupted\n") and b"Traceback" not in err
     kept = part.stat().st_size // (4 * 32)
-    assert 0 < kept < 4_000 and kept == (tmp_path / "out.npy.part.ids").read_bytes().count(b"\n")
+    assert 0 < kept < 16_000 and kept == (tmp_path / "out.npy.part.ids").read_bytes().count(b"\n")
     done = run(*command)
     assert done.code == 0 and f"went on after {kept:,} vectors" in done.err
     vectors = np.load(tmp_path / "out.npy")
-    assert len(vectors) == 4_000 and (tmp_path / "out.ids").read_text().split() == [str(i) for i in range(1, 4_001)]
+    assert len(vectors) == 16_000 and (tmp_path / "out.ids").read_text().split() == [str(i) for i in range(1, 16_001)]
     line = (tmp_path / "in.txt").read_text().splitlines()
-    some = [0, kept - 1, kept, 3_999]
+    some = [0, kept - 1, kept, 15_999]
     np.testing.assert_allclose(vectors[some], Embedder.load(model).encode([line[i] for i in some]), atol=1e-5)
 
 
