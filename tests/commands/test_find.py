@@ -7,6 +7,9 @@ import docx
 import pytest
 from document_files import epub, pdf
 
+from runnel.commands.find import Found, Place
+from runnel.records import Sentence
+
 TEXT = """A heading
 
 The cat sat on the mat. It was
@@ -37,7 +40,9 @@ def test_find_json_has_all_fields_and_exact_offsets(run, fake, tmp_path):
     facts = {"kind": "txt", "pages": None, "encoding": "utf-8", "warnings": []}
     assert found["files"] == [{"file": "a.txt", **facts, "characters": len(TEXT), "sentences": 5}]
     best = found["sentences"][0]
-    assert set(best) == {"file", "id", "line", "page", "headings", "text", "start", "end", "score", "index"}
+    place = {"file", "id", "line", "page", "headings", "start", "end"}
+    assert set(best) == place | {"text", "score", "index", "before", "after", "also"}
+    assert best["also"] == [] and best["before"] == "The dog barked all night.\n\n" and best["after"] == ""
     assert best["line"] == 6 and best["page"] is None and best["headings"] == [] and best["id"] is None
     assert best["score"] == 4.0 and best["index"] == 4
     for sentence in found["sentences"]:
@@ -51,6 +56,49 @@ def test_find_ranks_files_together(run, fake, tmp_path):
     assert [(s["file"], s["score"]) for s in found] == [("b.txt", 3.0), ("a.txt", 2.0), ("a.txt", 0.0)]
     done = run("find", "the dog barked", "a.txt", "b.txt", "-k", 1)
     assert done.out.endswith("1 of 4 sentences (54 characters) in 2 files\n")
+
+
+def test_find_shows_equal_sentences_once_with_their_places(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("The dog\nbarked. A cat.\n\nThe dog barked. A bird sang.\n")
+    (tmp_path / "b.txt").write_text("Nothing.\n\nThe  dog barked.\n")
+    (tmp_path / "c.html").write_text("<p>The dog barked.</p>")
+    names = ["a.txt", "b.txt", "c.html"]
+    found = json.loads(run("find", "the dog barked", *names, "--json", "-k", 2).out)["sentences"]
+    assert [s["score"] for s in found] == [3.0, 0.0] and found[0]["text"] == "The dog\nbarked. "
+    assert [(p["file"], p["line"], p["start"], p["end"]) for p in found[0]["also"]] == [
+        ("a.txt", 4, 24, 40),
+        ("b.txt", 3, 10, 27),
+        ("c.html", 1, 0, 15),
+    ]
+    assert set(found[0]["also"][0]) == {"file", "id", "line", "page", "headings", "start", "end"}
+    shown = run("find", "the dog barked", *names, "-k", 2).out
+    assert shown.count("»The dog barked.«") == 1
+    assert "\n    also at a.txt:4; b.txt:3; c.html, characters 0-15\n" in shown
+    (tmp_path / "d.txt").write_text("The dog barked.\n\n" * 12)
+    assert "\n    also at d.txt:3; d.txt:5; d.txt:7 and 8 more places\n" in run("find", "the dog barked", "d.txt").out
+
+
+def test_the_better_of_two_places_is_shown():
+    places = [Place(name, None, 1, None, (), 0, 8) for name in ("a.txt", "b.txt", "c.txt")]
+    first, second, third = (
+        Found(Sentence("One dog.", 0, 8, score, 0), "", "", place, (place,))
+        for score, place in zip((1.0, 3.0, 3.0), places, strict=True)
+    )
+    merged = first.merge(second).merge(third)
+    assert merged.place is places[1] and merged.also == (places[0], places[2]) and merged.sentence.score == 3.0
+
+
+def test_find_shows_a_heading_with_the_text_below(run, fake, tmp_path):
+    text = "10.4 Client errors\n\n10.4.11 410 Gone\n\nThe resource is no\nlonger there. It will not be back.\n"
+    (tmp_path / "a.txt").write_text(text)
+    best = json.loads(run("find", "410 gone", "a.txt", "--json", "-k", 1, "-c", 0).out)["sentences"][0]
+    assert text[best["start"] : best["end"]] == best["text"] == "10.4.11 410 Gone\n\n"
+    assert best["after"].split() == "The resource is no longer there.".split() and best["before"] == ""
+    shown = run("find", "410 gone", "a.txt", "-k", 1, "-c", 0).out
+    assert "\n    »10.4.11 410 Gone«\n    The resource is no longer there.\n" in shown and "It will" not in shown
+    (tmp_path / "a.html").write_text("<h1>Is it gone?</h1><h2>Yes: 410 gone!</h2><p>The resource is away. More.</p>")
+    shown = run("find", "yes: 410 gone!", "a.html", "-k", 1, "-c", 0).out
+    assert "\n    »Yes: 410 gone!«\n    The resource is away.\n" in shown
 
 
 def test_find_context_zero_shows_the_sentence_alone(run, fake, tmp_path):

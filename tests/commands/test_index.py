@@ -38,6 +38,21 @@ def test_a_folder_is_indexed_searched_and_refreshed(run, folder):
     assert done.code == 0 and "1 unchanged, 1 deleted; 1 documents, 0 tokens read" in done.out
 
 
+def test_headings_are_shown_with_the_text_below_and_equal_sentences_once(run, tmp_path):
+    (tmp_path / "river.md").write_text(RIVER + "\n\nRivers carry\nwater to the sea.\n")
+    assert run("index", "river.md", "--to", "library").code == 0
+    (document,) = json.loads(run("search", "mountains", "--in", "library", "--json", "-s", 9).out)["documents"]
+    assert {(" ".join(s["text"].split()), s["after"].strip()) for s in document["sentences"]} == {
+        ("# Water", "Rivers carry water to the sea."),
+        ("# Mountains", "Snow falls on mountains in winter."),
+        ("Rivers carry water to the sea.", ""),
+        ("Snow falls on mountains in winter.", ""),
+    }
+    assert len(document["sentences"]) == 4  # of 5
+    shown = run("search", "mountains", "--in", "library", "-s", 9).out
+    assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
+
+
 def test_files_that_cannot_be_read_are_told_and_the_rest_goes_in(run, folder, caplog):
     (folder / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
     done = run("index", "files", "--to", "library")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, describe, note_compiling, print_json, say, stdout_console
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.records import Sentence
+from runnel.text.answers import end_of_text_below, group_repeats, normalize
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.reader import DocumentReader
 
@@ -22,32 +22,55 @@ if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
 
 _INDENT = " " * 4
-_BAR = 10  # characters of a full score bar
+_ALSO = 3  # other places of a sentence that are named
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
 
 
 @dataclass(frozen=True)
-class Found:
-    """A sentence with the place it was found in. `line` (of the canonical text) and `page` count from 1; `id` is a row's."""
+class Place:
+    """Where a sentence is. `line` (of the canonical text) and `page` count from 1; `id` is a row's."""
 
     file: str
+    id: str | None
     line: int
-    sentence: Sentence
-    before: str
-    after: str
-    kind: str = "txt"
-    page: int | None = None
-    headings: tuple[str, ...] = ()
-    id: str | None = None
+    page: int | None
+    headings: tuple[str, ...]
+    start: int
+    end: int
+    kind: str = field(default="txt", repr=False)
 
-    @property
-    def place(self) -> str:
-        """What one would look for in the file itself: its lines, if it is text."""
+    def __str__(self) -> str:
+        """Return what one would look for in the file itself: its lines, if it is text."""
         if self.id is not None:
             return f"{self.file}, row {self.id}"
         if self.page is not None:
             return f"{self.file}, page {self.page:,}"
         return f"{self.file}:{self.line}" if self.kind in ("txt", "md") else self.file
+
+    def as_json(self) -> dict[str, object]:
+        """Return all fields but the file's kind, which is known from the file."""
+        return {key: value for key, value in asdict(self).items() if key != "kind"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A sentence in its context and all places where it is written, in reading order; `place` is the best one's."""
+
+    sentence: Sentence
+    before: str
+    after: str
+    place: Place
+    places: tuple[Place, ...]
+
+    @property
+    def also(self) -> tuple[Place, ...]:
+        """The other places."""
+        return tuple(place for place in self.places if place is not self.place)
+
+    def merge(self, later: Found) -> Found:
+        """Join the same sentence found in a later document: the better one is shown."""
+        best = later if later.sentence.score > self.sentence.score else self
+        return replace(best, places=self.places + later.places)
 
 
 @dataclass
@@ -98,10 +121,7 @@ def run(
                 context=context,
             )
     if as_json:
-        sentences = [
-            {"file": f.file, "id": f.id, "line": f.line, "page": f.page, "headings": f.headings, **asdict(f.sentence)}
-            for f in searched.found
-        ]
+        sentences = [_as_json(found) for found in searched.found]
         print_json({"query": query, "model": model, "sentences": sentences, "files": searched.files, "skipped": searched.skipped})
     else:
         show(stdout_console(), searched)
@@ -117,7 +137,11 @@ def search(
     top_k: int,
     context: int,
 ) -> None:
-    """Read (file, document) pairs and keep the `top_k` best sentences of all, each with `context` sentences around it."""
+    """Read (file, document) pairs and keep the `top_k` best sentences of all, each with `context` sentences around it.
+
+    Sentences that differ in whitespace alone count once. All their places in a file are kept if the sentence is among the best of
+    that file, or of the files before it.
+    """
     reading: deque[tuple[str, DocumentText]] = deque()
 
     def texts() -> Iterator[str]:
@@ -129,30 +153,52 @@ def search(
         for scored in retriever.score_many(query, texts(), progress=meter):
             file, document = reading.popleft()
             into.count(file, document, len(scored))
-            some = _best(file, document, scored, top_k, context)
-            into.found = sorted([*into.found, *some], key=lambda f: -f.sentence.score)[:top_k]  # stable: ties in file order
+            kept = {normalize(f.sentence.text): f for f in into.found}
+            for found in _best(file, document, scored, top_k, context, kept):
+                key = normalize(found.sentence.text)
+                kept[key] = kept[key].merge(found) if key in kept else found
+            into.found = sorted(kept.values(), key=lambda f: -f.sentence.score)[:top_k]  # stable: ties in file order
 
 
-def _best(file: str, document: DocumentText, scored: Sequence[Sentence], top_k: int, context: int) -> list[Found]:
+def _best(
+    file: str, document: DocumentText, scored: Sequence[Sentence], top_k: int, context: int, kept: Collection[str]
+) -> list[Found]:
+    """The `top_k` best sentences of a document, and the `kept` ones wherever they rank."""
     text = document.text
-    best = sorted(scored, key=lambda s: (-s.score, s.index))[:top_k]
-    starts = [s.start + len(s.text) - len(s.text.lstrip()) for s in best]
-    blocks = [document.block_at(start) for start in starts]
-    lines = _line_numbers(text, starts)
-    return [
-        Found(
-            file,
-            line,
-            sentence,
-            before=text[scored[max(0, sentence.index - context)].start : sentence.start],
-            after=text[sentence.end : scored[min(len(scored) - 1, sentence.index + context)].end],
-            kind=document.kind,
-            page=block.page if block else None,
-            headings=block.headings if block else (),
-            id=document.id,
+    groups = group_repeats(sorted(scored, key=lambda s: (-s.score, s.index)), top_k, kept)
+    starts = [s.start + len(s.text) - len(s.text.lstrip()) for group in groups for s in group]
+    lines = dict(zip(starts, _line_numbers(text, starts), strict=True))
+
+    def kind_at(offset: int) -> str | None:
+        block = document.block_at(offset)
+        return block.kind if block else None
+
+    def place(sentence: Sentence) -> Place:
+        start = sentence.start + len(sentence.text) - len(sentence.text.lstrip())
+        block = document.block_at(start)
+        page, headings = (block.page, block.headings) if block else (None, ())
+        return Place(file, document.id, lines[start], page, headings, sentence.start, sentence.end, document.kind)
+
+    results = []
+    for group in groups:
+        best = group[0]
+        places = {s.index: place(s) for s in sorted(group, key=lambda s: s.index)}
+        context_end = scored[min(len(scored) - 1, best.index + context)].end
+        results.append(
+            Found(
+                best,
+                before=text[scored[max(0, best.index - context)].start : best.start],
+                after=text[best.end : max(context_end, end_of_text_below(text, best.start, best.end, kind_at))],
+                place=places[best.index],
+                places=tuple(places.values()),
+            )
         )
-        for sentence, line, block in zip(best, lines, blocks, strict=True)
-    ]
+    return results
+
+
+def _as_json(found: Found) -> dict[str, object]:
+    also = [place.as_json() for place in found.also]
+    return found.place.as_json() | asdict(found.sentence) | {"before": found.before, "after": found.after, "also": also}
 
 
 def _documents(files: Sequence[str], reader: DocumentReader, searched: Searched) -> Iterator[tuple[str, DocumentText]]:
@@ -174,31 +220,38 @@ def _documents(files: Sequence[str], reader: DocumentReader, searched: Searched)
 
 
 def show(console: Console, searched: Searched) -> None:
-    """Print each sentence within its context, under its place and a bar that shows the sigmoid of its score."""
+    """Print each sentence within its context, under its place and score."""
     from rich.text import Text
 
     for rank, item in enumerate(searched.found, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(printable(item.place), style="bold cyan")
-        head.append(f"  characters {item.sentence.start}-{item.sentence.end}  ", style="dim")
-        head.append(_bar(_sigmoid(item.sentence.score)), style="green")
-        head.append(f" {item.sentence.score:.2f}", style="dim")
+        head.append(printable(str(item.place)), style="bold cyan")
+        head.append(f"  characters {item.sentence.start}-{item.sentence.end}  score {item.sentence.score:.2f}", style="dim")
         before, marked, after = _in_context(item)
         body = Text(before, style="dim")
         body.append(marked if console.is_terminal else f"»{marked}«", style="bold yellow not dim")
         body.append(after)
         console.print(head, soft_wrap=True)
-        if item.headings:
-            console.print(Text(_INDENT + printable(" › ".join(item.headings)), style="dim italic"), soft_wrap=True)
+        if item.place.headings:
+            console.print(Text(_INDENT + printable(" › ".join(item.place.headings)), style="dim italic"), soft_wrap=True)
         for line in body.wrap(console, console.width - len(_INDENT)):
             line.rstrip()
             console.print(Text(_INDENT) + line)
+        if item.also:
+            console.print(Text(_INDENT + printable(_also(item)), style="dim italic"), soft_wrap=True)
         console.print()
     read = [f for f in searched.files if f["sentences"]]
     if read:
         where = str(read[0]["file"]) if len(read) == 1 else f"{len(read):,} files"
         sentences, characters = (sum(int(str(f[k])) for f in read) for k in ("sentences", "characters"))
         console.print(f"{len(searched.found)} of {sentences:,} sentences ({characters:,} characters) in {where}", style="dim")
+
+
+def _also(item: Found) -> str:
+    """The other places of a sentence, the first few by name."""
+    names = list(dict.fromkeys(str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}" for p in item.also))
+    more = f" and {len(names) - _ALSO:,} more places" if len(names) > _ALSO else ""
+    return f"also at {'; '.join(names[:_ALSO])}{more}"
 
 
 def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:
@@ -226,13 +279,3 @@ def _in_context(item: Found) -> tuple[str, str, str]:
 def printable(text: str) -> str:
     """Control characters would move the cursor or worse; private ones are our own marks."""
     return "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text)
-
-
-def _sigmoid(score: float) -> float:
-    return 0.5 * (1 + math.tanh(score / 2))  # this form does not overflow
-
-
-def _bar(share: float) -> str:
-    """A bar of `_BAR` characters, filled to `share` (0 to 1) in eighths of a character."""
-    full, rest = divmod(round(share * _BAR * 8), 8)
-    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(_BAR, "·")

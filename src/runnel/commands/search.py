@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runnel.commands.display import note_compiling, print_json, stdout_console
 from runnel.commands.find import printable
 from runnel.errors import InputError
+from runnel.text.answers import end_of_text_below, normalize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +89,8 @@ def _as_json(hit: Hit, row: DocumentRow) -> dict[str, object]:
     sentences = []
     for sentence in hit.sentences:
         page, headings = places.at(sentence.start)
-        sentences.append(asdict(sentence) | {"page": page, "headings": headings})
+        after = row.text[sentence.end : end_of_text_below(row.text, sentence.start, sentence.end, places.kind_at)]
+        sentences.append(asdict(sentence) | {"after": after, "page": page, "headings": headings})
     facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "title": row.title, "source": row.source}
     return facts | {"metadata": dict(row.metadata), "sentences": sentences}
 
@@ -113,7 +115,10 @@ def _show(console: Console, hits: Sequence[Hit], rows: Mapping[str, DocumentRow]
         for sentence in hit.sentences:
             page, headings = places.at(sentence.start)
             where = ", ".join([*([f"page {page:,}"] if page else []), *([" › ".join(headings)] if headings else [])])
-            body = Text(printable(" ".join(sentence.text.split())))
+            body = Text(printable(normalize(sentence.text)))
             body.append(f"  ({where or f'characters {sentence.start}-{sentence.end}'})", style="dim italic")
             console.print(Padding(body, (0, 0, 0, 4)))
+            below = row.text[sentence.end : end_of_text_below(row.text, sentence.start, sentence.end, places.kind_at)]
+            if below:
+                console.print(Padding(Text(printable(normalize(below)), style="dim"), (0, 0, 0, 6)))
         console.print()

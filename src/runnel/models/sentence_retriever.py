@@ -53,7 +53,8 @@ class _Prepared:
 class SentenceRetriever:
     """Finds the sentences of a document that answer a query. Make one with `SentenceRetriever.load`.
 
-    Scores are logits, comparable for one query across documents; the sigmoid of a score behaves like a probability.
+    Scores are logits, comparable for one query across documents. They are not calibrated: docs/search.md has how often pocket's
+    best sentence is an answer.
     """
 
     def __init__(self, model: Model) -> None:

@@ -316,7 +316,8 @@ class Index:
             rerank: how many documents of the first stage the reranker ranks, too; default: 50 if documents are remembered
                 (`create`), else none, since documents that are not remembered are read whole for it.
             read: of how many of the best documents sentences are shown: each is read whole.
-            sentences: how many sentences to show of each of them, in document order; 0: none, and no document is read.
+            sentences: how many sentences to show of each of them, in document order, equal ones once; 0: none, and no document is
+                read.
             timings: filled with the seconds that each stage took.
 
         Raises:

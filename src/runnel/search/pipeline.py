@@ -21,6 +21,7 @@ from runnel.records import Hit, Sentence
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.records import DocumentRow, Found
 from runnel.search.store import Store
+from runnel.text.answers import group_repeats
 
 _DEPTH = 200  # passages that each first-stage search gives
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
@@ -102,7 +103,8 @@ class Pipeline:
         if count < 1 or self._retriever is None:
             return [[] for _ in documents]
         scored = self._retriever.score_many(query, [document.text for document in documents])
-        return [sorted(sorted(all_, key=lambda s: (-s.score, s.index))[:count], key=lambda s: s.index) for all_ in scored]
+        ranked = (sorted(all_, key=lambda s: (-s.score, s.index)) for all_ in scored)
+        return [sorted((group[0] for group in group_repeats(best, count)), key=lambda s: s.index) for best in ranked]
 
 
 def document_ranks(found: Sequence[Found]) -> list[str]:

@@ -124,10 +124,17 @@ class Places:
 
     def at(self, offset: int) -> tuple[int | None, tuple[str, ...]]:
         """The page (from 1) and the headings above a character, outermost first."""
-        row = bisect_right(self._rows, offset, key=lambda row: row[0])
-        if row == 0:
-            return None, ()
-        return self._rows[row - 1][3], tuple(self._paths[self._rows[row - 1][4]])
+        row = self._row(offset)
+        return (row[3], tuple(self._paths[row[4]])) if row else (None, ())
+
+    def kind_at(self, offset: int) -> str | None:
+        """Return the kind of the block that holds a character; None before the first block."""
+        row = self._row(offset)
+        return row[2] if row else None
+
+    def _row(self, offset: int) -> list[Any] | None:
+        number = bisect_right(self._rows, offset, key=lambda row: row[0])
+        return self._rows[number - 1] if number else None
 
 
 @dataclass(frozen=True, slots=True)
