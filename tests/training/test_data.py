@@ -105,8 +105,17 @@ def test_flagembedding(tmp_path, caplog):
     ]
     path = write(tmp_path / "x.jsonl", *rows, {**rows[0], "pos_scores": [1, 2, 3]})
     triples = list(read_triples(path))
-    assert triples == [Triple("q", ("a", "b"), ("c",)), Triple("r", ("d",), (), "5"), Triple("q", ("a", "b"), ("c",))]
-    assert caplog.messages == [f"{path}: nothing is made of 'prompt'", f"{path}: nothing is made of 'pos_scores'"]
+    first = Triple("q", ("a", "b"), ("c",), instruction="p: ")
+    assert triples == [first, Triple("r", ("d",), (), "5"), first]
+    assert caplog.messages == [f"{path}: nothing is made of 'pos_scores'"]
+    both = write(tmp_path / "both.jsonl", {**rows[0], "instruction": "i"})
+    with pytest.raises(InputError, match="line 1: 'instruction' and 'prompt' both hold an instruction for the query; keep one"):
+        list(read_triples(both))
+
+
+def test_instructions_in_columns(tmp_path):
+    path = write(tmp_path / "x.csv", "query,Instruction,positive", "q,find,a", "r,,b")
+    assert list(read_triples(path)) == [Triple("q", ("a",), instruction="find"), Triple("r", ("b",))]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -20,9 +19,7 @@ import runnel
 from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError
 from runnel.models.base import load_model
 from runnel.training import recipes, smoke
-from runnel.training.decontaminate import Decontaminator
 from runnel.training.progress import read_metrics
-from runnel.training.rows import write_rows
 from runnel.training.run import RECIPE, SEARCH, SUMMARY, prepared, train
 from runnel.training.settings import DataSet, DataTable
 from runnel.training.trainers import EmbedderBatches
@@ -289,83 +286,7 @@ def test_batches_that_cannot_be_shared():
         _accumulated(tiny("rerank", "train.batch=5", "train.group=3"))
 
 
-# ---- rows --------------------------------------------------------------------------------------------------------------
-
-
-def rows_of(tmp_path, lines, job="embed", one=None, **table):
-    source = tmp_path / "data.jsonl"
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    guard = Decontaminator(table.get("exclude", ()))
-    rows = write_rows(tmp_path / "rows.arrow", source, one or DataSet(str(source)), DataTable(**table), job, 0, guard)
-    assert isinstance(rows, Dataset) and not list(tmp_path.glob("*.partial"))
-    return rows.to_list()
-
-
-TRIPLES = [{"query": f"q{i}", "positive": f"p{i}", "negative": [f"n{i}{j}" for j in range(6)]} for i in range(5)]
-
-
-def test_each_sample_has_negatives_of_its_own(tmp_path):
-    rows = rows_of(tmp_path, TRIPLES, negatives=3, samples=2)
-    assert len(rows) == 10 and list(rows[0]) == ["query", "positive", "negative_1", "negative_2", "negative_3", "row"]
-    for one, two in zip(rows[::2], rows[1::2], strict=True):
-        drawn = [row[f"negative_{i}"] for row in (one, two) for i in (1, 2, 3)]
-        assert len(set(drawn)) == 6 and {text[:2] for text in drawn} == {"n" + one["query"][1]}
-    assert rows[2]["row"] == "data.jsonl: example 2 ('q1')"
-    assert rows == rows_of(tmp_path, TRIPLES, negatives=3, samples=2)
-
-
-def test_lists_for_a_reranker(tmp_path):
-    (row, *_) = rows_of(tmp_path, TRIPLES, "rerank", negatives=2)
-    assert row["docs"][0] == "p0" and set(row["docs"][1:]) < set(TRIPLES[0]["negative"])
-    assert row["labels"] == [0.0, -np.inf, -np.inf]  # a softmax of these is 1, 0, 0
-    assert torch.tensor(row["labels"]).softmax(0).tolist() == [1, 0, 0]
-
-
-def test_too_few_negatives_are_repeated_and_told(tmp_path, caplog):
-    rows = rows_of(tmp_path, TRIPLES, negatives=8)
-    assert len({rows[0][f"negative_{i}"] for i in range(1, 9)}) == 6 and "5 rows repeat some" in caplog.text
-    with pytest.raises(InputError, match=r"has no negatives, but data\.negatives = 1"):
-        rows_of(tmp_path, [{"query": "q", "positive": "p"}], negatives=1)
-
-
-def test_random_negatives_are_other_documents(tmp_path):
-    rows = rows_of(tmp_path, TRIPLES, negatives=3, negative_source="random")
-    for row in rows:
-        drawn = {row[f"negative_{i}"] for i in (1, 2, 3)}
-        assert len(drawn) == 3 and drawn <= {f"p{i}" for i in range(5)} - {row["positive"]}
-    with pytest.raises(InputError, match="no other documents"):
-        rows_of(tmp_path, TRIPLES[:1], negatives=1, negative_source="random")
-
-
-def test_instructions_in_turns_and_rows(tmp_path):
-    one = DataSet("unused", instructions=("find", "seek"))
-    rows = rows_of(tmp_path, TRIPLES, one=one, prompt="{instruction}: ", rows=3)
-    assert [row["query"] for row in rows] == ["find: q0", "seek: q1", "find: q2"]
-    assert rows_of(tmp_path, TRIPLES, prompt="{instruction}: ")[0]["query"] == "q0"  # it holds its own
-    assert rows_of(tmp_path, TRIPLES, prompt="to find: ")[0]["query"] == "to find: q0"
-
-
-def test_evidence_as_triples_of_sentences(tmp_path):
-    text = "The cat sat. The dog ran. The sea is wide."
-    line = {"question": "who ran", "document": text, "evidence": [[13, 25]]}
-    (row,) = rows_of(tmp_path, [line], one=DataSet("unused", format="evidence"), negatives=2)
-    assert row["positive"] == "The dog ran." and {row["negative_1"], row["negative_2"]} == {"The cat sat.", "The sea is wide."}
-
-
-def test_evidence_without_two_kinds_of_sentences_is_counted(tmp_path, caplog):
-    lines = [
-        {"question": "who ran", "document": "The dog ran.", "evidence": [[0, 12]]},
-        {"question": "who sat", "document": "The cat sat. The dog ran.", "evidence": [[0, 12]]},
-    ]
-    assert len(rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"))) == 1
-    assert "1 examples were left out" in caplog.text
-
-
-def test_examples_of_test_sets_are_left_out(tmp_path):
-    test = tmp_path / "test.jsonl"
-    test.write_text(json.dumps({"query": "Q1!", "positive": "what the test set has for an answer"}) + "\n")
-    rows = rows_of(tmp_path, TRIPLES, exclude=(str(test),))
-    assert [row["query"] for row in rows] == ["q0", "q2", "q3", "q4"]
+# ---- data -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
@@ -381,11 +302,6 @@ def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
     assert "left out: 3 document shares sentences with a test set" in caplog.text  # the last one shares none
 
 
-def test_no_examples(tmp_path):
-    with pytest.raises(InputError, match=r"no examples|is empty"):
-        rows_of(tmp_path, [])
-
-
 def test_batches_cut_queries_and_documents_apart_and_count():
     model = load_model("pocket", dtype="float32")
     batches = EmbedderBatches(model, DataTable(max_query_tokens=3, max_document_tokens=5))
@@ -395,6 +311,70 @@ def test_batches_cut_queries_and_documents_apart_and_count():
     assert batch["query_attention_mask"].sum(1).tolist() == [3 + special, 1 + special]
     assert batch["positive_attention_mask"].sum(1).tolist() == [5 + special, 1 + special]
     assert batches.truncated == 2 and batch["rows"] == ["r", "s"]
+
+
+def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, caplog):
+    """Two sets, one of pairs only: every row is trained on, in batches of rows with equally many negatives."""
+    pairs = [{"query": f"question {i}", "positive": f"the answer {i}"} for i in range(6)]
+    triples = [
+        {"query": f"other {i}", "positive": f"an answer {i}", "negative": [f"no {i}", f"nor {i}"][: i % 3]} for i in range(9)
+    ]
+    for name, lines in (("pairs", pairs), ("triples", triples)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "recipe.toml").write_text(
+        'job = "embed"\ndata.negatives = 2\ntrain = { epochs = 1, batch = 3, learning_rate = 1e-2 }\n'
+        f"model.name = {str(tmp_path / 'model')!r}\n"
+        '[[data.sets]]\npath = "pairs.jsonl"\n[[data.sets]]\npath = "triples.jsonl"\n'
+    )
+    smoke.write_model(tmp_path / "model", "mamba2")
+    recipe = recipes.read(str(tmp_path / "recipe.toml"))
+    seen = []
+    original = EmbedderBatches.__call__
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("WARNING"):
+        patch.setattr(EmbedderBatches, "__call__", lambda self, rows: seen.append(rows) or original(self, rows))
+        summary = train(recipe, tmp_path / "run", home=tmp_path)
+    assert summary.steps == 5 and np.isfinite([summary.first_loss, summary.last_loss]).all()
+    found = sorted((row["query"], sum(name.startswith("negative") for name in row)) for batch in seen for row in batch)
+    assert found == sorted([(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)])
+    assert "pairs.jsonl: of 6 rows, data.negatives = 2: 6 with 0" in caplog.text
+    assert "triples.jsonl: of 9 rows, data.negatives = 2: 3 with 0, 3 with 1" in caplog.text
+
+
+def test_negatives_that_no_example_has(tmp_path):
+    (tmp_path / "pairs.csv").write_text("query,positive\nq,p\nr,s\n")
+    recipe = recipes.read("pairs", changes=("data.negatives=7",))
+    with pytest.raises(
+        InputError, match=r"no example has negatives, but data\.negatives = 7; find some with `runnel mine`, take .* or"
+    ):
+        train(recipe, tmp_path / "run", data=tmp_path / "pairs.csv")
+
+
+@pytest.mark.parametrize("own", [None, "", "seek: "])
+def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path):
+    """The ids of a batch in training are those of `encode_query` and `encode_document` with the trained model."""
+    smoke.write_model(tmp_path / "model", "mamba2")
+    model = load_model(str(tmp_path / "model"))
+    model.prompts = {"query": "find: ", "document": "text: ", "other": "x: "}
+    model.save(tmp_path / "prompted")
+    lines = [{"query": f"question {i}", "positive": f"answer {i}", "negative": f"no {i}"} for i in range(2)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changes = (f"model.name={tmp_path / 'prompted'}", "data.negatives=1", "train.max_steps=1", "train.batch=2")
+    recipe = recipes.read("pairs", changes=changes if own is None else (*changes, f"data.prompt={own!r}"))
+    batches = []
+    original = EmbedderBatches.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EmbedderBatches, "__call__", lambda self, rows: batches.append(original(self, rows)) or batches[-1])
+        summary = train(recipe, tmp_path / "run", data=tmp_path / "data.jsonl")
+    embedder = runnel.Embedder.load(summary.model)
+    read = []
+    embedder.encode_rows = lambda rows, progress=None: iter(read.append(list(rows)) or [np.zeros(1)] * 2)
+    embedder.encode_query([line["query"] for line in lines])
+    embedder.encode_document([line[name] for line in lines for name in ("positive",)])
+    embedder.encode_document([line["negative"] for line in lines])
+    for column, wanted in zip(("query", "positive", "negative_1"), read, strict=True):
+        ids = batches[0][f"{column}_input_ids"]
+        assert sorted(map(tuple, ids.tolist())) == sorted(map(tuple, (row.tolist() for row in wanted))), column
+    assert embedder.model.prompts.get("query") == {None: "find: ", "": None, "seek: ": "seek: "}[own]
 
 
 def test_smoke_data_of_several_sets_and_unknown_architectures(tmp_path):

@@ -28,6 +28,7 @@ class Triple:
     positives: tuple[str, ...]
     negatives: tuple[str, ...] = ()
     id: str = ""  # of the query, where the data has one
+    instruction: str = ""  # for the query, where the data has one for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def _triple(raw: Raw, dropped: Dropped) -> Triple | None:
     elif raw.negatives and not negatives:
         reason = "examples without any of their negatives"
     else:
-        return Triple(raw.query, tuple(positives), tuple(negatives), raw.id)
+        return Triple(raw.query, tuple(positives), tuple(negatives), raw.id, raw.instruction)
     dropped.add(reason, raw.where)
     return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -23,6 +23,7 @@ Format = Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembeddi
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
 _POSITIVE = {"positive", "positives", "document", "answer", "passage", "sentence2", "sentence_b"}
 _NEGATIVE = re.compile(r"negatives?([_ ]?\d+)?")
+_INSTRUCTIONS = ("instruction", "prompt")
 _DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
 _ADVICE = (
     "name them query, positive and, where there are any, negative or negative_1, negative_2, ...; "
@@ -39,6 +40,7 @@ class Raw(NamedTuple):
     positives: list[str]
     negatives: list[str]
     judged: bool = False
+    instruction: str = ""
 
 
 class Source(NamedTuple):
@@ -160,10 +162,12 @@ def _text_triples(source: Source, named: bool) -> Iterator[Raw]:
 
 
 def _flagembedding(source: Source, named: bool) -> Iterator[Raw]:
-    note = _Note(source.path, {"query", "pos", "neg", "id", "query_id"})
+    note = _Note(source.path, {"query", "pos", "neg", "id", "query_id", *_INSTRUCTIONS})
     for where, row in read_json(source.path):
         note(row)
-        yield Raw(where, _id(row), _string(row, "query", where), _strings(row, "pos", where), _strings(row, "neg", where, []))
+        positives, negatives = _strings(row, "pos", where), _strings(row, "neg", where, [])
+        instruction = _instruction(row, _INSTRUCTIONS, where)
+        yield Raw(where, _id(row), _string(row, "query", where), positives, negatives, instruction=instruction)
 
 
 def _tevatron(source: Source, named: bool) -> Iterator[Raw]:
@@ -207,13 +211,14 @@ class _Roles(NamedTuple):
     positive: str
     negatives: list[str]
     labels: str | None
+    instructions: list[str]
 
 
 def _roles_by_order(names: list[str], where: str) -> _Roles:
     if len(names) < 2:
         raise InputError(f"{where}: expected at least two columns, a query and a positive, got {names}")
     labels = names[-1] if names[-1].lower() in _LABELS else None
-    return _Roles(names[0], names[1], names[2 : len(names) - (labels is not None)], labels)
+    return _Roles(names[0], names[1], names[2 : len(names) - (labels is not None)], labels, [])
 
 
 def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
@@ -221,16 +226,19 @@ def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
     positive = [n for n in names if n.lower() in _POSITIVE | _DOCUMENTS]
     negatives = [n for n in names if _NEGATIVE.fullmatch(n.lower())]
     labels = [n for n in names if n.lower() in _LABELS]
-    other = set(names) - {*query, *positive, *negatives, *labels, "id", "query_id"}
+    instructions = [n for n in names if n.lower() in _INSTRUCTIONS]
+    other = set(names) - {*query, *positive, *negatives, *labels, *instructions, "id", "query_id"}
     if len(query) != 1 or len(positive) != 1 or len(labels) > 1 or other:
         raise InputError(f"{where}: cannot tell which is which of the columns {', '.join(map(repr, names))}; {_ADVICE}")
-    return _Roles(query[0], positive[0], negatives, labels[0] if labels else None)
+    return _Roles(query[0], positive[0], negatives, labels[0] if labels else None, instructions)
 
 
 def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     query, documents = _string(row, roles.query, where), _strings(row, roles.positive, where)
+    instruction = _instruction(row, roles.instructions, where)
     if roles.labels is None:
-        return Raw(where, _id(row), query, documents, [t for name in roles.negatives for t in _strings(row, name, where)])
+        negatives = [t for name in roles.negatives if row[name] is not None for t in _strings(row, name, where)]
+        return Raw(where, _id(row), query, documents, negatives, instruction=instruction)
     labels = row[roles.labels]
     if not isinstance(labels, list) or not isinstance(row[roles.positive], list):
         raise InputError(
@@ -240,7 +248,8 @@ def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     if len(labels) != len(documents) or not all(isinstance(label, int | float) for label in labels):
         raise InputError(f"{where}: expected a number for each of {len(documents)} documents, got {str(labels)[:80]}")
     pairs = list(zip(documents, labels, strict=True))
-    return Raw(where, _id(row), query, [d for d, label in pairs if label > 0], [d for d, label in pairs if label <= 0])
+    positives, negatives = ([d for d, label in pairs if (label > 0) is yes] for yes in (True, False))
+    return Raw(where, _id(row), query, positives, negatives, instruction=instruction)
 
 
 def _read_csv(path: Path, first: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -353,6 +362,13 @@ def _three(line: str, where: str, what: str) -> list[str]:
 
 def _id(row: dict[str, Any]) -> str:
     return str(row.get("id", row.get("query_id", "")))
+
+
+def _instruction(row: dict[str, Any], names: Sequence[str], where: str) -> str:
+    given = [name for name in names if row.get(name)]
+    if len(given) > 1:
+        raise InputError(f"{where}: {' and '.join(map(repr, given))} both hold an instruction for the query; keep one of them")
+    return _string(row, given[0], where) if given else ""
 
 
 def _string(row: dict[str, Any], key: str, where: str) -> str:

@@ -251,7 +251,7 @@ def _check(recipe: Recipe, path: Path) -> None:
             f"{path}: [search] needs learning_rates, a share of at least 1, and data.held_out rows to compare them on"
         )
     for table in d.sets:
-        if table.instructions and "{instruction}" not in d.prompt:
+        if table.instructions and "{instruction}" not in (d.prompt or ""):
             raise InputError(f"{path}: {table.path} has instructions, but data.prompt has no {{instruction}} to put them")
 
 

@@ -1,9 +1,10 @@
 """Triples made into the rows that sentence-transformers trains on, in Arrow files: memory does not depend on their number.
 
-    embed    query, positive, negative_1, ..., negative_n, row         one row for each answering document (and sample)
+    embed    query, positive, negative_1, ..., negative_n, negatives, row      one row for each answering document (and sample)
     rerank   query, docs (the answering one first), labels, row
 
-`row` says where a row came from, for messages.
+A row of an embedder may have fewer negatives than the recipe asks for: `negatives` is their number, the columns after them are
+null. `row` says where a row came from, for messages.
 """
 
 from __future__ import annotations
@@ -11,87 +12,144 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 
 from runnel.errors import InputError
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Triple, read_evidence, read_triples
 from runnel.training.decontaminate import Decontaminator
+from runnel.training.evidence import label_sentences
 from runnel.training.settings import DataSet, DataTable, Job
 
 log = logging.getLogger("runnel")
 
 EVIDENCE = "evidence"  # the format of examples that are made into triples of sentences
+_NEGATIVES_FROM = "find some with `runnel mine`, take documents of other queries with --set data.negative_source=random"
 _NOT_THE_ONE = float("-inf")  # what a softmax over labels makes 0
 
 
-def write_rows(path: Path, source: Path, one: DataSet, table: DataTable, job: Job, seed: int, guard: Decontaminator) -> Dataset:
-    """The rows of one data set. Equal arguments and files give equal rows.
+def write_rows(
+    path: Path,
+    source: Path,
+    one: DataSet,
+    table: DataTable,
+    job: Job,
+    seed: int,
+    guard: Decontaminator,
+    prompts: Mapping[str, str],
+) -> Dataset:
+    """Write the rows of one data set. Equal arguments and files give equal rows.
 
     Args:
-        path: the Arrow file; it appears when it is whole.
+        path: the Arrow file; it appears when it is complete.
         source: the examples.
-        guard: what it tells to be of a test set is left out.
+        guard: examples that it recognizes as those of a test set are left out.
+        prompts: of `trained_prompts`; an embedder's rows have "query" and "document" before their texts, as inference has.
 
     Raises:
-        InputError: there is no example, or one without the negatives that are asked for.
+        InputError: there is no example, or none for which the job can do without the negatives that the recipe asks for.
     """
     text = Value("large_string")
     names = [f"negative_{i + 1}" for i in range(table.negatives)] if job == "embed" else []
-    columns: dict[str, Any] = {"query": text, "positive": text, **dict.fromkeys(names, text)}
+    columns: dict[str, Any] = {"query": text, "positive": text, **dict.fromkeys(names, text), "negatives": Value("int64")}
     if job == "rerank":
         columns = {"query": text, "docs": List(text), "labels": List(Value("float32"))}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # each process of a run may write it
-    count = 0
+    counts: Counter[int] = Counter()  # rows, by their number of negatives
+    lead = prompts.get("document", "") if job == "embed" else ""
     try:
         with ArrowWriter(path=str(partial), features=Features({**columns, "row": Value("string")})) as writer:
-            for query, positive, negatives, row in _examples(source, one, table, seed, guard):
+            for query, positive, negatives, row in _examples(source, one, table, job, seed, guard, prompts):
+                counts[len(negatives)] += 1
                 if job == "embed":
-                    writer.write({"query": query, "positive": positive, **dict(zip(names, negatives, strict=True)), "row": row})
+                    texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
+                    fixed = {"query": query, "positive": lead + positive, "negatives": len(negatives), "row": row}
+                    writer.write(dict.fromkeys(names) | texts | fixed)
                 else:
                     labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
                     writer.write({"query": query, "docs": [positive, *negatives], "labels": labels, "row": row})
-                count += 1
-            if not count:
+            if not counts:
                 raise InputError(f"{source} has no examples to train on")
             writer.finalize()
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+    if fewer := [f"{counts[n]:,} with {n}" for n in sorted(counts) if n < table.negatives]:
+        log.warning("%s: of %d rows, data.negatives = %d: %s", source, counts.total(), table.negatives, ", ".join(fewer))
     return Dataset.from_file(str(path))
 
 
+def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:
+    """The prompts of an embedder that a recipe has trained: what `write_rows` and `Embedder.encode_query` put before texts.
+
+    Args:
+        prompts: the model's own. The recipe's prompt takes the place of "query"; one with "{instruction}" makes a prompt for each
+            data set that has instructions, by the set's name.
+    """
+    if table.prompt is None:
+        return dict(prompts)
+    kept = {name: text for name, text in prompts.items() if name != "query"}
+    if "{instruction}" not in table.prompt:
+        return kept | ({"query": table.prompt} if table.prompt else {})
+    sets = (one for one in table.sets if one.instructions)
+    return kept | {Path(one.path).stem: table.prompt.replace("{instruction}", one.instructions[0]) for one in sets}
+
+
+def require_negatives(sets: Mapping[str, Dataset], table: DataTable) -> None:
+    """Raise InputError if the recipe asks for negatives and no row of any set of an embedder has one."""
+    if table.negatives and not any(np.any(rows["negatives"][:]) for rows in sets.values()):
+        raise InputError(f"no example has negatives, but data.negatives = {table.negatives}; {_NEGATIVES_FROM}, or set it to 0")
+
+
+def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
+    """Split each set of an embedder's rows by their number of negatives, as all rows of a batch must have the same columns."""
+    parts: dict[str, Dataset] = {}
+    for name, rows in sets.items():
+        counts = np.asarray(rows["negatives"][:])
+        for number in np.unique(counts).tolist():
+            part = rows if (counts == number).all() else rows.select(np.flatnonzero(counts == number))
+            empty = [column for column in part.column_names if column.startswith("negative_")][number:]
+            parts[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
+    return DatasetDict(parts)
+
+
 def _examples(
-    source: Path, one: DataSet, table: DataTable, seed: int, guard: Decontaminator
+    source: Path, one: DataSet, table: DataTable, job: Job, seed: int, guard: Decontaminator, prompts: Mapping[str, str]
 ) -> Iterator[tuple[str, str, list[str], str]]:
-    """Query with its prompt, answering document, `table.negatives` others, and where they came from."""
+    """Query with its prompt, answering document, up to `table.negatives` others, and where they came from."""
     rng = np.random.default_rng(seed)
     every = _triples(source, one, Decontaminator(())) if _random(table) else iter(())
     pool = sorted({text for triple in every for text in triple.positives})
-    counts: Counter[str] = Counter()
-    made = 0
+    made = repeated = unused = 0
     for number, triple in enumerate(_triples(source, one, guard)):
-        prompt = _prompt(table.prompt, one.instructions, number)
+        prompt = _prompt(triple, number, one, table, prompts) if job == "embed" else ""
+        unused += bool(triple.instruction) and "{instruction}" not in (table.prompt or "")
         for positive in triple.positives:
-            negatives = _negatives(triple, pool, table, rng, source, counts)
+            negatives = _negatives(triple, pool, table, job, rng, source)
+            count = min(len(negatives), table.negatives)
+            repeated += len(negatives) < count * table.samples
             for sample in range(table.samples):
                 if table.rows is not None and made == table.rows:
                     return
                 made += 1
-                part = negatives[sample * table.negatives : (sample + 1) * table.negatives]
+                part = [negatives[i % len(negatives)] for i in range(sample * count, (sample + 1) * count)]
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
                 yield prompt + triple.query, positive, part, f"{source.name}: {name} ({triple.query[:60]!r})"
-    if counts["repeated"]:
+    if unused:
         log.warning(
-            "%s: %d rows repeat some of their negatives, as their examples have fewer than %d",
-            source, counts["repeated"], table.negatives * table.samples,
+            "%s: the instructions of %d examples are not used, as data.prompt has no {instruction} to put them", source, unused
+        )
+    if repeated:
+        log.warning(
+            "%s: the %d rows of %d positives share negatives, which are fewer than data.negatives x data.samples = %d",
+            source, repeated * table.samples, repeated, table.negatives * table.samples,
         )  # fmt: skip
 
 
@@ -99,36 +157,31 @@ def _random(table: DataTable) -> bool:
     return table.negative_source == "random" and table.negatives > 0
 
 
-def _prompt(prompt: str, instructions: tuple[str, ...], number: int) -> str:
-    if "{instruction}" not in prompt:
-        return prompt
-    return prompt.replace("{instruction}", instructions[number % len(instructions)]) if instructions else ""
+def _prompt(triple: Triple, number: int, one: DataSet, table: DataTable, prompts: Mapping[str, str]) -> str:
+    """Return the recipe's prompt with the example's instruction, or what `Embedder.encode_query` puts before queries."""
+    if "{instruction}" not in (table.prompt or ""):
+        return prompts.get("query", "")
+    instruction = triple.instruction or (one.instructions[number % len(one.instructions)] if one.instructions else "")
+    return str(table.prompt).replace("{instruction}", instruction) if instruction else ""
 
 
-def _negatives(
-    triple: Triple, pool: list[str], table: DataTable, rng: np.random.Generator, source: Path, counts: Counter[str]
-) -> list[str]:
-    """Negatives for all samples of one answering document, none twice if there are enough."""
+def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng: np.random.Generator, source: Path) -> list[str]:
+    """Negatives for all samples of one answering document, each once, as far as there are enough."""
     wanted = table.negatives * table.samples
-    if not wanted:
-        return []
     if _random(table):
         if len(pool) <= len(triple.positives):
             raise InputError(f"{source}: no other documents to draw random negatives from; give more examples")
         drawn: list[str] = []
-        while len(drawn) < wanted:
+        while len(drawn) < min(wanted, len(pool) - len(triple.positives)):
             text = pool[int(rng.integers(len(pool)))]
-            if text not in triple.positives and (text not in drawn or len(pool) - len(triple.positives) <= len(drawn)):
+            if text not in triple.positives and text not in drawn:
                 drawn.append(text)
         return drawn
-    if not triple.negatives:
+    if job == "rerank" and not triple.negatives:
         raise InputError(
-            f"{source}: the query {triple.query[:60]!r} has no negatives, but data.negatives = {table.negatives}; find some with "
-            "`runnel mine`, take documents of other queries with --set data.negative_source=random, or set it to 0"
+            f"{source}: the query {triple.query[:60]!r} has no negatives to compare its positive with; {_NEGATIVES_FROM}"
         )
-    order = rng.permutation(len(triple.negatives))
-    counts["repeated"] += table.samples * (len(order) < wanted)
-    return [triple.negatives[i] for i in np.resize(order, wanted)]
+    return [triple.negatives[i] for i in rng.permutation(len(triple.negatives))[:wanted]]
 
 
 def _triples(source: Path, one: DataSet, guard: Decontaminator) -> Iterator[Triple]:
@@ -142,12 +195,15 @@ def _triples(source: Path, one: DataSet, guard: Decontaminator) -> Iterator[Trip
 
 
 def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
-    """Evidence as triples: sentences that share a character with evidence against the others of their document (paper E, 5.5)."""
+    """Evidence as triples: sentences that answer (`label_sentences`) against the others of their document (paper E, 5.5)."""
     dropped = 0
     for example in guard.clean(read_evidence(source)):
-        spans = split_sentences(example.document).tolist()
-        answers = [any(a < end and start < b for start, end in example.spans) for a, b in spans]
-        texts = [example.document[a:b].strip() for a, b in spans]
+        spans = split_sentences(example.document)
+        try:
+            answers = label_sentences(example.document, spans, example.spans).tolist()
+        except InputError as error:
+            raise InputError(f"{source}: example {example.id or example.query[:60]!r}: {error}") from error
+        texts = [example.document[a:b].strip() for a, b in spans.tolist()]
         positives = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if yes and t))
         others = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if t and not yes and t not in positives))
         if positives and others:

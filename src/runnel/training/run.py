@@ -43,7 +43,7 @@ from runnel.training.decontaminate import Decontaminator
 from runnel.training.evidence import SentenceData
 from runnel.training.forward import finished
 from runnel.training.progress import Recorder, Watch
-from runnel.training.rows import EVIDENCE, write_rows
+from runnel.training.rows import EVIDENCE, by_negatives, require_negatives, trained_prompts, write_rows
 from runnel.training.settings import DataSet, Recipe
 from runnel.training.smoke import write_data, write_model
 from runnel.training.trainers import EmbedderBatches, embedder_trainer, reranker_trainer, sentence_trainer, tensorboard
@@ -144,14 +144,7 @@ def prepared(recipe: Recipe) -> Model:
         if lora.four_bit and find_spec("bitsandbytes") is None:
             raise MissingDependency("lora.four_bit needs bitsandbytes: pip install 'runnel[qlora]', or --set lora.four_bit=false")
         add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
-    prompts = {
-        Path(one.path).stem: recipe.data.prompt.replace("{instruction}", one.instructions[0])
-        for one in recipe.data.sets
-        if one.instructions
-    }
-    if recipe.data.prompt and "{instruction}" not in recipe.data.prompt:
-        prompts["query"] = recipe.data.prompt
-    model.prompts.update(prompts)
+    model.prompts = trained_prompts(recipe.data, model.prompts)
     model.card = (
         f"# {Path(recipe.model.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
     )
@@ -226,15 +219,20 @@ def _examples(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> _Da
     for number, one in enumerate(table.sets):
         path = folder / f"{number}.arrow"
         rows[_name(one.path, rows)] = (
-            write_rows(path, Path(one.path), one, table, recipe.job, seed, guard) if write else Dataset.from_file(str(path))
+            write_rows(path, Path(one.path), one, table, recipe.job, seed, guard, model.prompts)
+            if write
+            else Dataset.from_file(str(path))
         )
     _tell(guard)
+    if recipe.job == "embed":
+        require_negatives(rows, table)
+    made: Any = by_negatives if recipe.job == "embed" else DatasetDict
     if not table.held_out:
-        return _Data(DatasetDict(rows), None)
+        return _Data(made(rows), None)
     if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
         raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none to train on")
     split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
-    return _Data(DatasetDict({n: s["train"] for n, s in split.items()}), DatasetDict({n: s["test"] for n, s in split.items()}))
+    return _Data(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
 
 
 def _tell(guard: Decontaminator) -> None:

@@ -60,8 +60,9 @@ class DataTable:
     """What is trained on. Texts are cut to the `max_...` tokens, and the cut ones are counted; None: nothing is cut.
 
     Attributes:
-        prompt: put before queries; "{instruction}" stands for one of the data set's.
-        negatives: documents that do not answer, for each one that does.
+        prompt: put before queries; "{instruction}" stands for the example's own, or else one of the data set's. None: the
+            model's query prompt. A model's document prompt is put before documents in any case.
+        negatives: documents that do not answer, for each one that does. An embedder's example may have fewer, or none.
         negative_source: "given" with the examples, or "random" documents of other examples.
         samples: rows made of each answering document, with negatives of their own.
         max_tokens: of a whole pair; only its document is cut.
@@ -73,7 +74,7 @@ class DataTable:
     """
 
     sets: tuple[DataSet, ...] = ()
-    prompt: str = _only("embed", default="")
+    prompt: str | None = _only("embed")
     negatives: int = _only("embed", "rerank", default=0)
     negative_source: Literal["given", "random"] = _only("embed", "rerank", default="given")
     samples: int = _only("embed", "rerank", default=1)
