@@ -46,6 +46,15 @@ class Reader(Protocol):
         """The outcome, asked for once, after the last token."""
 
 
+class Marks(Protocol):
+    """Marks (T, K) float32 of a long request, made as they are read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, tokens: slice, /) -> np.ndarray: ...
+
+
 class AtPositions:
     """A reader that keeps the hidden vectors at some positions: (len(positions), D)."""
 
@@ -77,7 +86,8 @@ class Request:
         positions: token positions whose hidden vectors are wanted; default the last one. Not together with `reader`.
         state: the state (one row) to start from; it is not changed, and many requests may share it.
         keep_state: also return the state after the last token.
-        marks: (T, K) float32, multiplied by the engine's `mark_vectors` and added to the embeddings.
+        marks: (T, K) float32, or an object that makes the slices asked for (`Marks`); multiplied by the engine's `mark_vectors`
+            and added to the embeddings.
     """
 
     ids: np.ndarray
@@ -85,7 +95,7 @@ class Request:
     positions: Sequence[int] | None = None
     state: State | None = None
     keep_state: bool = False
-    marks: np.ndarray | None = None
+    marks: np.ndarray | Marks | None = None
     _cancelled: bool = field(default=False, repr=False)
 
     def cancel(self) -> None:
@@ -114,14 +124,14 @@ class _Active:
 
     __slots__ = ("done", "ids", "index", "reader", "request", "row")
 
-    def __init__(self, index: int, request: Request, ids: Tensor, reader: Reader) -> None:
+    def __init__(self, index: int, request: Request, ids: np.ndarray, reader: Reader) -> None:
         self.index, self.request, self.ids, self.reader = index, request, ids, reader
         self.done = 0
         self.row = -1
 
     @property
     def left(self) -> int:
-        return self.ids.numel() - self.done
+        return len(self.ids) - self.done
 
 
 class Engine:
@@ -220,20 +230,20 @@ class Engine:
 
     def _start(self, index: int, request: Request) -> _Active | Result:
         try:
-            ids = torch.as_tensor(np.ascontiguousarray(request.ids, dtype=np.int64))
-            if ids.ndim != 1 or ids.numel() == 0:
-                raise InputError(f"a request needs token ids of shape (T,) with T >= 1, got shape {tuple(ids.shape)}")
+            ids = np.asarray(request.ids)  # not copied: a step takes its own tokens
+            if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+                raise InputError(f"a request needs integer token ids of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
             if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
                 raise InputError(
                     f"token ids must lie in [0, {self.backbone.vocab_size}), got {int(ids.min())} to {int(ids.max())}"
                 )
-            if request.marks is not None and request.marks.shape[0] != ids.numel():
-                raise InputError(f"marks must have one row per token ({ids.numel()}), got {request.marks.shape[0]}")
+            if request.marks is not None and request.marks.shape[0] != len(ids):
+                raise InputError(f"marks must have one row per token ({len(ids)}), got {request.marks.shape[0]}")
             if not self.backbone.recurrent:
-                self._check_whole(request, ids.numel())
+                self._check_whole(request, len(ids))
             if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
-            reader = request.reader or AtPositions(request.positions if request.positions is not None else [ids.numel() - 1])
+            reader = request.reader or AtPositions(request.positions if request.positions is not None else [len(ids) - 1])
         except RunnelError as error:
             return Result(index, error=error)
         return _Active(index, request, ids, reader)
@@ -309,7 +319,7 @@ class Engine:
                 continues = item.request.state is not None
             read_rows.append(item.row if continues else -1)
             write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
-        ids = torch.cat([item.ids[item.done : item.done + count] for item, count in plan])
+        ids = torch.from_numpy(np.concatenate([item.ids[item.done : item.done + count] for item, count in plan], dtype=np.int64))
         cu_seqlens = torch.tensor([0, *itertools.accumulate(count for _, count in plan)])
         return self.backbone.step(
             ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), self._added(plan, ids.numel())

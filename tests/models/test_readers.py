@@ -72,21 +72,23 @@ def test_span_means_overlap_as_they_like(length: int, cuts: list[int], ends: lis
     prefix=st.integers(0, 5),
     suffix=st.integers(0, 5),
     cuts=st.lists(st.integers(0, 160), max_size=10),
+    blank=st.lists(st.integers(0, 11), min_size=12, max_size=12),
 )
-def test_sentence_scores(lengths: list[int], prefix: int, suffix: int, cuts: list[int]) -> None:
+def test_sentence_scores(lengths: list[int], prefix: int, suffix: int, cuts: list[int], blank: list[int]) -> None:
     bounds = np.cumsum([prefix, *lengths])
+    ends = np.maximum(bounds[1:] - 1 - blank[: len(lengths)], np.minimum(bounds[:-1], bounds[1:] - 1))  # whitespace follows
     total = int(bounds[-1]) + suffix
     if total == 0:
         return
     ids, hidden, weight = data(total)
     torch.manual_seed(0)
     head, query = MatchScore(WIDTH, lexical=2, match_size=4).requires_grad_(False), torch.randn(WIDTH)
-    got = stream(SentenceScores(ids, weight, bounds, query, head), hidden, cuts)
+    got = stream(SentenceScores(ids, weight, bounds, ends, query, head), hidden, cuts)
     for i, (a, b) in enumerate(pairwise(bounds)):
         if a == b:
             assert math.isnan(got[i])
         else:
-            expected = head(mean(ids, hidden, weight, a, b)[None], hidden[b - 1][None], query[None], torch.zeros(1, 2))
+            expected = head(mean(ids, hidden, weight, a, b)[None], hidden[ends[i]][None], query[None], torch.zeros(1, 2))
             np.testing.assert_allclose(got[i], float(expected[0]), rtol=1e-4, atol=1e-5)
 
 

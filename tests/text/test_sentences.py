@@ -8,7 +8,8 @@ from text.tokenizers_for_tests import build
 
 from runnel.errors import InputError
 from runnel.text.encoded import Encoded
-from runnel.text.sentences import sentence_of_tokens, split_clauses, split_sentences
+from runnel.text.sentence_tokens import sentence_of_tokens
+from runnel.text.sentences import split_clauses, split_paragraphs, split_sentences
 
 LINES = "\n|\n\n|  \n \n|# head\n|===\n|---\n|- item\n|  * x\n|1. y\n|\t|\r\n|\f|\u2029|   code()\n|\x00|\u00a0".split("|")
 WORDS = 'A word|two. |Dr. Who|!|? | |“quote|"|”|今天很好。|e\u0301|👩\u200d👩|,|; |xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'.split("|")
@@ -131,30 +132,24 @@ def test_options_are_checked():
         split_sentences("a", max_chars=0)
     with pytest.raises(InputError, match="language is 'english please'"):
         split_sentences("a", language="english please")
-    with pytest.raises(InputError, match="min_tokens is 0"):
-        split_clauses("a", Encoded.empty(), min_tokens=0)
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=TEXTS, min_tokens=st.sampled_from([1, 3, 20]))
-def test_clauses_tile_and_have_enough_tokens(text, min_tokens):
-    encoded = build("bert_like").encode(text)
-    spans = split_clauses(text, encoded, min_tokens)
-    assert_tiles(spans, text)
-    counts = np.diff(sentence_of_tokens(spans, encoded))
-    assert counts.sum() == len(encoded)
-    assert len(counts) < 2 or counts.min() >= min_tokens
+@given(text=TEXTS)
+def test_clauses_and_paragraphs_tile_any_text(text):
+    assert_tiles(split_clauses(text), text)
+    assert_tiles(split_paragraphs(text), text)
 
 
-def test_clauses_join_neighbours():
-    tokenizer = build("bert_like")
-    text = "the dog, the fox; the sea. " * 3 + "dog"
-    spans = split_clauses(text, tokenizer.encode(text), min_tokens=6)
-    counts = np.diff(sentence_of_tokens(spans, tokenizer.encode(text)))
-    assert counts.min() >= 6 and len(counts) == 4
-    assert text[slice(*spans[0])] == "the dog, the fox; "
-    long = " ".join(["dog"] * 120)
-    assert len(split_clauses(long, tokenizer.encode(long), min_tokens=1)) == 3
+def test_clauses():
+    text = "the dog, the fox; the sea. Dog"
+    assert [text[a:b] for a, b in split_clauses(text).tolist()] == ["the dog, ", "the fox; ", "the sea. ", "Dog"]
+    assert len(split_clauses(" ".join(["dog"] * 120))) == 3
+
+
+def test_paragraphs():
+    text = "# Head\nOne. Two.\nThree.\n\n- a\n- b\n\n"
+    assert [text[a:b] for a, b in split_paragraphs(text).tolist()] == ["# Head\n", "One. Two.\nThree.\n\n", "- a\n", "- b\n\n"]
 
 
 def test_tokens_belong_to_the_sentence_in_which_they_start():

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runnel.text.sentences import sentence_of_tokens, split_sentences
+from runnel.text.sentence_tokens import sentence_of_tokens
+from runnel.text.sentences import split_sentences
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.data import evidence, held_back
 

@@ -1,8 +1,8 @@
 """What a model needs beside its backbone where the folder is not runnel's own: tokenizer, templates, heads, prompts.
 
-A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its sentence head. A
-sentence-transformers folder must hold a recurrent transformers checkpoint without code of its own and pool the last token;
-its prompts and the special tokens around a text are read from its files.
+A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its sentence head and
+the unit it was trained on, clauses. A sentence-transformers folder must hold a recurrent transformers checkpoint without code
+of its own and pool the last token; its prompts and the special tokens around a text are read from its files.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
 from runnel.text.library import LibraryTokenizer
 from runnel.text.markers import markers
+from runnel.text.sentence_tokens import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import LIBRARY_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILES, WORLD_FILE, Tokenizer, tokenizer_file
 
@@ -43,6 +44,7 @@ class Parts:
     heads: nn.ModuleDict
     templates: dict[str, Template]
     prompts: dict[str, str]
+    unit: Unit = "sentence"
 
 
 def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
@@ -52,8 +54,9 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
         CheckpointError: a file is missing or damaged, or the folder pools in a way that this package does not.
     """
     heads = nn.ModuleDict({"embed": EndVector()})
+    unit: Unit = "sentence"
     if checkpoint.heads:
-        heads["sentences"] = _scanner_head(checkpoint.heads, checkpoint.backbone.hidden_size)
+        heads["sentences"], unit = _scanner_head(checkpoint.heads, checkpoint.backbone.hidden_size), "clauses"
     tokenizer = load_tokenizer(folder, checkpoint.backbone)
     templates = bare_templates(tokenizer)
     prompts: dict[str, str] = {}
@@ -71,7 +74,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
         text, prompts = text_template(folder), theirs.prompts
         warn(folder, theirs, theirs.pooling, text)
         templates["document"] = Template.parse(text)
-    return Parts(tokenizer, heads, templates, prompts)
+    return Parts(tokenizer, heads, templates, prompts, unit)
 
 
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:

@@ -31,6 +31,7 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
 from runnel.models.heads import HEADS, POOLINGS, EndVector, Pooling, TokenFeatures, vector_head
+from runnel.text.sentence_tokens import Unit, check_unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
@@ -52,6 +53,7 @@ class Model:
         templates: "document" (every text of an embedder; queries differ by their prompt), "rerank", "sentences".
         prompts: text put before a query or a document, by name ("query", "document", or a task's).
         source: where it was loaded from, for messages.
+        unit: what its sentence head scores: "sentence", "clauses" or "paragraph".
     """
 
     backbone: Backbone
@@ -61,6 +63,7 @@ class Model:
     prompts: dict[str, str] = field(default_factory=dict)
     source: str = "memory"
     card: str = ""
+    unit: Unit = "sentence"
 
     def __post_init__(self) -> None:
         self.backbone.requires_grad_(False)
@@ -141,6 +144,7 @@ class Model:
                 "templates": {name: template.to_dict() for name, template in self.templates.items()},
                 "prompts": self.prompts,
                 "markers": {"begin": self.tokenizer.begin_id, "end": self.tokenizer.end_id},
+                "unit": self.unit,
             }
         }
         self.tokenizer.save(folder)
@@ -200,6 +204,7 @@ def load_model(
     else:
         parts = read_bare(folder, checkpoint)
         model = Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
+        model.unit = parts.unit
     return _changed(model, folder, pooling, template)
 
 
@@ -232,7 +237,17 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
     templates = {name: Template.from_dict(value) for name, value in config["templates"].items()}
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8") if card.exists() else ""
-    return Model(checkpoint.backbone, tokenizer, heads, templates, dict(config["prompts"]), source, text)
+    return Model(checkpoint.backbone, tokenizer, heads, templates, dict(config["prompts"]), source, text, _unit(config, source))
+
+
+def _unit(config: Mapping[str, Any], source: str) -> Unit:
+    """The unit of a model folder; folders written before units were kept have sentences."""
+    unit: Unit = config.get("unit", "sentence")
+    try:
+        check_unit(unit)
+    except InputError as error:
+        raise CheckpointError(f"{source}: config.json: {error}") from error
+    return unit
 
 
 def _build_head(config: Mapping[str, Any], backbone: Backbone) -> nn.Module:

@@ -29,7 +29,8 @@ from runnel.models.embedder import Embedder
 from runnel.models.memory import Piece, Remembered, piece
 from runnel.models.readers import SpanMeans
 from runnel.text.encoded import Encoded
-from runnel.text.sentences import sentence_of_tokens, split_sentences
+from runnel.text.sentence_tokens import sentence_of_tokens
+from runnel.text.sentences import split_sentences
 
 log = logging.getLogger("runnel")
 _Value = tuple[Tensor, Reader]  # pooled hidden vectors (passages + 1, D), and the reader that pooled them

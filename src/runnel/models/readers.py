@@ -5,12 +5,16 @@ T  tokens of a request   n  tokens of one segment   D  width of hidden vectors  
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from runnel.models.heads import MatchScore
+
+_ROWS = 1 << 12  # sentences whose words are counted at a time
 
 
 class WeightedMean:
@@ -98,13 +102,17 @@ class SentenceScores:
         ids: (T,) ids of the request.
         weight: (V,) weight of each id in means.
         bounds: (S+1,) token boundaries of the sentences within the request; sentence i is [bounds[i], bounds[i+1]).
+        ends: (S,) the token at which each sentence is scored, inside its bounds.
         query_mean: (D,) weighted mean of the query's hidden vectors.
         head: the head, called with its lexical features set to zero (they are added when the document is known).
     """
 
-    def __init__(self, ids: np.ndarray, weight: Tensor, bounds: np.ndarray, query_mean: Tensor, head: MatchScore) -> None:
-        self._ids = torch.as_tensor(np.asarray(ids, dtype=np.int64))
-        self._weight, self._bounds, self._query, self._head = weight, bounds, query_mean[None], head
+    def __init__(
+        self, ids: np.ndarray, weight: Tensor, bounds: np.ndarray, ends: np.ndarray, query_mean: Tensor, head: MatchScore
+    ) -> None:
+        self._ids, self._weight, self._bounds, self._ends = ids, weight, bounds, ends
+        self._query, self._head = query_mean[None], head
+        self._end = torch.zeros_like(query_mean)  # hidden vector at the end of the sentence that is open at a segment's end
         self._sum = torch.zeros_like(query_mean)  # of the sentence that is open at a segment's end
         self._total = 0.0
         self._next = 0
@@ -117,17 +125,22 @@ class SentenceScores:
             return
         last = int(np.searchsorted(self._bounds, stop, side="right")) - 1  # sentences [first, last) are complete
         edges = np.maximum(self._bounds[first : last + 1] - a, 0)  # the last of these sentences may go on in the next segment
-        weight = self._weight[self._ids[a:stop]]
+        weight = self._weight[torch.from_numpy(self._ids[a:stop].astype(np.int64))]
         sums, totals = _sums(hidden[a - start :], weight, edges), _sums(weight[:, None], torch.ones_like(weight), edges)[:, 0]
         sums[0] += self._sum
         totals[0] += self._total
         if last > first:
-            ends = torch.from_numpy(self._bounds[first + 1 : last + 1] - 1 - start)
+            places = self._ends[first:last] - start
+            ends = hidden[torch.from_numpy(places.clip(min=0))]
+            if places[0] < 0:  # whitespace follows it in this segment
+                ends[0] = self._end
             full = totals[: last - first] > 0
             mean = sums[: last - first][full] / totals[: last - first][full, None]
             lexical = torch.zeros(mean.shape[0], self._head.lexical_weight.numel())
-            scores = self._head(mean, hidden[ends[full]], self._query, lexical)
+            scores = self._head(mean, ends[full], self._query, lexical)
             self.scores[np.arange(first, last)[full.numpy()]] = scores.numpy()
+        if last < len(self._ends) and start <= self._ends[last] < stop:
+            self._end = hidden[self._ends[last] - start].clone()
         self._sum, self._total, self._next = sums[-1].clone(), float(totals[-1]), last
 
     def result(self) -> np.ndarray:
@@ -153,20 +166,29 @@ def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray,
         ids: (T,) ids of the request; bounds: (S+1,) token boundaries of the sentences; query_ids: ids of the query.
         idf: (V,) static table.
     """
-    terms = np.unique(query_ids)
-    count = len(bounds) - 1
-    document = ids[bounds[0] : bounds[-1]]
-    where = np.searchsorted(terms, document)
-    where[where == len(terms)] = 0
-    hits = np.flatnonzero(terms[where] == document)
-    sentence = np.searchsorted(bounds, hits + bounds[0], side="right") - 1
-    tf = np.zeros((count, len(terms)), dtype=np.float32)
-    np.add.at(tf, (sentence, where[hits]), 1.0)
-    present = tf > 0
-    static = idf[terms]
-    df = present.sum(axis=0)
-    dynamic = np.log1p((count - df + 0.5) / (df + 0.5))
+    terms, count = np.unique(query_ids), len(bounds) - 1
+    df = np.zeros(len(terms), dtype=np.int64)
+    for _, tf in _term_counts(ids, bounds, terms):
+        df += (tf > 0).sum(axis=0)
+    static, dynamic = idf[terms], np.log1p((count - df + 0.5) / (df + 0.5))
     lengths = np.diff(bounds).astype(np.float32)
     norm = 0.9 * (0.6 + 0.4 * lengths / max(float(lengths.mean()), 1.0))
-    bm25 = (tf * 1.9 / (tf + norm[:, None] + 1e-9)) @ dynamic
-    return np.stack([present @ static / (static.sum() + 1e-6), bm25 / (dynamic.sum() + 1e-6)], axis=1).astype(np.float32)
+    features = np.empty((count, 2), dtype=np.float32)
+    for rows, tf in _term_counts(ids, bounds, terms):
+        bm25 = (tf * 1.9 / (tf + norm[rows, None] + 1e-9)) @ dynamic
+        features[rows, 0] = (tf > 0) @ static / (static.sum() + 1e-6)
+        features[rows, 1] = bm25 / (dynamic.sum() + 1e-6)
+    return features
+
+
+def _term_counts(ids: np.ndarray, bounds: np.ndarray, terms: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """How often each sorted term is in each sentence, (s, len(terms)) float32, for some sentences at a time."""
+    for first in range(0, len(bounds) - 1, _ROWS):
+        edges = bounds[first : first + _ROWS + 1]
+        tf = np.zeros((len(edges) - 1, len(terms)), dtype=np.float32)
+        part = ids[edges[0] : edges[-1]]
+        where = np.searchsorted(terms, part)
+        where[where == len(terms)] = 0
+        hits = np.flatnonzero(terms[where] == part)
+        np.add.at(tf, (np.searchsorted(edges, hits + edges[0], side="right") - 1, where[hits]), 1.0)
+        yield slice(first, first + len(tf)), tf

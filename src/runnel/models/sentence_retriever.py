@@ -1,6 +1,6 @@
 """Sentence retriever: the sentences of a document that answer a query, from one pass over the whole document.
 
-The query is read first; its state is forked over every document. Each sentence is scored where its last token goes by,
+The query is read first; its state is forked over every document. Each sentence is scored at its last visible token,
 so it is judged knowing the query and everything before it (paper E, which restarts every 120k tokens; here the state is
 carried to the end).
 
@@ -9,8 +9,7 @@ carried to the end).
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,16 +18,18 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.engine import AtPositions, Request
+from runnel.engine import AtPositions, Marks, Request
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARKS, MatchScore
 from runnel.models.readers import SentenceScores, WeightedMean, lexical_features
 from runnel.records import Sentence
 from runnel.text.encoded import Encoded
-from runnel.text.sentences import sentence_of_tokens, split_sentences
+from runnel.text.sentence_tokens import SentenceTokens, Unit, read_sentences, read_spans
 
-_TOGETHER = 8  # documents tokenised in one call, on all cores
+_TOGETHER = 8  # documents tokenized in one call, on all cores, at most ...
+_TOGETHER_CHARS = 1 << 18  # ... and this many characters, so that long documents are not held together
+_PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,60 @@ class _Query:
     mean: Tensor  # (D,), for `MatchScore`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Prepared:
-    """A document made ready: spans (S, 2) in characters, bounds (S+1,) in tokens."""
+    """A document ready to be read. `wanted` (S,) bool: the tokens' spans that are returned; None: all."""
+
+    text: str
+    tokens: SentenceTokens
+    wanted: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The sentences of a document with their scores: 20 bytes each until one is asked for.
+
+    Attributes:
+        text: the document.
+        spans: (S, 2) int64 characters.
+        scores: (S,) float32.
+    """
 
     text: str
     spans: np.ndarray
-    bounds: np.ndarray
-    encoded: Encoded
+    scores: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def sentence(self, index: int) -> Sentence:
+        """Return one sentence by its position in the document."""
+        start, end = self.spans[index].tolist()
+        return Sentence(self.text[start:end], start, end, float(self.scores[index]), index)
+
+    def sentences(self) -> list[Sentence]:
+        """Return all sentences in document order."""
+        return [self.sentence(index) for index in range(len(self))]
+
+    def best(self, top_k: int) -> list[Sentence]:
+        """Return the `top_k` best sentences, best first, ties in document order."""
+        return [self.sentence(index) for index in np.argsort(-self.scores, kind="stable")[:top_k].tolist()]
+
+
+class _DocumentMarks:
+    """Marks (T, K) of a document's tokens, made for the segment that is read; see `engine.Marks`."""
+
+    def __init__(self, ids: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> None:
+        self._ids, self._match = ids, np.zeros_like(idf)
+        self._match[query_ids] = idf[query_ids]
+        self.shape = (len(ids), MARKS)
+
+    def __getitem__(self, tokens: slice, /) -> np.ndarray:
+        ids = self._ids[tokens]
+        marks = np.zeros((len(ids), MARKS), dtype=np.float32)
+        marks[:, MARK_DOCUMENT] = 1
+        marks[:, MARK_MATCH] = self._match[ids]
+        return marks
 
 
 class SentenceRetriever:
@@ -85,17 +132,23 @@ class SentenceRetriever:
         query: str,
         document: str,
         *,
+        unit: Unit | None = None,
+        spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
         language: str = "en",
         window: int | None = None,
         stride: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Sentence]:
-        """Every sentence of the document with its score, in document order; they tile the text exactly.
+        """Score every sentence of the document, in document order; sentences tile the text exactly.
 
         An empty document gives an empty list. A sentence without a token (only control characters, say) gets the lowest
         score of the others.
 
         Args:
+            unit: what is scored: "sentence", "clauses" (groups of clauses of 20 tokens or more, the unit of the published
+                single-pass scanners) or "paragraph"; default: the unit that the model was trained on.
+            spans: (S, 2) instead of a unit: these spans of characters are scored and returned as they are, with whatever is
+                between them read too. In-document word statistics count the text between two spans as a sentence.
             language: of the document, for sentence boundaries (ISO 639-1).
             window, stride: read windows of that many tokens that start `stride` tokens apart, each from the query alone, and
                 average the scores of sentences seen more than once, as paper E does (120000 and 60000); for comparison only.
@@ -103,11 +156,16 @@ class SentenceRetriever:
             progress: called after each step with (tokens done, tokens in all).
 
         Raises:
-            InputError: the query is empty; or a window without a stride.
+            InputError: the query is empty or has no tokens; an unknown unit; spans that are empty, unsorted, overlapping or
+                outside the document, or given together with a unit; or a window without a stride.
         """
+        if unit is not None and spans is not None:
+            raise InputError("unit and spans both say what is scored; give one of them")
+        read = self._read_query(query)
+        item = next(self._prepare_all([document], unit, language)) if spans is None else self._prepare_spans(document, spans)
         if window is not None:
-            return self._score_windows(query, document, language, window, stride or 0, progress)
-        return next(self.score_many(query, [document], language=language, progress=progress))
+            return self._score_windows(read, item, window, stride or 0, progress).sentences()
+        return next(self._score_all(read, [item], progress)).sentences()
 
     def retrieve(
         self,
@@ -115,17 +173,19 @@ class SentenceRetriever:
         document: str,
         top_k: int = 50,
         *,
+        unit: Unit | None = None,
+        spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
         language: str = "en",
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Sentence]:
-        """The `top_k` best sentences, best first, ties in document order.
+        """Return the `top_k` best sentences, best first, ties in document order. Arguments and errors as for `score`.
 
         Raises:
-            InputError: the query is empty, or top_k is below 1.
+            InputError: also if top_k is below 1.
         """
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}")
-        sentences = self.score(query, document, language=language, progress=progress)
+        sentences = self.score(query, document, unit=unit, spans=spans, language=language, progress=progress)
         return sorted(sentences, key=lambda s: (-s.score, s.index))[:top_k]
 
     def score_many(
@@ -133,25 +193,97 @@ class SentenceRetriever:
         query: str,
         documents: Iterable[str],
         *,
+        unit: Unit | None = None,
         language: str = "en",
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[list[Sentence]]:
         """`score` for each of many documents, in order; the query is read once and its state forked over them."""
-        read = self._read_query(query)
+        for scored in self.scan(query, documents, unit=unit, language=language, progress=progress):
+            yield scored.sentences()
+
+    def scan(
+        self,
+        query: str,
+        documents: Iterable[str],
+        *,
+        unit: Unit | None = None,
+        language: str = "en",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Scored]:
+        """As `score_many`, for long documents of which only the best sentences are wanted: no object for each sentence."""
+        yield from self._score_all(self._read_query(query), self._prepare_all(documents, unit, language), progress)
+
+    # ---- one document ------------------------------------------------------------------------------------------------
+
+    def prefix(self, query: str) -> tuple[np.ndarray, np.ndarray, slice]:
+        """Ids of the query alone, ids of all that is read before a document, and where the query is in these, to the end.
+
+        Whitespace around the query is left out, as the published scanners were trained.
+
+        Raises:
+            InputError: the query is empty or has no tokens.
+        """
+        ids = self._prefix.encode_query(self.model.tokenizer, query.strip())
+        rendered = self._prefix.render(self.model.tokenizer, query=ids)
+        return ids, rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
+
+    def encode(self, document: str) -> Encoded:
+        """The tokens of a document as they are read behind a query."""
+        return self._rest.encode(self.model.tokenizer, "document", document)
+
+    def marks(self, document_ids: np.ndarray, query_ids: np.ndarray) -> Marks | None:
+        """Marks (T, K) of a document's tokens; None where the head uses none."""
+        if not isinstance(self._head, MatchScore) or self.model.features is None:
+            return None
+        return _DocumentMarks(document_ids, query_ids, self.model.features.idf.cpu().numpy())
+
+    def _read_query(self, query: str) -> _Query:
+        query_ids, ids, place = self.prefix(query)
+        reader = WeightedMean(ids, self.model.weight, [place])
+        result = next(iter(self.model.engine.map([Request(ids, reader=reader, keep_state=True)])))
+        mean = result.get().mean(0)
+        assert result.state is not None
+        return _Query(query_ids, result.state, mean)
+
+    def _prepare_all(self, documents: Iterable[str], unit: Unit | None, language: str) -> Iterator[_Prepared]:
+        tokenizer, unit = self.model.tokenizer, unit or self.model.unit
+        for texts in _together(documents):
+            short = iter(self._rest.encode_batch(tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]))
+            for text in texts:
+                whole = len(text) <= _PIECES_CHARS
+                pieces = [next(short)] if whole else self._rest.encode_pieces(tokenizer, "document", text)
+                yield _Prepared(text, read_sentences(text, pieces, unit=unit, language=language))
+
+    def _prepare_spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> _Prepared:
+        """The spans and what is between them, which tile the text together."""
+        given = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+        edges = given.ravel()
+        bad = np.flatnonzero((given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(document)))
+        if len(bad):
+            raise InputError(
+                f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the document of "
+                f"{len(document)} characters and after the span before"
+            )
+        edges = np.unique([0, *given.ravel().tolist(), len(document)])
+        tiles = np.stack([edges[:-1], edges[1:]], axis=1)
+        pieces = self._rest.encode_pieces(self.model.tokenizer, "document", document)
+        return _Prepared(document, read_spans(document, pieces, tiles), np.isin(tiles[:, 0], given[:, 0]))
+
+    def _score_all(
+        self, read: _Query, documents: Iterable[_Prepared], progress: Callable[[int, int], None] | None
+    ) -> Iterator[Scored]:
         prepared: dict[int, _Prepared] = {}
-        total = 0
+        order: list[int] = []
+        total = done = finished = 0
 
         def requests() -> Iterator[Request]:
             nonlocal total
-            for index, item in enumerate(self._prepare_all(documents, language)):
+            for index, item in enumerate(documents):
                 prepared[index] = item
-                total += len(item.encoded.ids)
-                if len(item.encoded.ids):
+                total += len(item.tokens.ids)
+                if len(item.tokens.ids):
                     order.append(index)
                     yield self._request(read, item)
-
-        order: list[int] = []
-        done, finished = 0, 0
 
         def report(tokens: int) -> None:
             nonlocal done
@@ -162,102 +294,54 @@ class SentenceRetriever:
         for result in self.model.engine.map(requests(), report):
             index = order[result.index]
             while finished < index:  # documents without tokens have no request
-                yield self._sentences(prepared.pop(finished), None, read)
+                yield self._scored(prepared.pop(finished), None, read)
                 finished += 1
-            yield self._sentences(prepared.pop(index), result.get(), read)
+            yield self._scored(prepared.pop(index), result.get(), read)
             finished += 1
         for index in sorted(prepared):
-            yield self._sentences(prepared.pop(index), None, read)
-
-    # ---- one document ------------------------------------------------------------------------------------------------
-
-    def prefix(self, query: str) -> tuple[np.ndarray, np.ndarray, slice]:
-        """Ids of the query alone, ids of all that is read before a document, and where the query is in these, to the end.
-
-        Raises:
-            InputError: the query is empty.
-        """
-        if not query.strip():
-            raise InputError("the query is empty; give the words to look for")
-        ids = self._prefix.encode(self.model.tokenizer, "query", query).ids
-        rendered = self._prefix.render(self.model.tokenizer, query=ids)
-        return ids, rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
-
-    def encode(self, document: str) -> Encoded:
-        """The tokens of a document as they are read behind a query."""
-        return self._rest.encode(self.model.tokenizer, "document", document)
-
-    def marks(self, document_ids: np.ndarray, query_ids: np.ndarray) -> np.ndarray | None:
-        """Marks (T, K) float32 of a document's tokens; None where the head uses none."""
-        if not isinstance(self._head, MatchScore) or self.model.features is None:
-            return None
-        marks = np.zeros((len(document_ids), MARKS), dtype=np.float32)
-        marks[:, MARK_DOCUMENT] = 1
-        marks[:, MARK_MATCH] = self.model.features.idf.cpu().numpy()[document_ids] * np.isin(document_ids, query_ids)
-        return marks
-
-    def _read_query(self, query: str) -> _Query:
-        query_ids, ids, place = self.prefix(query)
-        reader = WeightedMean(ids, self.model.weight, [place])
-        result = next(iter(self.model.engine.map([Request(ids, reader=reader, keep_state=True)])))
-        mean = result.get().mean(0)
-        assert result.state is not None
-        return _Query(query_ids, result.state, mean)
-
-    def _prepare_all(self, documents: Iterable[str], language: str) -> Iterator[_Prepared]:
-        source = iter(documents)
-        while some := list(itertools.islice(source, _TOGETHER)):
-            for text, encoded in zip(some, self._rest.encode_batch(self.model.tokenizer, "document", some), strict=True):
-                spans = split_sentences(text, language)
-                yield _Prepared(text, spans, sentence_of_tokens(spans, encoded), encoded)
+            yield self._scored(prepared.pop(index), None, read)
 
     def _request(self, query: _Query, item: _Prepared) -> Request:
-        ids = item.encoded.ids
-        marks = self.marks(ids, query.ids)
+        tokens = item.tokens
+        marks = self.marks(tokens.ids, query.ids)
         if marks is None or not isinstance(self._head, MatchScore):
-            return Request(ids, state=query.state, reader=AtPositions(self._last_tokens(item)))
-        reader = SentenceScores(ids, self.model.weight, item.bounds, query.mean, self._head)
-        return Request(ids, state=query.state, marks=marks, reader=reader)
-
-    @staticmethod
-    def _last_tokens(item: _Prepared) -> np.ndarray:
-        """Position of the last token of each sentence that has one."""
-        return (item.bounds[1:] - 1)[np.diff(item.bounds) > 0]
+            return Request(tokens.ids, state=query.state, reader=AtPositions(tokens.ends[np.diff(tokens.bounds) > 0]))
+        reader = SentenceScores(tokens.ids, self.model.weight, tokens.bounds, tokens.ends, query.mean, self._head)
+        return Request(tokens.ids, state=query.state, marks=marks, reader=reader)
 
     def _scores(self, item: _Prepared, value: np.ndarray | Tensor | None, query: _Query) -> np.ndarray:
         """(S,) float32; nan for sentences without a token."""
-        scores = np.full(len(item.spans), np.nan, dtype=np.float32)
+        tokens = item.tokens
+        scores = np.full(len(tokens.spans), np.nan, dtype=np.float32)
         if value is None:
             return scores
         if isinstance(value, Tensor):
             with torch.inference_mode():
-                scores[np.diff(item.bounds) > 0] = self._head(value).numpy()
+                scores[np.diff(tokens.bounds) > 0] = self._head(value).numpy()
             return scores
         assert self.model.features is not None and isinstance(self._head, MatchScore)
-        lexical = lexical_features(item.encoded.ids, item.bounds, query.ids, self.model.features.idf.numpy())
+        lexical = lexical_features(tokens.ids, tokens.bounds, query.ids, self.model.features.idf.numpy())
         return value + lexical @ self._head.lexical_weight.detach().numpy()
 
-    def _sentences(self, item: _Prepared, value: np.ndarray | Tensor | None, query: _Query) -> list[Sentence]:
-        return _as_sentences(item, self._scores(item, value, query))
+    def _scored(self, item: _Prepared, value: np.ndarray | Tensor | None, query: _Query) -> Scored:
+        return _finished(item, self._scores(item, value, query))
 
     def _score_windows(
-        self, query: str, document: str, language: str, window: int, stride: int, progress: Callable[[int, int], None] | None
-    ) -> list[Sentence]:
+        self, read: _Query, item: _Prepared, window: int, stride: int, progress: Callable[[int, int], None] | None
+    ) -> Scored:
         if not 0 < stride <= window:
             raise InputError(f"windows of {window} tokens need a stride from 1 to {window}, got {stride}")
-        read, item = self._read_query(query), next(self._prepare_all([document], language))
-        total = len(item.encoded.ids)
-        sums = np.zeros(len(item.spans))
-        seen = np.zeros(len(item.spans))
+        tokens = item.tokens
+        total = len(tokens.ids)
+        sums = np.zeros(len(tokens.spans))
+        seen = np.zeros(len(tokens.spans))
         for start in range(0, max(total - window, 0) + stride, stride):
             # The sentences that lie whole in the window, and the last window takes what is left.
-            first = int(np.searchsorted(item.bounds[:-1], start))
-            last = int(np.searchsorted(item.bounds[1:], start + window, side="right"))
+            first = int(np.searchsorted(tokens.bounds[:-1], start))
+            last = int(np.searchsorted(tokens.bounds[1:], start + window, side="right"))
             if first >= last:
                 continue
-            a, b = int(item.bounds[first]), int(item.bounds[last])
-            encoded = item.encoded.slice(a, b)
-            part = _Prepared(document, item.spans[first:last], item.bounds[first : last + 1] - a, encoded)
+            part = _Prepared(item.text, tokens.part(first, last))
             value = self.model.engine.run([self._request(read, part)])[0]
             scores = self._scores(part, value, read)
             sums[first:last] += np.nan_to_num(scores)
@@ -265,12 +349,24 @@ class SentenceRetriever:
             if progress is not None:
                 progress(min(start + window, total), total)
         scores = np.divide(sums, seen, out=np.full(len(sums), np.nan), where=seen > 0)
-        return _as_sentences(item, scores.astype(np.float32))
+        return _finished(item, scores.astype(np.float32))
 
 
-def _as_sentences(item: _Prepared, scores: np.ndarray) -> list[Sentence]:
-    lowest = float(np.nanmin(scores)) if np.isfinite(scores).any() else 0.0
-    return [
-        Sentence(item.text[a:b], int(a), int(b), lowest if np.isnan(score) else float(score), index)
-        for index, ((a, b), score) in enumerate(zip(item.spans.tolist(), scores.tolist(), strict=True))
-    ]
+def _together(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Some documents at a time, as many as are tokenized in one call."""
+    texts: list[str] = []
+    for text in documents:
+        texts.append(text)
+        if len(texts) == _TOGETHER or sum(map(len, texts)) >= _TOGETHER_CHARS:
+            yield texts
+            texts = []
+    yield texts
+
+
+def _finished(item: _Prepared, scores: np.ndarray) -> Scored:
+    """What is wanted of a document, with the lowest score where there is none."""
+    spans = item.tokens.spans
+    if item.wanted is not None:
+        spans, scores = spans[item.wanted], scores[item.wanted]
+    lowest = np.nanmin(scores) if np.isfinite(scores).any() else 0.0
+    return Scored(item.text, spans, np.where(np.isnan(scores), np.float32(lowest), scores))

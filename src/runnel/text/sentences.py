@@ -16,7 +16,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.text.encoded import Encoded
 
 MAX_CHARS = 1000
 _WINDOW = 2048
@@ -28,6 +27,7 @@ _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # of a table; the rule un
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
+_CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
 
 # Where an over-long sentence may be cut, best first, and the least part of the cap that must stand before the cut.
 _CUTS = (
@@ -61,65 +61,37 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
     starts: list[int] = []
     for start, end in _blocks(text):
         starts.extend(_starts_in_block(text, start, end, language, max_chars))
-    return _tile(starts, len(text))
+    return tile(starts, len(text))
 
 
-def split_clauses(text: str, encoded: Encoded, min_tokens: int = 20, language: str = "en") -> np.ndarray:
-    """The unit of the single-pass scanning paper: neighbouring clauses joined until they hold `min_tokens` tokens.
-
-    Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends, what is still longer every
-    50 words; then neighbours are joined, and a short last unit joins the one before. Unlike the published code nothing of the
-    text is dropped or rewritten: the spans tile the text.
-
-    Args:
-        encoded: the tokens of `text`.
+def split_paragraphs(text: str) -> np.ndarray:
+    """Split a text into its blocks (see the top of this module): paragraphs, headings, list items, rows of tables.
 
     Returns:
-        (S, 2) int64 spans.
-
-    Raises:
-        InputError: `min_tokens` is not positive.
+        (S, 2) int64 spans as those of `split_sentences`, of any length.
     """
-    if min_tokens < 1:
-        raise InputError(f"min_tokens is {min_tokens}; expected at least 1")
+    return tile([start for start, _ in _blocks(text)], len(text))
+
+
+def split_clauses(text: str, language: str = "en") -> np.ndarray:
+    """Split a text into clauses, the parts of the units of the single-pass scanning paper.
+
+    Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends, what is still longer every
+    50 words. Unlike the published code nothing of the text is dropped or rewritten: the spans tile the text.
+
+    Returns:
+        (S, 2) int64 spans as those of `split_sentences`.
+    """
     starts: list[int] = []
     for start, end in split_sentences(text, language).tolist():
-        edges = [start, *(match.end() for match in re.compile(r"[,;]\s*(?=\S)").finditer(text, start, end)), end]
+        edges = [start, *(match.end() for match in _CLAUSE_END.finditer(text, start, end)), end]
         for first, last in itertools.pairwise(edges):
             if first < last:
                 starts.extend(_short_pieces(text, first, last))
-    spans = _tile(starts, len(text))
-    counts = np.diff(sentence_of_tokens(spans, encoded)).tolist()
-    kept, tokens = [0], 0
-    for number, count in enumerate(counts):
-        tokens += count
-        if tokens >= min_tokens and number + 1 < len(counts):
-            kept.append(number + 1)
-            tokens = 0
-    if len(kept) > 1 and tokens < min_tokens:
-        kept.pop()
-    return _tile(spans[kept, 0].tolist() if len(spans) else [], len(text))
+    return tile(starts, len(text))
 
 
-def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
-    """Which tokens belong to which sentence: those that start in it.
-
-    Args:
-        spans: (S, 2) int64 from a `split_` function, tiling the text.
-        encoded: the tokens of the same text.
-
-    Returns:
-        (S + 1,) int64: sentence s has tokens [result[s], result[s + 1]); it may have none (only control characters, say).
-    """
-    if not len(spans):
-        return np.zeros(1, dtype=np.int64)
-    bounds = np.empty(len(spans) + 1, dtype=np.int64)
-    bounds[:-1] = np.searchsorted(np.maximum.accumulate(encoded.starts), spans[:, 0], side="left")
-    bounds[0], bounds[-1] = 0, len(encoded)
-    return bounds
-
-
-def _tile(starts: list[int], length: int) -> np.ndarray:
+def tile(starts: list[int], length: int) -> np.ndarray:
     """Spans from the places where sentences start, in ascending order. The first takes the text's leading whitespace."""
     if not length:
         return np.zeros((0, 2), dtype=np.int64)

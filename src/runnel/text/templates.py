@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -181,6 +181,25 @@ class Template:
         lead = self.lead(tokenizer, field)
         encoded = iter(tokenizer.encode_batch([lead + text for text in texts if text]))
         return [_behind(next(encoded), len(lead)) if text else Encoded.empty() for text in texts]
+
+    def encode_pieces(self, tokenizer: Tokenizer, field: Field, text: str) -> Iterator[Encoded]:
+        """`encode` piece by piece, in memory that does not depend on the text's length."""
+        lead = self.lead(tokenizer, field)
+        for piece in tokenizer.encode_pieces([lead, text] if text else []):
+            yield _behind(piece, len(lead))
+
+    def encode_query(self, tokenizer: Tokenizer, query: str) -> np.ndarray:
+        """Encode a query (n,) int32, n >= 1.
+
+        Raises:
+            InputError: the query is empty, or the tokenizer drops all its characters.
+        """
+        if not query.strip():
+            raise InputError("the query is empty; give the words to look for")
+        ids = self.encode(tokenizer, "query", query).ids
+        if not len(ids):
+            raise InputError(f"the query {query[:40]!r} has no tokens in this model's vocabulary; give words to look for")
+        return ids
 
     def render(
         self,

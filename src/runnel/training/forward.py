@@ -21,7 +21,7 @@ from runnel.models.heads import MatchScore
 from runnel.models.readers import lexical_features
 from runnel.models.reranker import Pair, Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.text.sentences import sentence_of_tokens, split_sentences
+from runnel.text.sentence_tokens import read_sentences, read_spans
 from runnel.training.reading import WHOLE, Long, Part, Reading, close, cut, gather, read
 
 __all__ = [
@@ -143,6 +143,7 @@ class SentenceItem:
         query: where the query is.
         spans: (S, 2) int64 characters of the document.
         bounds: (S+1,) int64 tokens of the row: sentence i is [bounds[i], bounds[i+1]).
+        ends: (S,) int64 tokens of the row at which sentences are scored, inside their bounds (`SentenceTokens.ends`).
         marks: (T, K) float32, for a `MatchScore` head.
         lexical: (S, F) float32, for the same.
         labels: (S,) float32, 1 for sentences that answer the query, where they are given.
@@ -152,6 +153,7 @@ class SentenceItem:
     query: slice
     spans: np.ndarray
     bounds: np.ndarray
+    ends: np.ndarray
     marks: np.ndarray | None = None
     lexical: np.ndarray | None = None
     labels: np.ndarray | None = None
@@ -173,7 +175,7 @@ def make_item(
     """A query and a document as `SentenceRetriever.score` reads them.
 
     Args:
-        spans: (S, 2) sentences of the document, which tile it; default: split as in retrieval.
+        spans: (S, 2) sentences of the document, which tile it; default: split into the model's units, as in retrieval.
         labels: (S,) for these sentences, or none.
         language: of the document, where it has to be split.
 
@@ -182,21 +184,26 @@ def make_item(
     """
     retriever = SentenceRetriever(model)
     query_ids, before, place = retriever.prefix(query)
-    encoded = retriever.encode(document)
-    spans = split_sentences(document, language) if spans is None else np.asarray(spans, np.int64).reshape(-1, 2)
+    encoded = [retriever.encode(document)]
+    tokens = (
+        read_sentences(document, encoded, unit=model.unit, language=language)
+        if spans is None
+        else read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
+    )
+    spans, bounds = tokens.spans, tokens.bounds
     if labels is not None and len(labels) != len(spans):
         raise InputError(f"the document has {len(spans)} sentences but {len(labels)} labels were given; give one for each")
-    bounds = sentence_of_tokens(spans, encoded)
-    marks, lexical = retriever.marks(encoded.ids, query_ids), None
-    if marks is not None:
-        marks = np.concatenate([np.zeros((len(before), marks.shape[1]), np.float32), marks])
-    if marks is not None and model.features is not None and len(spans):
-        lexical = lexical_features(encoded.ids, bounds, query_ids, model.features.idf.cpu().numpy())
+    made, marks, lexical = retriever.marks(tokens.ids, query_ids), None, None
+    if made is not None:
+        marks = np.concatenate([np.zeros((len(before), made.shape[1]), np.float32), made[:]])
+    if made is not None and model.features is not None and len(spans):
+        lexical = lexical_features(tokens.ids, bounds, query_ids, model.features.idf.cpu().numpy())
     return SentenceItem(
-        ids=np.concatenate([before, encoded.ids]),
+        ids=np.concatenate([before, tokens.ids]),
         query=place,
         spans=spans,
-        bounds=np.asarray(bounds, np.int64) + len(before),
+        bounds=bounds + len(before),
+        ends=tokens.ends + len(before),
         marks=marks,
         lexical=lexical,
         labels=None if labels is None else np.asarray(labels, np.float32),
@@ -242,12 +249,12 @@ class _Plan:
         matches = isinstance(model.head("sentences"), MatchScore)
         readings = []
         for item in items:
-            starts, ends = item.bounds[:-1][item.full], item.bounds[1:][item.full]
+            starts, stops, ends = item.bounds[:-1][item.full], item.bounds[1:][item.full], item.ends[item.full]
             if matches:
-                starts, stops = np.concatenate([[item.query.start], starts]), np.concatenate([[item.query.stop], ends])
-                readings.append(Reading(item.ids, ends - 1, starts, stops, item.marks))
+                starts, stops = np.concatenate([[item.query.start], starts]), np.concatenate([[item.query.stop], stops])
+                readings.append(Reading(item.ids, ends, starts, stops, item.marks))
             else:
-                readings.append(Reading(item.ids, ends - 1, _NOTHING, _NOTHING))
+                readings.append(Reading(item.ids, ends, _NOTHING, _NOTHING))
         counts = [len(reading.positions) for reading in readings]
         owner = np.repeat(np.arange(len(items)), counts)
         numbers = torch.arange(len(owner) if matches else 0)
@@ -288,12 +295,14 @@ class _Plan:
     def last_steps(self, long: Long) -> tuple[np.ndarray, np.ndarray]:
         """The step that each sentence (N,) ends in, and the last one whose scores need each range (B,)."""
         size = long.segment_tokens or max(len(reading.ids) for reading in self.readings)
-        ends = np.concatenate([reading.positions // size for reading in self.readings])
-        uses = [_NOTHING]
+        ends, uses = [], [_NOTHING]
         for reading in self.readings:
-            if len(reading.starts):  # the query is needed to the end
-                uses.append(np.concatenate([[(len(reading.ids) - 1) // size], reading.positions // size]))
-        return ends, np.concatenate(uses)
+            last = reading.positions // size
+            if len(reading.starts):  # the mean needs the whole sentence, and the query is needed to the end
+                last = (reading.ends[1:] - 1) // size
+                uses.append(np.concatenate([[(len(reading.ids) - 1) // size], last]))
+            ends.append(last)
+        return np.concatenate(ends), np.concatenate(uses)
 
 
 def _all(model: Model, readings: Sequence[Reading], long: Long) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,138 @@
+"""What sentence retrieval scores: the units of a text, their tokens, and the token at which each is scored.
+
+Tokens are counted as they come from the tokenizer, piece by piece, so only their ids are kept (4 bytes each).
+
+S  units of a text   T  its tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from runnel.errors import InputError
+from runnel.text.encoded import Encoded
+from runnel.text.sentences import split_clauses, split_paragraphs, split_sentences, tile
+
+Unit = Literal["sentence", "clauses", "paragraph"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+CLAUSE_TOKENS = 20  # of a unit of clauses, at least
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentenceTokens:
+    """The units of a text in its tokens.
+
+    Attributes:
+        spans: (S, 2) int64 characters; they tile the text.
+        ids: (T,) int32 token ids of the whole text.
+        bounds: (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it; it may have none (only control
+            characters, say).
+        ends: (S,) int64: the token at which a unit is scored, its last one with a visible character; the last one of a unit
+            where none is visible. Meaningless for a unit without tokens.
+    """
+
+    spans: np.ndarray
+    ids: np.ndarray
+    bounds: np.ndarray
+    ends: np.ndarray
+
+    def part(self, first: int, last: int) -> SentenceTokens:
+        """Units [first, last) by themselves; their spans stay those of the whole text."""
+        a, b = int(self.bounds[first]), int(self.bounds[last])
+        return SentenceTokens(self.spans[first:last], self.ids[a:b], self.bounds[first : last + 1] - a, self.ends[first:last] - a)
+
+
+def check_unit(unit: str) -> None:
+    """Raise InputError if this is not a unit."""
+    if unit not in UNITS:
+        raise InputError(f"unit is {unit!r}; expected one of {', '.join(UNITS)}")
+
+
+def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "sentence", language: str = "en") -> SentenceTokens:
+    """Split a text into units and find their tokens.
+
+    Source: paper E scores a sentence at its last token. Its released weights were trained on "clauses": clauses joined until
+    they have `CLAUSE_TOKENS` tokens, without whitespace at their ends.
+    Differs: nothing of the text is dropped, so a unit's span ends with whitespace; the position leaves it out.
+
+    Args:
+        pieces: the tokens of `text` in order, with offsets into it.
+        unit: "sentence" (`split_sentences`), "clauses", or "paragraph" (`split_paragraphs`).
+        language: for sentence boundaries.
+
+    Raises:
+        InputError: an unknown unit or language.
+    """
+    check_unit(unit)
+    if unit == "paragraph":
+        spans = split_paragraphs(text)
+    else:
+        spans = split_clauses(text, language) if unit == "clauses" else split_sentences(text, language)
+    found = read_spans(text, pieces, spans)
+    return _joined(found, CLAUSE_TOKENS) if unit == "clauses" else found
+
+
+def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> SentenceTokens:
+    """Find the tokens of spans (S, 2) that tile a text; `pieces` as in `read_sentences`."""
+    visible = np.fromiter((start + len(text[start:end].rstrip()) for start, end in spans.tolist()), np.int64, len(spans))
+    ids, counts = _count(pieces, np.stack([spans[:, 0], visible], axis=1).ravel())
+    bounds = np.append(counts[::2], len(ids))
+    bounds[0] = 0
+    last = counts[1::2] - 1
+    ends = np.where(last >= bounds[:-1], last, bounds[1:] - 1)
+    return SentenceTokens(spans, ids, bounds, ends)
+
+
+def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
+    """Which tokens belong to which sentence: those that start in it.
+
+    Args:
+        spans: (S, 2) int64 from a `split_` function, tiling the text.
+        encoded: the tokens of the same text.
+
+    Returns:
+        (S + 1,) int64 as `SentenceTokens.bounds`.
+    """
+    bounds = np.append(_count([encoded], spans[:, 0])[1], len(encoded))
+    bounds[0] = 0
+    return bounds if len(spans) else np.zeros(1, dtype=np.int64)
+
+
+def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All ids (T,) int32, and how many tokens come before the first that starts at or after each ascending offset (n,)."""
+    ids: list[np.ndarray] = []
+    counts = np.empty(len(offsets), dtype=np.int64)
+    total = done = furthest = 0
+    for piece in pieces:
+        if not len(piece):
+            continue
+        starts = np.maximum(np.maximum.accumulate(piece.starts), furthest)
+        furthest = int(starts[-1])
+        stop = int(np.searchsorted(offsets, furthest, side="right"))
+        counts[done:stop] = total + np.searchsorted(starts, offsets[done:stop], side="left")
+        done, total = stop, total + len(piece)
+        ids.append(piece.ids)
+    counts[done:] = total
+    return np.concatenate(ids) if ids else np.zeros(0, np.int32), counts
+
+
+def _joined(parts: SentenceTokens, least: int) -> SentenceTokens:
+    """Join neighbors until they have `least` tokens; a short last one joins the one before."""
+    count = len(parts.spans)
+    if not count:
+        return parts
+    first, tokens = [0], 0
+    for number, more in enumerate(np.diff(parts.bounds).tolist(), start=1):
+        tokens += more
+        if tokens >= least and number < count:
+            first.append(number)
+            tokens = 0
+    if len(first) > 1 and tokens < least:
+        first.pop()
+    last = np.array([*first[1:], count]) - 1
+    spans = tile(parts.spans[first, 0].tolist(), int(parts.spans[-1, 1]))
+    return SentenceTokens(spans, parts.ids, parts.bounds[[*first, count]], parts.ends[last])
