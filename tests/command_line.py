@@ -13,8 +13,9 @@ import pytest
 
 import runnel.cli
 import runnel.cli.command
-from runnel.records import Hit, Sentence
-from runnel.text.sentences import split_sentences
+from runnel.models.sentence_retriever import Scored
+from runnel.records import Hit
+from runnel.text.sentences import split_paragraphs, split_sentences
 
 
 class Ended(SimpleNamespace):
@@ -51,16 +52,14 @@ def run(monkeypatch, capsys, tmp_path):
 class FakeRetriever:
     """Scores a sentence by the number of query words in it."""
 
-    def score_many(self, query, documents, *, progress=None):
+    def scan(self, query, documents, *, unit=None, progress=None):
         words = set(query.lower().split())
         for text in documents:
-            spans = split_sentences(text).tolist()
+            spans = split_paragraphs(text) if unit == "paragraph" else split_sentences(text)
             if progress is not None:
                 progress(len(text), len(text))
-            yield [
-                Sentence(text[a:b], a, b, float(len(words & set(text[a:b].lower().strip(". \n").split()))), i)
-                for i, (a, b) in enumerate(spans)
-            ]
+            found = [len(words & set(text[a:b].lower().strip(". \n").split())) for a, b in spans.tolist()]
+            yield Scored(text, spans, np.array(found, dtype=np.float32))
 
 
 def fake_model(**more):

@@ -24,7 +24,7 @@ def test_unknown_model_is_one_line(run, monkeypatch, tmp_path):
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.score_many = lambda *a, **k: 1 / 0
+    fake.find.scan = lambda *a, **k: 1 / 0
     with pytest.raises(ZeroDivisionError):
         run("find", "dog", "a.txt")
 
@@ -34,7 +34,7 @@ def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):
         raise KeyboardInterrupt
 
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.score_many = interrupted
+    fake.find.scan = interrupted
     done = run("find", "dog", "a.txt")
     assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
 
@@ -47,7 +47,7 @@ def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp
             raise RuntimeError("no compiled object yet") from None
 
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.score_many = interrupted
+    fake.find.scan = interrupted
     done = run("find", "dog", "a.txt")
     assert (done.code, done.out, done.err) == (130, "", "runnel: interrupted\n")
 
@@ -69,13 +69,13 @@ def test_version(run):
     ("arguments", "told"), [("find dog a.txt", 0), ("find dog a.txt -v", 1), ("--verbose find dog a.txt", 1)]
 )
 def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, arguments, told):
-    silent = fake.find.score_many
+    silent = fake.find.scan
 
     def logging_too(*arguments, **options):
         logging.getLogger("runnel").info("at work")
         return silent(*arguments, **options)
 
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.score_many = logging_too
+    fake.find.scan = logging_too
     assert run(*arguments.split()).code == 0
     assert caplog.messages.count("at work") == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import string
 from pathlib import Path
@@ -15,7 +16,7 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.models.base import Model
 from runnel.models.heads import EndScore, EndVector, MatchScore, MeanVector, TokenFeatures
-from runnel.text.templates import Template
+from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
 
 TEMPLATES = {
@@ -61,3 +62,17 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backb
         )
     templates = {name: Template.parse(text) for name, text in TEMPLATES.items()}
     return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")
+
+
+def byte_level_model(folder: Path, *, papers_heads: bool = False) -> Model:
+    """`tiny_model` with a byte-level vocabulary, in which whitespace and line ends are tokens."""
+    from text.tokenizers_for_tests import build
+
+    tokenizer = build("neox_like")
+    config = Mamba2Config(vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=2, state_size=16, head_size=16)
+    torch.manual_seed(1)
+    model = tiny_model(folder, papers_heads=papers_heads, backbone=Mamba2(config).requires_grad_(False).eval())
+    if not papers_heads:
+        model.heads["features"] = TokenFeatures(config.vocab_size, 32)
+        nn.init.normal_(model.heads["features"].mark_vectors)
+    return dataclasses.replace(model, tokenizer=tokenizer, templates={"sentences": QUERY_LINE_THEN_DOCUMENT})

@@ -111,6 +111,14 @@ def test_find_reads_standard_input(run, fake):
     assert " 1. (standard input):1  characters 0-" in done.out
 
 
+def test_find_takes_a_unit(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    best = json.loads(run("find", "the cat", "a.txt", "--unit", "paragraph", "--json").out)["sentences"][0]
+    assert best["text"] == "The cat sat on the mat. It was\nwarm there. The dog barked all night.\n\n"
+    done = run("find", "the cat", "a.txt", "--unit", "page")
+    assert done.code == 2 and "'page' is not one of 'sentence'" in done.err
+
+
 def test_find_neutralises_control_characters(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("A dog\x1b[31m barked.")
     assert "\x1b" not in run("find", "dog", "a.txt").out

@@ -104,7 +104,8 @@ def test_a_single_pass_scanner_retrieves_sentences(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     retriever = SentenceRetriever.load(tmp_path, dtype="float32")
     document = "The cat sat on the mat. A river runs to the sea."
-    first, second = retriever.score("cat", document)
+    assert len(retriever.score("cat", document)) == 1, "the released weights score groups of clauses"
+    first, second = retriever.score("cat", document, unit="sentence")
     ids = [*retriever.model.tokenizer.encode("cat").ids, *retriever.model.tokenizer.encode(document).ids]
     hidden = backbone(torch.tensor(ids))[0][[-8, -1]]
     expected = hidden @ tensors["binary_head.weight"][0] + tensors["binary_head.bias"]

@@ -14,6 +14,7 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import load_model
+from runnel.text.sentence_tokens import UNITS
 
 NO_INT8 = int8_problem(torch.device("cpu"))
 
@@ -28,6 +29,22 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
         "cat", "A cat sat. A dog."
     )
     assert again.backbone.fingerprint() == model.backbone.fingerprint()
+
+
+def test_the_unit_is_kept(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tokenizer")
+    for unit in UNITS:
+        model.unit = unit
+        model.save(tmp_path / "model")
+        assert load_model(tmp_path / "model").unit == unit
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({"runnel": {**config["runnel"], "unit": "page"}}))
+    with pytest.raises(CheckpointError, match=r"config\.json: unit is 'page'; expected one of sentence, clauses, paragraph"):
+        load_model(tmp_path / "model")
+    del config["runnel"]["unit"]  # written before folders had one
+    path.write_text(json.dumps(config))
+    assert load_model(tmp_path / "model").unit == "sentence"
 
 
 def test_int8_is_small_and_close(tmp_path: Path) -> None:

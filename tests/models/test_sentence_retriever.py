@@ -9,10 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_model
+from tiny import byte_level_model, tiny_model
 
 from runnel import SentenceRetriever
 from runnel.errors import InputError
+from runnel.text.sentence_tokens import UNITS, read_sentences
+from runnel.training.forward import make_item, sentence_scores
 
 QUERY = "does the river run to the sea"
 DOCUMENT = "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the cat.\n\n" * 6
@@ -78,6 +80,92 @@ def test_the_papers_head_reads_each_sentences_last_token(tmp_path: Path) -> None
     np.testing.assert_allclose(scores(sentences), model.heads["sentences"](hidden[last]).numpy(), atol=2e-4)
 
 
+@pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
+def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Path, papers_heads: bool) -> None:
+    model = byte_level_model(tmp_path, papers_heads=papers_heads)
+    retriever = SentenceRetriever(model)
+    text = "the dog jumps.\n\n\nThe fox runs.\nThe sea."
+    document = model.tokenizer.encode(text)
+    dots = [t for t in range(len(document)) if text[document.starts[t]] == "."]
+    before = model.tokenizer.encode("dog").ids.tolist() + model.tokenizer.encode("\n").ids.tolist()
+    hidden = model.backbone(torch.tensor([*before, *document.ids.tolist()]))[0]
+    for size in (1, 2, 5, 1024):
+        model.engine = model.new_engine(step_tokens=size)
+        if papers_heads:
+            expected = model.heads["sentences"](hidden[[len(before) + t for t in dots]])
+            np.testing.assert_allclose(scores(retriever.score("dog", text)), expected.numpy(), atol=2e-4)
+        else:
+            whole = make_item(model, "dog", text)
+            assert whole.ends.tolist() == [len(before) + t for t in dots]
+            np.testing.assert_allclose(scores(retriever.score("dog", text)), sentence_scores(model, [whole])[0], atol=2e-4)
+
+
+def test_pocket_has_no_tokens_of_whitespace() -> None:
+    """So its sentences end where they did when it was trained."""
+    retriever = SentenceRetriever.load("pocket")
+    tokens = read_sentences(DOCUMENT, [retriever.encode(DOCUMENT)])
+    assert np.array_equal(tokens.ends, tokens.bounds[1:] - 1)
+
+
+def test_units(retriever: SentenceRetriever) -> None:
+    paragraphs = retriever.score(QUERY, DOCUMENT, unit="paragraph")
+    assert [s.text for s in paragraphs[:2]] == [DOCUMENT[:74], "The dog sat on the cat.\n\n"]
+    assert len(retriever.score(QUERY, DOCUMENT, unit="clauses")) < len(retriever.score(QUERY, DOCUMENT, unit="sentence")) == 24
+    for unit in UNITS:
+        found = retriever.score(QUERY, DOCUMENT, unit=unit)
+        assert "".join(s.text for s in found) == DOCUMENT
+        assert [s.index for s in found] == list(range(len(found)))
+        assert next(retriever.score_many(QUERY, [DOCUMENT], unit=unit)) == found
+        assert retriever.retrieve(QUERY, DOCUMENT, 3, unit=unit) == sorted(found, key=lambda s: (-s.score, s.index))[:3]
+    usual = retriever.model.unit
+    retriever.model.unit = "paragraph"
+    assert retriever.score(QUERY, DOCUMENT) == paragraphs
+    retriever.model.unit = usual
+    with pytest.raises(InputError, match="unit is 'page'; expected one of sentence, clauses, paragraph"):
+        retriever.score(QUERY, DOCUMENT, unit="page")
+
+
+def test_given_spans_are_scored_and_returned_as_they_are(retriever: SentenceRetriever) -> None:
+    every = retriever.score(QUERY, DOCUMENT)
+    spans = np.array([[s.start, s.end] for s in every])
+    assert retriever.score(QUERY, DOCUMENT, spans=spans) == every
+    words = [(4, 7), (8, 11), (26, 40)]
+    found = retriever.score(QUERY, DOCUMENT, spans=words)
+    assert [(s.start, s.end) for s in found] == words
+    assert [s.text for s in found] == ["cat", "sat", "river runs to "]
+    assert [s.index for s in found] == [0, 1, 2]
+    assert retriever.retrieve(QUERY, DOCUMENT, 1, spans=words)[0] == max(found, key=lambda s: s.score)
+    assert retriever.score(QUERY, DOCUMENT, spans=[]) == []
+    for bad, number in (([(3, 3)], 0), ([(5, 9), (0, 5)], 1), ([(0, 6), (5, 9)], 1), ([(-1, 2)], 0), ([(0, 10**6)], 0)):
+        with pytest.raises(InputError, match=rf"span {number} is \[.*; expected \[start, end\) with start < end, inside the doc"):
+            retriever.score(QUERY, DOCUMENT, spans=bad)
+    with pytest.raises(InputError, match="unit and spans both say what is scored"):
+        retriever.score(QUERY, DOCUMENT, spans=words, unit="sentence")
+
+
+def test_long_documents_are_tokenized_in_pieces_without_a_difference(
+    retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [DOCUMENT, "", "A river runs.", " \n ", DOCUMENT * 3]
+    expected = list(retriever.score_many(QUERY, documents))
+    monkeypatch.setattr("runnel.models.sentence_retriever._PIECES_CHARS", 20)
+    monkeypatch.setattr("runnel.models.sentence_retriever._TOGETHER_CHARS", 40)
+    assert list(retriever.score_many(QUERY, documents)) == expected
+
+
+def test_whitespace_around_a_query_is_left_out(tmp_path: Path) -> None:
+    retriever = SentenceRetriever(byte_level_model(tmp_path))
+    assert retriever.score(" dog \n", "The dog. A fox.") == retriever.score("dog", "The dog. A fox.")
+
+
+def test_scan_keeps_arrays(retriever: SentenceRetriever) -> None:
+    (scored,) = retriever.scan(QUERY, [DOCUMENT])
+    every = retriever.score(QUERY, DOCUMENT)
+    assert len(scored) == 24
+    assert scored.sentences() == every
+    assert list(scored.ranked()) == retriever.retrieve(QUERY, DOCUMENT, 100)
+
+
 def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:
     whole = retriever.score(QUERY, DOCUMENT)
     one = retriever.score(QUERY, DOCUMENT, window=10_000, stride=5_000)
@@ -107,5 +195,8 @@ def test_progress(retriever: SentenceRetriever) -> None:
 def test_bad_input(retriever: SentenceRetriever) -> None:
     with pytest.raises(InputError, match="the query is empty"):
         retriever.score("  ", DOCUMENT)
+    for query in ("\u200b", "\x00", "\u202e \u200b"):
+        with pytest.raises(InputError, match="has no tokens in this model's vocabulary; give words to look for"):
+            retriever.score(query, DOCUMENT)
     with pytest.raises(InputError, match="top_k must be at least 1, got 0"):
         retriever.retrieve(QUERY, DOCUMENT, top_k=0)

@@ -12,7 +12,9 @@ from runnel.text.sentence_tokens import UNITS, SentenceTokens, read_sentences, r
 from runnel.text.sentences import split_sentences
 
 TEXTS = st.lists(
-    st.sampled_from(["the dog", " ", ". ", ".", "\n", "\n\n", ", ", "; ", "The fox jumps", "\t", "\x00", "\u200b", "é", "今天。", "# A\n"]),
+    st.sampled_from(
+        ["the dog", " ", ". ", ".", "\n", "\n\n", ", ", "; ", "The fox jumps", "\t", "\x00", "\u200b", "é", "今天。", "# A\n"]
+    ),
     max_size=30,
 ).map("".join)
 NAMES = ["neox_like", "sentencepiece_like", "bert_like"]

@@ -10,6 +10,7 @@ from tiny import tiny_model
 
 from runnel.errors import InputError
 from runnel.models.base import Model
+from runnel.text.sentence_tokens import UNITS
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 from runnel.training.evidence import SentenceData, choose_window, label_sentences
@@ -141,6 +142,18 @@ def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> Non
     again = SentenceData(model, tmp_path / "whole.arrow")
     np.testing.assert_array_equal(again.lengths, data.lengths)
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model) -> None:
+    (example,) = examples(1)
+    data = {}
+    for unit in UNITS:
+        model.unit = unit
+        data[unit] = SentenceData.write(tmp_path / f"{unit}.arrow", model, [example], tokens=None)[0][1]
+        np.testing.assert_array_equal(data[unit].spans, make_item(model, example.query, example.document).spans)
+    model.unit = "sentence"
+    assert len(data["paragraph"].spans) < len(data["clauses"].spans) < len(data["sentence"].spans)
+    assert all(item.labels.sum() == 1 for item in data.values())
 
 
 def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(

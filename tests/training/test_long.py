@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny import byte_level_model
 from tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, training_model
 from torch import Tensor
 
+from runnel import SentenceRetriever
 from runnel.models.base import Model
 from runnel.training.forward import (
     Long,
@@ -137,6 +139,25 @@ def test_backward_by_segment(tmp_path: Path, architecture: str, papers_heads: bo
     assert_same(actual, expected)
     seen = [(i, s) for piece in sentence_segments(model, items, long) for i, s in zip(piece.item, piece.sentence, strict=True)]
     assert sorted(seen) == [(i, s) for i, item in enumerate(items) for s in range(len(item.spans))]
+
+
+@pytest.mark.parametrize("papers_heads", [False, True])
+@pytest.mark.parametrize("segment", [1, 3, 1000])
+def test_sentences_that_end_before_their_line_does(tmp_path: Path, papers_heads: bool, segment: int) -> None:
+    """Line ends are tokens of their own here: a sentence's position may be segments before its last token."""
+    model = byte_level_model(tmp_path, papers_heads=papers_heads)
+    text = "the dog.\n\n\n\nThe fox runs.\n\n\n\n\nA sea."
+    expected = [s.score for s in SentenceRetriever(model).score(QUERY, text)]
+    trainable(model)
+    items = [make_item(model, QUERY, text), make_item(model, QUERY, "dog")]
+    scores = sentence_scores(model, items, Long(segment))[0]
+    np.testing.assert_allclose(scores.detach(), expected, atol=1e-4)
+    long = Long(segment, gradient_segments=1 if segment < 10 else None)
+    found = torch.full((3,), torch.nan)
+    for piece in sentence_segments(model, items, long):
+        mine = torch.from_numpy(piece.item == 0)
+        found[torch.from_numpy(piece.sentence)[mine]] = piece.scores.detach()[mine]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_a_piece_without_backward_adds_nothing(tmp_path: Path) -> None:

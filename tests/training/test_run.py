@@ -129,6 +129,13 @@ def test_a_sentence_retriever_learns_its_evidence(tmp_path):
     assert {"loss", "recall_at_1", "recall_at_5"} == set(summary.held_out)
 
 
+def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
+    summary = train(tiny("sentences", "train.max_steps=1", "data.rows=4", "train.batch=2", "model.unit=paragraph"), tmp_path)
+    assert load_model(summary.model).unit == "paragraph"
+    with pytest.raises(InputError, match="unit"):
+        tiny("sentences", "model.unit=page")
+
+
 # ---- going on ----------------------------------------------------------------------------------------------------------
 
 

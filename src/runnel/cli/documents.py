@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -25,6 +25,10 @@ def find(
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
     dtype: Dtype = "auto",
     context: Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")] = 1,
+    unit: Annotated[
+        Literal["sentence", "clauses", "paragraph"] | None,
+        typer.Option(help="What is scored and shown (default: what the model was trained on).", show_default=False),
+    ] = None,
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of text files; default: detected, and told where that was a guess.")
     ] = None,
@@ -34,7 +38,7 @@ def find(
     from runnel.commands.find import run
 
     full = IN_FULL[dtype]
-    return run(query, files, model=model, dtype=full, top_k=top_k, context=context, encoding=encoding, as_json=as_json)
+    return run(query, files, model=model, dtype=full, top_k=top_k, context=context, unit=unit, encoding=encoding, as_json=as_json)
 
 
 # ---- runnel index ----------------------------------------------------------------------------------------------------

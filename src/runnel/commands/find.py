@@ -19,7 +19,8 @@ from runnel.text.documents.reader import DocumentReader
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.models.sentence_retriever import Scored, SentenceRetriever
+    from runnel.text.sentence_tokens import Unit
 
 _INDENT = " " * 4
 _ALSO = 3  # other places of a sentence that are named
@@ -100,6 +101,7 @@ def run(
     context: int,
     encoding: str | None,
     as_json: bool,
+    unit: Unit | None = None,
 ) -> int:
     """Search `files`, print what is found, and return the exit code: 1 if a file could not be read."""
     if not query.strip():
@@ -119,6 +121,7 @@ def run(
                 searched,
                 top_k=top_k,
                 context=context,
+                unit=unit,
             )
     if as_json:
         sentences = [_as_json(found) for found in searched.found]
@@ -136,6 +139,7 @@ def search(
     *,
     top_k: int,
     context: int,
+    unit: Unit | None = None,
 ) -> None:
     """Read (file, document) pairs and keep the `top_k` best sentences of all, each with `context` sentences around it.
 
@@ -150,7 +154,7 @@ def search(
             yield document.text
 
     with Meter("reading") as meter:
-        for scored in retriever.score_many(query, texts(), progress=meter):
+        for scored in retriever.scan(query, texts(), unit=unit, progress=meter):
             file, document = reading.popleft()
             into.count(file, document, len(scored))
             kept = {normalize(f.sentence.text): f for f in into.found}
@@ -161,11 +165,11 @@ def search(
 
 
 def _best(
-    file: str, document: DocumentText, scored: Sequence[Sentence], top_k: int, context: int, kept: Collection[str]
+    file: str, document: DocumentText, scored: Scored, top_k: int, context: int, kept: Collection[str]
 ) -> list[Found]:
     """The `top_k` best sentences of a document, and the `kept` ones wherever they rank."""
-    text = document.text
-    groups = group_repeats(sorted(scored, key=lambda s: (-s.score, s.index)), top_k, kept)
+    text, spans = document.text, scored.spans
+    groups = group_repeats(scored.ranked(), top_k, kept)
     starts = [s.start + len(s.text) - len(s.text.lstrip()) for group in groups for s in group]
     lines = dict(zip(starts, _line_numbers(text, starts), strict=True))
 
@@ -183,11 +187,11 @@ def _best(
     for group in groups:
         best = group[0]
         places = {s.index: place(s) for s in sorted(group, key=lambda s: s.index)}
-        context_end = scored[min(len(scored) - 1, best.index + context)].end
+        context_end = int(spans[min(len(spans) - 1, best.index + context), 1])
         results.append(
             Found(
                 best,
-                before=text[scored[max(0, best.index - context)].start : best.start],
+                before=text[spans[max(0, best.index - context), 0] : best.start],
                 after=text[best.end : max(context_end, end_of_text_below(text, best.start, best.end, kind_at))],
                 place=places[best.index],
                 places=tuple(places.values()),

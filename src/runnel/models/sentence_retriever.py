@@ -76,9 +76,9 @@ class Scored:
         """Return all sentences in document order."""
         return [self.sentence(index) for index in range(len(self))]
 
-    def best(self, top_k: int) -> list[Sentence]:
-        """Return the `top_k` best sentences, best first, ties in document order."""
-        return [self.sentence(index) for index in np.argsort(-self.scores, kind="stable")[:top_k].tolist()]
+    def ranked(self) -> Iterator[Sentence]:
+        """Yield all sentences, best first, ties in document order."""
+        return map(self.sentence, np.argsort(-self.scores, kind="stable").tolist())
 
 
 class _DocumentMarks:
@@ -258,7 +258,9 @@ class SentenceRetriever:
         """The spans and what is between them, which tile the text together."""
         given = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
         edges = given.ravel()
-        bad = np.flatnonzero((given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(document)))
+        bad = np.flatnonzero(
+            (given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(document))
+        )
         if len(bad):
             raise InputError(
                 f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the document of "

@@ -102,9 +102,8 @@ class Pipeline:
     def _sentences(self, query: str, documents: Sequence[DocumentRow], count: int) -> list[list[Sentence]]:
         if count < 1 or self._retriever is None:
             return [[] for _ in documents]
-        scored = self._retriever.score_many(query, [document.text for document in documents])
-        ranked = (sorted(all_, key=lambda s: (-s.score, s.index)) for all_ in scored)
-        return [sorted((group[0] for group in group_repeats(best, count)), key=lambda s: s.index) for best in ranked]
+        scored = self._retriever.scan(query, [document.text for document in documents])
+        return [sorted((group[0] for group in group_repeats(one.ranked(), count)), key=lambda s: s.index) for one in scored]
 
 
 def document_ranks(found: Sequence[Found]) -> list[str]:

@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 from runnel.training.forward import SentenceItem, make_item
 
@@ -197,9 +196,10 @@ def _rows(
 def _row(
     model: Model, example: Evidence, tokens: Sequence[int] | None, rng: np.random.Generator, language: str, counts: _Counts
 ) -> dict[str, Any]:
-    document, sentences = example.document, split_sentences(example.document, language)
+    document = example.document
+    item = make_item(model, example.query, document, language=language)
+    sentences = item.spans  # or what else the model's unit is
     labels = label_sentences(document, sentences, example.spans)
-    item = make_item(model, example.query, document, sentences, labels)
     if tokens is not None:
         window = choose_window(item.bounds, labels, tokens, rng)
         if window != slice(0, len(labels)):

@@ -123,6 +123,7 @@ def prepared(recipe: Recipe) -> Model:
     table = recipe.model
     reads = "rerank" if recipe.job == "rerank" else "embed"
     model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
+    model.unit = table.unit or model.unit
     if recipe.job not in model.heads:
         if not table.new_head or recipe.job == "embed":
             have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"

@@ -29,12 +29,14 @@ class ModelTable:
         new_head: a model without a head for the job gets one with random weights.
         template: how a pair is written, "rankmamba", "ssm-rerankers" or "pair"; default: the model's own.
         pooling: of an embedder, "cls", "eos" or "mean"; default: the model's own.
+        unit: what a sentence retriever scores, "sentence", "clauses" or "paragraph"; default: the model's own.
     """
 
     name: str = "pocket"
     new_head: bool = _only("rerank", "sentences", default=False)
     template: str | None = _only("rerank")
     pooling: Literal["cls", "eos", "mean"] | None = _only("embed")
+    unit: Literal["sentence", "clauses", "paragraph"] | None = _only("sentences")
 
 
 @dataclass(frozen=True)
