@@ -164,9 +164,7 @@ def search(
             into.found = sorted(kept.values(), key=lambda f: -f.sentence.score)[:top_k]  # stable: ties in file order
 
 
-def _best(
-    file: str, document: DocumentText, scored: Scored, top_k: int, context: int, kept: Collection[str]
-) -> list[Found]:
+def _best(file: str, document: DocumentText, scored: Scored, top_k: int, context: int, kept: Collection[str]) -> list[Found]:
     """The `top_k` best sentences of a document, and the `kept` ones wherever they rank."""
     text, spans = document.text, scored.spans
     groups = group_repeats(scored.ranked(), top_k, kept)
