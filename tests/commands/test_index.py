@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
+NEVER_ENDS = "which may never end; save its content to a file first"
 HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
 RIVER = "# Water\n\nRivers carry water to the sea.\n\n# Mountains\n\nSnow falls on mountains in winter."
 
@@ -117,3 +119,41 @@ def test_what_cannot_be_stored_is_named_and_the_rest_goes_in(run, folder, caplog
     assert [line for line in caplog.messages if "left out" in line] == [
         f"left out: {reason}" for reason in told["left_out"].values()
     ]
+
+
+def test_an_index_is_made_where_the_making_was_cut_short(run, folder):
+    (folder.parent / "library").mkdir()
+    for name in ("writer.lock", ".DS_Store"):
+        (folder.parent / "library" / name).write_text("")
+    assert run("index", "files", "--to", "library").code == 0
+    shutil.rmtree(folder.parent / "library")
+    assert run("index", folder / "heart.txt", "--to", "cut").code == 0
+    for table in ("commits", "documents", "passages"):
+        shutil.rmtree(folder.parent / "cut" / f"{table}.lance" / "_versions")
+        if table == "commits":  # documents are there
+            done = run("index", "files", "--to", "cut")
+            assert done.code == 1 and "its list of commits is lost" in done.err
+    assert run("index", "files", "--to", "cut").code == 0
+
+
+def test_a_folder_of_other_things_is_refused(run, folder):
+    wanted = "is not empty and holds no index; give a new or an empty folder"
+    for command, message in (("index", "files", "--to", "files"), wanted), (("search", "x", "--in", "files"), "holds no index"):
+        done = run(*command)
+        assert done.code == 1 and done.err.count("\n") == 1 and f"files {message}" in done.err
+    assert sorted(path.name for path in folder.iterdir()) == ["heart.txt", "river.md"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipes_and_devices_are_named_at_once(run, folder, caplog):
+    os.mkfifo(folder / "pipe")
+    done = run("index", "files", "/dev/zero", "--to", "library")
+    assert done.code == 1 and "2 added, 2 failed" in done.out
+    told = [line for line in caplog.messages if "left out" in line]
+    assert told == [f"left out: {folder / 'pipe'} is a pipe, {NEVER_ENDS}", f"left out: /dev/zero is a device, {NEVER_ENDS}"]
+
+
+def test_more_documents_than_there_are_can_be_asked_for(run, folder):
+    run("index", "files", "--to", "library")
+    done = run("search", "heart", "--in", "library", "-k", 2147483648, "--json")
+    assert done.code == 0 and len(json.loads(done.out)["documents"]) == 2

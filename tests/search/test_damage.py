@@ -94,6 +94,18 @@ def test_a_database_of_another_program_is_told(tmp_path):
         STORES["lance"].open(str(tmp_path / "index"))
 
 
+def test_an_index_that_has_lost_its_list_of_commits_is_not_overwritten(tmp_path):
+    folder = tmp_path / "index"
+    store = STORES["lance"].create(str(folder), SETTINGS)
+    store.commit([CAT[0]], CAT[1], [])
+    store.close()
+    shutil.rmtree(folder / "commits.lance")
+    with pytest.raises(
+        StoreError, match="index has documents, but its list of commits is lost; restore it from a copy, or remove"
+    ):
+        STORES["lance"].create(str(folder), SETTINGS)
+
+
 def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
     folder = tmp_path / "index"
     STORES["lance"].create(str(folder), SETTINGS).close()

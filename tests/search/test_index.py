@@ -187,6 +187,46 @@ def test_bad_input_is_refused(index, embedder, tmp_path):
         Index.open(tmp_path / "missing", embedder)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dense_weight": float("nan")}, "dense_weight must be a finite number of at least 0, got nan"),
+        ({"dense_weight": -1}, "dense_weight must be a finite number of at least 0, got -1"),
+        ({"rerank": -5}, "rerank must be at least 0, got -5"),
+        ({"read": -1}, "read must be at least 0, got -1"),
+        ({"sentences": -1}, "sentences must be at least 0, got -1"),
+        ({"where": {"year": 2**64}}, "field 'year' is of type int, which has 64 bits, got 18446744073709551616"),
+        ({"where": {"year": {"<": float("inf")}}}, "field 'year' is of type int, got inf of type float"),
+    ],
+)
+def test_a_search_with_a_wrong_number_is_refused(index, arguments, message):
+    with pytest.raises(InputError) as refused:
+        index.search("cat", **arguments)
+    assert message in str(refused.value)
+
+
+def test_more_documents_than_there_are_can_be_asked_for(index):
+    assert index.search("cat", 2**33) == []
+    index.add(documents())
+    assert len(index.search("the cat", 2**33, rerank=2**33 if "rerank" in index.embedder.model.heads else None)) == 3
+
+
+def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embedder, tmp_path):
+    """The files of a commit are kept while 20 newer ones can be gone back to; then the reader moves to the newest."""
+    index.add(documents())
+    with Index.open(tmp_path / "index", embedder) as reader:
+        assert reader.search("the cat")[0].id == "cat"
+        for round_ in range(2):
+            for number in range(25):
+                index.add([Document("cat", f"A bird flies {round_} {number}.", {"year": 2001})])
+            index.optimize()
+            hits = {hit.id: hit.text for hit in reader.search("a bird that flies")}
+            assert hits["cat"] in (TEXTS["cat"], "A bird flies 1 24.")
+        index.add([Document("dog", "The dog sleeps.")])
+        reader.refresh()
+        assert reader.search("dog sleeps")[0].id == "dog" and not reader.store.refresh()
+
+
 def test_fusion_of_ranks():
     assert [name for name, _ in fuse([["a", "b"], ["b", "c"]], (1, 1))] == ["b", "a", "c"]
     assert fuse([["a"], []], (0.5, 1))[0] == ("a", pytest.approx(0.5 / 61))

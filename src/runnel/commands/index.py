@@ -31,10 +31,11 @@ def run(
     note_compiling()
     from runnel.search.files import check_paths
     from runnel.search.index import Index
+    from runnel.search.stores import holds_index
 
     check_paths(paths)
     kinds = parse_fields(fields)
-    if _is_there(to):
+    if holds_index(to):
         index = Index.open(to, model)
         settings = index.store.settings
         if kinds and kinds != settings.fields:
@@ -95,8 +96,9 @@ def run_shards(folder: str, *, to: str, model: str | None, incomplete: bool, as_
     note_compiling()
     from runnel.search.index import Index
     from runnel.search.shard_set import ShardSet
+    from runnel.search.stores import holds_index
 
-    if _is_there(to):
+    if holds_index(to):
         index = Index.open(to, model)
     else:
         made = ShardSet(folder, incomplete=incomplete).settings
@@ -129,15 +131,6 @@ def parse_fields(fields: Sequence[str]) -> dict[str, str]:
 def index_options(fields: Mapping[str, str], passage_tokens: int | None, remember: bool) -> dict[str, Any]:
     """As `Index.create` takes them."""
     return {"fields": fields, "passage_tokens": 256 if passage_tokens is None else passage_tokens, "remember": remember}
-
-
-def _is_there(place: str) -> bool:
-    """Whether there is something that should be an index: an empty folder is not."""
-    if "://" in place:
-        from runnel.search.stores import holds_index
-
-        return holds_index(place)
-    return Path(place).is_dir() and any(Path(place).iterdir())
 
 
 def tell_failed(failed: Mapping[str, str]) -> None:

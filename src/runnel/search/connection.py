@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from runnel.errors import MissingDependency, RunnelError, StoreError
 _PATIENCE = {"client_retry_timeout": "5"}
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+_SOURCES = re.compile(r",? \(?\S+\.rs:\d+(:\d+)?\)?")  # places in the source of LanceDB, on the machine that built it
 
 
 class _HasUri(Protocol):
@@ -72,7 +75,7 @@ def plainly(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_
 
 
 def _explained(uri: str, error: Exception) -> StoreError:
-    text = " ".join(str(error).split())
+    text = _SOURCES.sub("", " ".join(str(error).split()))
     for words, message in _CAUSES:
         if any(word in text.lower() for word in words):
             return StoreError(message.format(uri=uri) + f" [{text[:300]}]")

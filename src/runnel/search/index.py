@@ -9,6 +9,7 @@ d  width of the vectors
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from runnel.errors import StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
@@ -321,11 +323,26 @@ class Index:
             timings: filled with the seconds that each stage took.
 
         Raises:
-            InputError: the query is empty, top_k is below 1, the filter does not fit the index's fields, or the model has no
-                reranker.
+            InputError: the query is empty, top_k is below 1, another number is negative or not finite, the filter does not fit
+                the index's fields, or the model has no reranker.
+            StoreError: the index is damaged.
         """
         stages = Stages(dense_weight, rerank, read, sentences)
-        return self._pipeline.search(query, top_k, where or {}, stages, {} if timings is None else timings)
+        search = functools.partial(self._pipeline.search, query, top_k, where or {}, stages, {} if timings is None else timings)
+        try:
+            return search()
+        except StoreError:
+            if not self.refresh():  # else a writer may have tidied the files of the commit away that was open here
+                raise
+            return search()
+
+    def refresh(self) -> bool:
+        """Move to the newest commit; return whether there was a newer one.
+
+        Searches see the commit that was the last when the index was opened, written or refreshed. When a writer has removed its
+        files (`optimize`, once 20 newer commits can be gone back to), the next search moves to the newest commit by itself.
+        """
+        return self.store.refresh()
 
 
 def _retriever(embedder: Embedder) -> SentenceRetriever | None:

@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,11 @@ class LanceStore:
                 raise StoreError(f"{uri} already holds an index; open it, or choose another place")
             try:
                 for name, schema in schemas(settings).items():
+                    if name in there and there[name].count_rows():
+                        raise StoreError(
+                            f"{uri} has {name}, but its list of commits is lost; restore it from a copy, or remove {uri} and "
+                            "index the documents again"
+                        )
                     # One that is there is of a creation that ended too early, or of one that goes on: then it needs its versions.
                     database.create_table(name, schema=schema, mode="overwrite" if name in there else "create")
                 versions = {name: database.open_table(name).version for name in _CONTENT}
@@ -111,11 +116,13 @@ class LanceStore:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     @plainly
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         head = self._read_commits()[-1]
-        if head["number"] != self._head["number"]:
-            self._head = head
-            self._show()
+        if head["number"] == self._head["number"]:
+            return False
+        self._head = head
+        self._show()
+        return True
 
     @plainly
     def commits(self) -> list[Commit]:
@@ -237,8 +244,12 @@ class LanceStore:
         for name in _CONTENT:
             table = self._drafts[name]
             needed = {row[name + "_version"] for row in commits}
-            made = min(one["timestamp"] for one in table.list_versions() if one["version"] in needed)
-            table.optimize(cleanup_older_than=datetime.now() - made + (timedelta(seconds=1) if self._lock else _SKEW))
+            table.optimize()  # first: the age of what is removed counts from when this is done
+            made = min(one["timestamp"] for one in table.list_versions() if one["version"] in needed)  # without a time zone
+            age = time.time() - made.timestamp()
+            if age >= 0:  # else the clock has gone back; a later call removes what is old
+                slack = timedelta(seconds=1) if self._lock else _SKEW
+                table.optimize(cleanup_older_than=timedelta(seconds=age) + slack)
         self._finish("optimize")
 
     def _index_text(self) -> None:

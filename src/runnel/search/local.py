@@ -84,9 +84,12 @@ class LocalStore:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        if self._read_head() != self._number:
-            self._load(self._read_head())
+    def refresh(self) -> bool:
+        newest = self._read_head()
+        if newest == self._number:
+            return False
+        self._load(newest)
+        return True
 
     def commits(self) -> list[Commit]:
         with _whole(self._folder):

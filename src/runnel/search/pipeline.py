@@ -7,6 +7,7 @@ from the states in which documents were remembered, so it reads the query alone;
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,14 @@ class Stages:
     read: int = 5
     sentences: int = 3
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.dense_weight < math.inf:
+            raise InputError(f"dense_weight must be a finite number of at least 0, got {self.dense_weight}")
+        for name in ("rerank", "read", "sentences"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InputError(f"{name} must be at least 0, got {value}")
+
 
 class Pipeline:
     """The stages over one store. See `Index.search`."""
@@ -51,6 +60,9 @@ class Pipeline:
             raise InputError(f"top_k must be at least 1, got {top_k}")
         wanted = conditions(where, self._store.settings.fields)
         rerank, weights = self._how_many(stages.rerank), (stages.dense_weight, 1.0, 1.0)
+        if max(top_k, rerank) > _DEPTH:  # stores cannot count to any number
+            most = self._store.commits()[-1].documents
+            top_k, rerank = min(top_k, most), min(rerank, most)
         rankings = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), timings)
         if rerank:
             with _timed(timings, "rerank"):

@@ -129,8 +129,9 @@ class QdrantStore:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """Every search sees what the server has."""
+        return False
 
     @_plainly
     def commits(self) -> list[Commit]:

@@ -55,8 +55,8 @@ class Store(Protocol):
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
         """The passages with the highest BM25 score, best first."""
 
-    def refresh(self) -> None:
-        """See what other processes have committed since."""
+    def refresh(self) -> bool:
+        """See what other processes have committed since; whether there was something."""
 
     def optimize(self) -> None:
         """Merge small pieces and bring the search structures up to date; nothing that can be seen changes."""

@@ -12,9 +12,11 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import InputError
+from runnel.errors import InputError, StoreError
 from runnel.search.records import Settings
 from runnel.search.store import Store
+
+_PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")  # what an interrupted creation leaves
 
 
 def create_store(place: str | Path, settings: Settings, kind: str = "lance") -> Store:
@@ -38,19 +40,31 @@ def open_store(place: str | Path) -> Store:
     Raises:
         StoreError: there is none, or one of a newer format.
     """
-    local = "://" not in str(place) and (Path(place) / "HEAD").exists()
-    there: Store = _class("qdrant" if _is_qdrant(place) else "local" if local else "lance").open(str(place))
+    there: Store = _class("qdrant" if _is_qdrant(place) else "local" if _is_local(place) else "lance").open(str(place))
     return there
 
 
-def holds_index(uri: str) -> bool:
-    """Whether there is an index at a URI.
+def holds_index(place: str | Path) -> bool:
+    """Whether there is an index; a folder without one has none of other things, so that one can be made there.
 
     Raises:
-        StoreError: the place cannot be reached.
+        StoreError: the place cannot be reached, or is a folder of other things.
     """
-    there: bool = _module("qdrant" if _is_qdrant(uri) else "lance").holds_index(uri)
+    if "://" not in str(place):
+        if _is_local(place):
+            return True
+        if not Path(place).is_dir():
+            return False
+    there: bool = _module("qdrant" if _is_qdrant(place) else "lance").holds_index(str(place))
+    if not there and "://" not in str(place):
+        others = (path.name for path in Path(place).iterdir() if path.name not in _PARTIAL and not path.name.startswith("."))
+        if next(others, None) is not None:
+            raise StoreError(f"{place} is not empty and holds no index; give a new or an empty folder")
     return there
+
+
+def _is_local(place: str | Path) -> bool:
+    return "://" not in str(place) and (Path(place) / "HEAD").exists()
 
 
 def _is_qdrant(place: str | Path) -> bool:
