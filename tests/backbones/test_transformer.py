@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tiny_backbones import assert_close, cumulative
 from tiny_transformers import CONFIGS, LONGEST, VOCABULARY, library_class, write_transformer
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from runnel.backbones.checkpoint import build_backbone
 from runnel.backbones.checkpoint_transformer import load
@@ -190,6 +191,21 @@ def test_costs_are_those_of_the_layers(way: tuple[Transformer, Any], request: py
     }
     assert way[0].flops_per_token == 2 * expected[architecture, output]
     assert way[0].step_bytes_per_token > 4 * 3 * way[0].hidden_size
+
+
+@pytest.mark.parametrize("tokens", [1, 17, LONGEST])
+def test_flops_are_those_of_the_products_that_run(folder: Any, way: tuple[Transformer, Any], tokens: int, request: Any) -> None:
+    """Counted by torch where it runs them one by one; it runs whole squares of attention for decoders, too."""
+    architecture, output = request.node.callspec.params["way"]
+    backbone = load(folder(architecture), "float32", "cpu", output=output, attention="eager").backbone
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        backbone(some_ids(tokens, 0))
+    unseen = tokens * tokens - tokens * (tokens + 1) // 2
+    masked = 4 * 32 * 2 * unseen if backbone.config.causal or backbone.config.output == "decoder" else 0
+    known = counter.get_total_flops() - masked
+    if output == "first":  # its own token's layers are not counted as the text's
+        known -= 2 * 2 * (6 * 32 * 32 + (3 if architecture == "t5" else 2) * 32 * 48)
+    assert backbone.flops(tokens) == known
 
 
 def test_a_saved_folder_of_our_own_gives_the_same(way: tuple[Transformer, Any]) -> None:

@@ -20,7 +20,8 @@ SMALL = Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16
 KEYS = [
     *("model", "path", "architecture", "title", "layout", "layers", "width", "vocabulary", "config"),
     *("parameters", "embedding_parameters", "files", "file_bytes", "stored_bytes", "device", "dtype", "weight_bytes"),
-    *("recurrent", "max_tokens", "state_bytes_per_sequence", "state", "flops_per_token"),
+    *("recurrent", "max_tokens", "state_bytes_per_sequence", "state"),
+    *("flops_per_token", "standard_flops_per_token", "attention"),
     *("tokenizer", "markers", "heads", "templates", "prompts", "problem"),
     *("cores", "threads", "native_bf16", "memory_free_bytes", "fits", "states_that_fit", "step_tokens", "longest_step_tokens"),
     "gpu",

@@ -187,7 +187,23 @@ class Backbone(nn.Module, ABC):
     @property
     @abstractmethod
     def flops_per_token(self) -> int:
-        """Useful floating-point operations for one token, a multiply-add counting 2: linear layers, convolution, recurrence."""
+        """Useful floating-point operations for one token, a multiply-add counting 2: linear layers, convolution, recurrence.
+
+        The embedding, the LM head and, in transformers, attention are left out.
+        """
+
+    def flops(self, tokens: int) -> int:
+        """Useful floating-point operations for a text of `tokens` tokens, attention included."""
+        return tokens * self.flops_per_token
+
+    def standard_flops(self, tokens: int) -> int:
+        """Operations for a text by the formula that papers print: 2 for each parameter and token, and attention.
+
+        Source: Kaplan et al. (2020), table 1.
+        Differs: embeddings are parameters too, as in the retrieval papers' tables; no term for a recurrence.
+        """
+        attention = self.flops(tokens) - tokens * self.flops_per_token
+        return 2 * tokens * sum(parameter.numel() for parameter in self.parameters()) + attention
 
     def fingerprint(self) -> str:
         """Hex digest of the architecture and every weight; computed once. A saved state carries it."""

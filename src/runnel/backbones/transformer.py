@@ -90,8 +90,22 @@ class Transformer(Backbone):
 
     @property
     def flops_per_token(self) -> int:
-        """Linear layers alone. Attention adds about 4 n D per layer and token in a text of n tokens (half for decoders)."""
+        """Linear layers alone; `flops` adds attention, which grows with the text."""
         return 2 * sum(layer.weight.numel() for layer in self._linears())
+
+    def flops(self, tokens: int) -> int:
+        """As `Backbone.flops`: 4 operations for each pair of tokens that attend, layer and channel, in all heads together.
+
+        Causal pairs are counted once, so that n tokens cost 2 D (n + 1) a layer and token. Sliding windows are not looked at.
+        """
+        facts, every, past = self._facts, tokens * tokens, tokens * (tokens + 1) // 2
+        heads = facts.num_attention_heads
+        width = heads * (getattr(facts, "d_kv", None) or getattr(facts, "head_dim", None) or facts.hidden_size // heads)
+        pairs = facts.num_hidden_layers * (past if self.config.causal else every)
+        if self.family.kind == "encoder-decoder" and self.config.output != "encoder":
+            layers = getattr(facts, "num_decoder_layers", None) or facts.decoder_layers
+            pairs += layers * (past + every if self.config.output == "decoder" else 1 + tokens)
+        return tokens * self.flops_per_token + 4 * width * pairs
 
     @property
     def step_bytes_per_token(self) -> int:

@@ -104,6 +104,7 @@ def _write(result: dict[str, Any], json_file: str | None, plots: str | None) -> 
 def _show(result: dict[str, Any]) -> None:
     """Tables on stdout. A row whose check failed has words in place of figures."""
     from runnel.evaluation.machine import in_words
+    from runnel.evaluation.padding import COUNTS, FLOPS
 
     stdout_console().print(in_words(result["machine"]))
     head = ["model", "system", "dtype", "tokens", "texts", "tokens/s (min - max)", "roofline", "GFLOP/s", "ms/text", "peak MiB"]
@@ -127,14 +128,11 @@ def _show(result: dict[str, Any]) -> None:
         _print("Reranking", ["model", "documents", "ms/document (min - max)", "whole pairs over this"], rows)
     if result["padding"]:
         rows = [
-            [
-                r["model"],
-                str(r["batch"]),
-                *(f"{r[k] / 1e9:,.1f}" for k in ("packed_flops", "padded_sorted_flops", "padded_flops")),
-            ]
+            [r["model"], str(r["batch"]), counted, *(f"{r[prefix + key] / 1e9:,.1f}" for key in FLOPS)]
             for r in result["padding"]
+            for prefix, counted in COUNTS.items()
         ]
-        _print("GFLOP for the listed lengths", ["model", "texts a batch", "packed", "padded, sorted", "padded"], rows)
+        _print("GFLOP for the listed lengths", ["model", "texts a batch", "counted", "packed", "padded, sorted", "padded"], rows)
 
 
 def _speed_row(point: dict[str, Any]) -> list[str]:

@@ -53,7 +53,16 @@ def _model(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     else:
         longest = "any length" if facts["max_tokens"] is None else f"at most {facts['max_tokens']:,} tokens"
         yield "state per sequence", [f"none: reads a text only as a whole, {longest}"]
-    yield "work per token", [f"{_count(facts['flops_per_token'])}FLOP"]
+    yield "work per token", list(_work(facts))
+
+
+def _work(facts: dict[str, Any]) -> Iterator[str]:
+    """What is counted stands beside every count: papers count differently."""
+    layers = "linear layers, convolution and recurrence" if facts["recurrent"] else "linear layers"
+    yield f"{_count(facts['flops_per_token'])}FLOP in {layers}, without embedding and LM head"
+    if (attention := facts["attention"]) is not None:
+        yield f"{_count(attention['flops_per_token'])}FLOP more for attention in a text of {attention['tokens']:,} tokens"
+    yield f"{_count(facts['standard_flops_per_token'])}FLOP by the formula of papers, 2 x parameters (plus attention)"
 
 
 def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:

@@ -115,7 +115,7 @@ def run(bench: Bench, progress: Progress) -> dict[str, Any]:
     result["training"] = [point for model in settings.models for point in _training(bench, model, others, progress)]
     result["remembered"] = [row for model in settings.models for row in _remembered(bench, model, progress)]
     result["padding"] = [
-        {"model": model} | padding(bench.length_list, batch, describe_subject(model).flops_per_token).to_dict()
+        {"model": model} | padding(bench.length_list, batch, describe_subject(model)).to_dict()
         for model in settings.models
         for batch in settings.batches
         if bench.length_list

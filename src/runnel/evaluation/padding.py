@@ -7,7 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from runnel.backbones.base import Backbone
 from runnel.errors import InputError
+
+FLOPS = ("packed_flops", "padded_sorted_flops", "padded_flops")  # in the order in which they are shown
+COUNTS = {"": "linear layers, recurrence, attention", "standard_": "2 x parameters, attention"}  # by the keys' prefix
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,9 @@ class Padding:
         tokens: in all texts together; what packed batches read.
         padded: tokens that batches of the given order read when each is padded to its longest text.
         padded_sorted: the same when the texts are sorted by length first.
-        flops: per useful token.
+        flops: per useful token in linear layers, convolution and recurrence.
+        packed_flops, padded_flops, padded_sorted_flops: of all texts, by `Backbone.flops`.
+        standard_packed_flops, standard_padded_flops, standard_padded_sorted_flops: by `Backbone.standard_flops`.
     """
 
     texts: int
@@ -27,25 +33,33 @@ class Padding:
     padded: int
     padded_sorted: int
     flops: int
+    packed_flops: int
+    padded_flops: int
+    padded_sorted_flops: int
+    standard_packed_flops: int
+    standard_padded_flops: int
+    standard_padded_sorted_flops: int
 
     def to_dict(self) -> dict[str, Any]:
-        """With the operations of all texts: "packed_flops", "padded_flops" and "padded_sorted_flops"."""
-        return asdict(self) | {
-            "packed_flops": self.tokens * self.flops,
-            "padded_flops": self.padded * self.flops,
-            "padded_sorted_flops": self.padded_sorted * self.flops,
-        }
+        return asdict(self)
 
 
-def padding(lengths: Sequence[int], batch: int, flops_per_token: int) -> Padding:
-    """Count the tokens of `lengths` in batches of `batch` texts.
+def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> Padding:
+    """Count the work that `backbone` has with texts of these lengths, in batches of `batch`.
 
     Raises:
         InputError: no lengths, one below 1, or a batch below 1.
     """
     if not lengths or min(lengths) < 1 or batch < 1:
         raise InputError("lengths must be whole numbers from 1, at least one of them, and so must the batch")
-    return Padding(len(lengths), batch, sum(lengths), _padded(lengths, batch), _padded(sorted(lengths), batch), flops_per_token)
+    ways = {"packed": list(lengths), "padded": _padded(lengths, batch), "padded_sorted": _padded(sorted(lengths), batch)}
+    counts = {
+        f"{prefix}{way}_flops": sum(map(count, tokens))
+        for prefix, count in (("", backbone.flops), ("standard_", backbone.standard_flops))
+        for way, tokens in ways.items()
+    }
+    texts, tokens, padded, padded_sorted = len(lengths), *map(sum, ways.values())
+    return Padding(texts, batch, tokens, padded, padded_sorted, flops=backbone.flops_per_token, **counts)
 
 
 def read_lengths(path: str) -> list[int]:
@@ -65,6 +79,6 @@ def read_lengths(path: str) -> list[int]:
     return lengths
 
 
-def _padded(lengths: Sequence[int], batch: int) -> int:
-    groups = (lengths[i : i + batch] for i in range(0, len(lengths), batch))
-    return sum(max(group) * len(group) for group in groups)
+def _padded(lengths: Sequence[int], batch: int) -> list[int]:
+    """The lengths that texts are padded to."""
+    return [max(lengths[i - i % batch : i - i % batch + batch]) for i in range(len(lengths))]

@@ -234,5 +234,5 @@ def _padding() -> list[dict[str, Any]]:
 
     tokenizer = Tokenizer.load(BUILT_IN["pocket"])
     lengths = [max(1, len(encoded.ids)) for encoded in tokenizer.encode_batch([topics[name] for name in sorted(topics)])]
-    flops = describe_subject("pocket").flops_per_token
-    return [{"model": "pocket"} | padding(lengths, batch, flops).to_dict() for batch in (8, 32)]
+    backbone = describe_subject("pocket")
+    return [{"model": "pocket"} | padding(lengths, batch, backbone).to_dict() for batch in (8, 32)]

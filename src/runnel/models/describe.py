@@ -18,6 +18,7 @@ from runnel.models.base import BUILT_IN, Model, read_folder
 from runnel.models.baseline import read_baseline
 from runnel.text.tokenizer import Tokenizer, tokenizer_file
 
+_TEXT_TOKENS = 512  # of the text whose attention is told
 _DTYPES = (torch.bfloat16, torch.float32)  # what weights are loaded in
 
 
@@ -64,7 +65,15 @@ def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
         "state_bytes_per_sequence": backbone.state_bytes,
         "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
         "flops_per_token": backbone.flops_per_token,
+        "standard_flops_per_token": 2 * facts.parameters,
+        "attention": None if backbone.recurrent else _attention(backbone),
     }
+
+
+def _attention(backbone: Backbone) -> dict[str, int]:
+    """Operations that attention adds to each token of a text of so many."""
+    tokens = min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
+    return {"tokens": tokens, "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token}
 
 
 def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
