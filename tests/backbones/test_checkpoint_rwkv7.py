@@ -286,7 +286,7 @@ def test_relatives_are_refused_by_name(name: str, parts: list[str], alone: bool)
         ({"value_dim": 96}, ["value_dim is 96", "48"]),
         ({"value_dim": [48, 96, 48]}, ["value_dim is 96"]),
         ({"norm_eps": "small"}, ["norm_eps is 'small'", "expected a number"]),
-        ({"norm_eps": -1}, ["norm_eps must be positive, got -1"]),
+        ({"norm_eps": -1}, ["norm_eps must be positive and finite, got -1"]),
         ({"head_dim": 32}, ["head_dim is 32, in the weights it is 16"]),
         ({"hidden_size": 64, "value_dim": None}, ["hidden_size is 64, in the weights it is 48"]),
         ({"num_hidden_layers": 2}, ["num_hidden_layers is 2, in the weights it is 3"]),

@@ -114,8 +114,8 @@ def test_config_round_trip_is_strict() -> None:
         ({"gate_rank": 0}, "gate_rank must be at least 1, got 0"),
         ({"ffn_size": -1}, "ffn_size must be at least 1, got -1"),
         ({"head_size": 32}, "hidden_size 48 must be a multiple of head_size 32"),
-        ({"norm_eps": 0.0}, "norm_eps must be positive, got 0.0"),
-        ({"norm_eps": math.nan}, "norm_eps must be positive, got nan"),
+        ({"norm_eps": 0.0}, "norm_eps must be positive and finite, got 0.0"),
+        ({"norm_eps": math.nan}, "norm_eps must be positive and finite, got nan"),
     ],
 )
 def test_config_refuses_shapes_that_do_not_fit(changes: dict[str, float], message: str) -> None:

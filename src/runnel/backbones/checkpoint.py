@@ -117,7 +117,7 @@ def build_backbone(
 
 def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
     """A backbone with names and shapes alone: no memory, no numbers."""
-    with torch.device("meta"), _NoRandomNumbers():
+    with torch.device("meta"), NoRandomNumbers():
         return BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
 
 
@@ -137,7 +137,7 @@ def _build(
     if dtype == torch.int8:
         check_int8(backbone, device, where)
         whole, in_8_bits = wanted_dtype("auto", device), tuple(f"{end}.weight" for end in backbone.int8_layers)
-        with torch.device("meta"), _NoRandomNumbers():
+        with torch.device("meta"), NoRandomNumbers():
             replace_linear(backbone, backbone.int8_layers)
     tensors = {}
     for name in expected:
@@ -173,7 +173,7 @@ def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
     return q.contiguous(), scale.float().contiguous()
 
 
-class _NoRandomNumbers(TorchFunctionMode):
+class NoRandomNumbers(TorchFunctionMode):
     """Skips random initialisation: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
 
     _RANDOM = frozenset(

@@ -78,7 +78,7 @@ def recognise(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     """
     config = config or {}
     _refuse_type(config, where)
-    if isinstance(config.get("runnel"), Mapping):
+    if "runnel" in config:
         return _from_runnel(config["runnel"], tensors, where)
     heads: dict[str, Stored] = {}
     parsed: BackboneConfig
@@ -100,7 +100,7 @@ def recognise(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
             f"{where}: config.json describes {BACKBONES[declared].title} but the tensors are those of {found.title}; "
             "config and weights do not belong together"
         )
-    _check_layers(backbone, parsed, where)
+    _check_sizes(backbone, parsed, where)
     return Recognised(f"{found.title}, {layout} layout", found.architecture, parsed, backbone, heads)
 
 
@@ -142,22 +142,32 @@ def _refuse_names(names: Mapping[str, Stored], where: str) -> None:
             raise CheckpointError(f"{where} cannot be loaded: {reason} (tensor {found!r})")
 
 
-def _check_layers(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:
-    """One message for a wrong number of layers, in place of hundreds of missing tensors."""
+def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:
+    """Refuse a config that cannot be that of these tensors before a model is built from it.
+
+    A wrong number of layers gets one message in place of hundreds of missing tensors.
+    """
     found = count_layers(backbone)
     if found != config.num_layers:
         which = "missing" if found < config.num_layers else "unexpected"
         raise CheckpointError(
             f"{where}: {which} tensors: its config says {config.num_layers} layers, the weights have {found}; download both again"
         )
+    largest = max((size for stored in backbone.values() for size in stored.shape), default=0)
+    for name, value in config.to_dict().items():
+        if name != "num_layers" and type(value) is int and value > largest:
+            raise CheckpointError(
+                f"{where}: its config says {name} is {value:,}, but no tensor has a dimension above {largest:,}; "
+                "download both again"
+            )
 
 
 # ---- runnel's own folders ---------------------------------------------------------------------------------------------
 
 
-def _from_runnel(description: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognised:
+def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str) -> Recognised:
     """A folder that runnel wrote: `backbone.*` and `heads.*`, and the backbone's config as `to_dict` gave it."""
-    declared = description.get("backbone")
+    declared = description.get("backbone") if isinstance(description, Mapping) else None
     if not isinstance(declared, Mapping) or not isinstance(declared.get("config"), Mapping):
         raise CheckpointError(f'{where}: config.json lacks "backbone" with an architecture and a config; save the model again')
     architecture = str(declared.get("architecture"))
@@ -171,6 +181,8 @@ def _from_runnel(description: Mapping[str, Any], tensors: Mapping[str, Stored], 
     heads = {name.removeprefix("heads."): stored for name, stored in whole.items() if name.startswith("heads.")}
     if stray := sorted(name for name in tensors if not name.startswith(("backbone.", "heads."))):
         raise CheckpointError(f"{where}: unexpected tensors {some(stray)}; a runnel model has only backbone.* and heads.*")
+    if BACKBONES[architecture].recurrent:  # the transformers library builds the others
+        _check_sizes(backbone, config, where)
     return Recognised(f"{BACKBONES[architecture].title}, runnel layout", architecture, config, backbone, heads)
 
 

@@ -11,7 +11,7 @@ y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu an
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.config_values import arguments
 from runnel.backbones.int8 import int8_problem, weight_dtype
 from runnel.backbones.layers import (
     RMSNorm,
@@ -30,7 +31,7 @@ from runnel.backbones.layers import (
     stream_dtype,
 )
 from runnel.backbones.state import State
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import InputError
 from runnel.ops import causal_conv1d, selective_scan
 from runnel.ops.backend import numba_problem
 
@@ -58,6 +59,8 @@ class Mamba1Config:
         for name in ("vocab_size", "hidden_size", "num_layers", "state_size", "conv_width", "expand", "dt_rank"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.norm_eps < float("inf"):
+            raise InputError(f"norm_eps must be positive and finite, got {self.norm_eps}")
 
     @property
     def inner_size(self) -> int:
@@ -75,12 +78,8 @@ class Mamba1Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Mamba1Config:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names."""
-        known = {field.name for field in fields(cls)}
-        unknown, missing = sorted(set(values) - known), sorted(known - set(values))
-        if unknown or missing:
-            raise CheckpointError(f"a Mamba-1 config needs exactly {sorted(known)}; unknown: {unknown}, missing: {missing}")
-        return cls(**values)
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        return cls(**arguments(cls, values, "a Mamba-1 config"))
 
 
 class Mamba1Mixer(nn.Module):

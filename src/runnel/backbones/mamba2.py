@@ -11,7 +11,7 @@ h += out_proj(gated_rms_norm(y, z)). Dao and Gu, "Transformers are SSMs", 2024.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.config_values import arguments
 from runnel.backbones.int8 import int8_problem, weight_dtype
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, stream_dtype
 from runnel.backbones.state import State
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.backend import numba_problem
 
@@ -49,6 +50,8 @@ class Mamba2Config:
         for name in ("vocab_size", "hidden_size", "num_layers", "state_size", "head_size", "groups", "conv_width", "expand"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.norm_eps < float("inf"):
+            raise InputError(f"norm_eps must be positive and finite, got {self.norm_eps}")
         if self.inner_size % self.head_size:
             raise InputError(
                 f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
@@ -85,12 +88,10 @@ class Mamba2Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Mamba2Config:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names."""
-        known = {field.name for field in fields(cls)}
-        unknown, missing = sorted(set(values) - known), sorted(known - set(values))
-        if unknown or missing:
-            raise CheckpointError(f"a Mamba-2 config needs exactly {sorted(known)}; unknown: {unknown}, missing: {missing}")
-        return cls(**{**values, "dt_max": float("inf") if values["dt_max"] is None else values["dt_max"]})
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        if values.get("dt_max", 0.0) is None:
+            values = {**values, "dt_max": float("inf")}
+        return cls(**arguments(cls, values, "a Mamba-2 config"))
 
 
 class Mamba2Mixer(nn.Module):

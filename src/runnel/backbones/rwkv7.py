@@ -18,7 +18,7 @@ Source: Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", 202
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.config_values import arguments
 from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
 from runnel.backbones.layers import apply_linear, stream_dtype
 from runnel.backbones.state import State
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import InputError
 from runnel.ops.backend import numba_problem
 from runnel.ops.wkv7 import wkv7
 
@@ -65,8 +66,8 @@ class Rwkv7Config:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.hidden_size % self.head_size:
             raise InputError(f"hidden_size {self.hidden_size} must be a multiple of head_size {self.head_size}")
-        if not self.norm_eps > 0:
-            raise InputError(f"norm_eps must be positive, got {self.norm_eps}")
+        if not 0 < self.norm_eps < float("inf"):
+            raise InputError(f"norm_eps must be positive and finite, got {self.norm_eps}")
 
     @property
     def num_heads(self) -> int:
@@ -88,12 +89,8 @@ class Rwkv7Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Rwkv7Config:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names."""
-        known = {field.name for field in fields(cls)}
-        unknown, missing = sorted(set(values) - known), sorted(known - set(values))
-        if unknown or missing:
-            raise CheckpointError(f"an RWKV-7 config needs exactly {sorted(known)}; unknown: {unknown}, missing: {missing}")
-        return cls(**values)
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        return cls(**arguments(cls, values, "an RWKV-7 config"))
 
 
 class Shift(NamedTuple):

@@ -11,7 +11,7 @@ cap(x) = c tanh(x / c); head_norm is a LayerNorm over each head. Beck et al., "x
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.config_values import arguments
 from runnel.backbones.layers import RMSNorm, apply_linear, stream_dtype
 from runnel.backbones.state import State
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import InputError
 from runnel.ops import mlstm
 from runnel.ops.backend import numba_problem
 
@@ -62,8 +63,9 @@ class XlstmConfig:
         for name in ("qk_size", "v_size"):
             if getattr(self, name) % self.num_heads:
                 raise InputError(f"{name} {getattr(self, name)} must be a multiple of num_heads {self.num_heads}")
-        if not 0 < self.gate_cap < float("inf"):
-            raise InputError(f"gate_cap must be positive and finite, got {self.gate_cap}")
+        for name in ("gate_cap", "norm_eps", "cell_eps"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} must be positive and finite, got {getattr(self, name)}")
 
     @property
     def key_size(self) -> int:
@@ -79,12 +81,8 @@ class XlstmConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> XlstmConfig:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names."""
-        known = {field.name for field in fields(cls)}
-        unknown, missing = sorted(set(values) - known), sorted(known - set(values))
-        if unknown or missing:
-            raise CheckpointError(f"an xLSTM config needs exactly {sorted(known)}; unknown: {unknown}, missing: {missing}")
-        return cls(**values)
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        return cls(**arguments(cls, values, "an xLSTM config"))
 
 
 class CappedGate(nn.Module):

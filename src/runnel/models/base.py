@@ -9,6 +9,7 @@ modules.json, config_sentence_transformers.json   what sentence-transformers rea
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Mapping
@@ -21,8 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import Checkpoint, load_checkpoint, resolve_folder
+from runnel.backbones.checkpoint import Checkpoint, NoRandomNumbers, load_checkpoint, resolve_folder
 from runnel.backbones.checkpoint_files import read_config
+from runnel.backbones.config_values import arguments
 from runnel.backbones.int8 import quantize
 from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import recognises
@@ -30,12 +32,13 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
-from runnel.models.heads import HEADS, POOLINGS, EndVector, Pooling, TokenFeatures, vector_head
-from runnel.text.sentence_tokens import Unit, check_unit
+from runnel.models.heads import HEADS, POOLINGS, Pooling, TokenFeatures, vector_head
+from runnel.text.sentence_tokens import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
+_TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
 BUILT_IN = {"pocket": Path(__file__).parent / "pocket"}
 # job -> its model in sentence-transformers, and the module that does it, in `runnel.training.modules`
 _MODULES: dict[Job, tuple[str, str]] = {
@@ -220,44 +223,78 @@ def _changed(model: Model, folder: Path, pooling: Pooling | None, template: str 
     return model
 
 
+@dataclass(frozen=True)
+class _Markers:
+    begin: int | None
+    end: int | None
+
+
+@dataclass(frozen=True)
+class _Description:
+    """The object "runnel" of config.json. The backbone's part is read by `backbones.checkpoint_formats`."""
+
+    version: int
+    backbone: dict[str, Any]
+    heads: dict[str, dict[str, Any]]
+    templates: dict[str, dict[str, Any]]
+    prompts: dict[str, str]
+    markers: _Markers
+    unit: Unit
+
+
 def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
-    """A model from the parts of a folder that runnel wrote. Raises CheckpointError where they do not fit each other."""
+    """Return a model made of the parts of a folder that runnel wrote.
+
+    Raises:
+        CheckpointError: config.json lacks a part or has a value that is none, or the parts do not fit each other.
+    """
     if config.get("version") != _VERSION:
         raise CheckpointError(
             f"{source} has model format {config.get('version')!r}, this runnel reads {_VERSION}; upgrade runnel"
         )
-    heads = nn.ModuleDict({name: _build_head(head, checkpoint.backbone) for name, head in config["heads"].items()})
-    wanted = heads.state_dict()
-    missing, extra = sorted(set(wanted) - set(checkpoint.heads)), sorted(set(checkpoint.heads) - set(wanted))
+    # Folders written before units were kept have sentences.
+    read = _Description(**arguments(_Description, {"unit": "sentence", **config}, f"{source}: config.json"))
+    heads = _read_heads(read.heads, checkpoint, source)
+    if missing := sorted({_TEMPLATES[name] for name in heads if name in _TEMPLATES} - set(read.templates)):
+        raise CheckpointError(
+            f"{source}: config.json lacks the template {missing[0]!r}, which its heads need; save the model again"
+        )
+    try:
+        tokenizer = Tokenizer.load(folder, begin=read.markers.begin, end=read.markers.end)
+        templates = {name: Template.from_dict(value) for name, value in read.templates.items()}
+    except InputError as error:  # these speak of values a user passes; here they came from a file
+        raise CheckpointError(f"{source}: config.json does not describe a model: {error}") from error
+    card = folder / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
+    return Model(checkpoint.backbone, tokenizer, heads, templates, read.prompts, source, text, read.unit)
+
+
+def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint, source: str) -> nn.ModuleDict:
+    """The heads with their weights. They get memory when their shapes are known to be those of the weights."""
+    with torch.device("meta"), NoRandomNumbers():
+        heads = nn.ModuleDict({name: _build_head(name, head, checkpoint.backbone, source) for name, head in config.items()})
+    wanted = {name: tuple(tensor.shape) for name, tensor in heads.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in checkpoint.heads.items()}
+    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing or extra:
         raise CheckpointError(f"{source}: head tensors do not fit config.json; missing {missing[:3]}, unexpected {extra[:3]}")
-    heads.load_state_dict(checkpoint.heads)
-    markers = config["markers"]
-    tokenizer = Tokenizer.load(folder, begin=markers["begin"], end=markers["end"])
-    templates = {name: Template.from_dict(value) for name, value in config["templates"].items()}
-    card = folder / "README.md"
-    text = card.read_text(encoding="utf-8") if card.exists() else ""
-    return Model(checkpoint.backbone, tokenizer, heads, templates, dict(config["prompts"]), source, text, _unit(config, source))
+    if other := next((name for name in wanted if wanted[name] != found[name]), None):
+        raise CheckpointError(f"{source}: head tensor {other!r} is {found[other]}, by config.json it should be {wanted[other]}")
+    heads.to_empty(device="cpu").load_state_dict(checkpoint.heads)
+    return heads
 
 
-def _unit(config: Mapping[str, Any], source: str) -> Unit:
-    """The unit of a model folder; folders written before units were kept have sentences."""
-    unit: Unit = config.get("unit", "sentence")
-    try:
-        check_unit(unit)
-    except InputError as error:
-        raise CheckpointError(f"{source}: config.json: {error}") from error
-    return unit
-
-
-def _build_head(config: Mapping[str, Any], backbone: Backbone) -> nn.Module:
+def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source: str) -> nn.Module:
     options = dict(config)
-    kind = options.pop("kind")
-    if kind == "token_features":
-        return TokenFeatures(backbone.vocab_size, backbone.hidden_size)
-    if kind not in HEADS:
-        raise CheckpointError(f"unknown head kind {kind!r} in config.json; this runnel knows {', '.join(sorted(HEADS))}")
-    return HEADS[kind]() if issubclass(HEADS[kind], EndVector) else HEADS[kind](backbone.hidden_size, **options)
+    kind, what = options.pop("kind", None), f"{source}: the head {name!r} of config.json"
+    classes: dict[str, type[nn.Module]] = {"token_features": TokenFeatures, **HEADS}
+    if name != "features" and name not in _TEMPLATES:
+        raise CheckpointError(f"{what} has an unknown name; this runnel knows features, {', '.join(_TEMPLATES)}")
+    if not isinstance(kind, str) or kind not in classes or (kind == "token_features") != (name == "features"):
+        raise CheckpointError(f"{what} has the kind {kind!r}; this runnel knows {', '.join(sorted(classes))}")
+    given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size}
+    taken = {key: value for key, value in given.items() if key in inspect.signature(classes[kind]).parameters}
+    return classes[kind](**taken, **arguments(classes[kind], options, what, given=tuple(given)))
 
 
 def _head_config(head: nn.Module) -> dict[str, object]:

@@ -27,6 +27,7 @@ from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
 from runnel.text.encoded import Encoded, skip_spaces
 from runnel.text.tokenizer import (
     LIBRARY_FILE,
+    MOST_IDS,
     WORLD_FILE,
     Marker,
     Tokenizer,
@@ -73,6 +74,8 @@ class LibraryTokenizer(Tokenizer):
         self._source, self._config = source, dict(config or {})
         self.vocabulary = self._library.get_vocab(with_added_tokens=True)
         self.vocab_size = max(self.vocabulary.values(), default=-1) + 1
+        if self.vocab_size > MOST_IDS:
+            raise CheckpointError(f"tokenizer.json has the id {self.vocab_size - 1:,}; expected ids below {MOST_IDS:,}")
         model = spec["model"]
         self._unknown: int | None = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
         self._special = self._special_ids(spec)
@@ -164,7 +167,8 @@ class LibraryTokenizer(Tokenizer):
     def _special_ids(self, spec: Spec) -> np.ndarray:
         """(vocab_size,) bool: ids that text must never turn into. The unknown token stays allowed."""
         flags = np.zeros(self.vocab_size, dtype=bool)
-        flags[[token["id"] for token in spec.get("added_tokens") or [] if token.get("special")]] = True
+        special = [token["content"] for token in spec.get("added_tokens") or [] if token.get("special")]
+        flags[[self.vocabulary[token] for token in special]] = True
         if self._unknown is not None:
             flags[self._unknown] = False
         return flags

@@ -25,6 +25,7 @@ from runnel.errors import CheckpointError, InputError, StateError
 from runnel.text.encoded import Encoded
 
 _GROUP_CHARS = 1 << 18  # pieces of a text are collected until there are this many characters
+MOST_IDS = 1 << 24  # of a vocabulary: tables of this many entries are made; the largest published has 2^18
 _MOST_CHARS = 1 << 62  # in a stream: offsets are int64
 
 WORLD_FILE, LIBRARY_FILE = "rwkv_vocab_v20230424.txt", "tokenizer.json"

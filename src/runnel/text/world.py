@@ -19,7 +19,7 @@ import numpy as np
 
 from runnel.errors import CheckpointError
 from runnel.text.encoded import Encoded
-from runnel.text.tokenizer import WORLD_FILE, Marker, Tokenizer, check_text, damaged_stream, unencodable, unpack_saved
+from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Marker, Tokenizer, check_text, damaged_stream, unencodable, unpack_saved
 
 END_OF_DOCUMENT = "<|endoftext|>"  # how the authors write id 0
 _PIECE_CHARS = 1 << 16  # matched in one call: bounds the memory, long enough to hide the call
@@ -189,6 +189,6 @@ def _read_line(line: str, number: int) -> tuple[bytes, int]:
         raise CheckpointError(
             f"line {number} is {line[:60]!r}; expected an id, a quoted token and its length in bytes"
         ) from error
-    if not isinstance(token, bytes) or len(token) != length or not token or identifier < 1:
+    if not isinstance(token, bytes) or len(token) != length or not token or not 1 <= identifier < MOST_IDS:
         raise CheckpointError(f"line {number} says id {identifier} and {length} bytes, but its token is {token!r}")
     return token, identifier
