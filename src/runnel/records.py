@@ -14,6 +14,11 @@ class Document:
     metadata: dict[str, object] = field(default_factory=dict)
 
 
+def titled(title: object, text: str) -> str:
+    """Return a text with its title, if it has one, before it: joined by a space, as BEIR and Tevatron do."""
+    return f"{title} {text}".strip() if isinstance(title, str) and title.strip() else text
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """One sentence of a document: `document[start:end] == text`, offsets in characters (code points)."""

@@ -205,7 +205,7 @@ def test_embed_reads_lines_of_standard_input(run, fake, tmp_path):
     run("embed", "-", "--to", "out.npy", stdin="one\n\ntwo words\n")
     assert (tmp_path / "out.ids").read_text().split() == ["1", "3"]
     run("embed", "-", "--to", "out2.npy", stdin='{"_id": "x", "title": "T", "text": "b"}\n')
-    assert fake.embed.seen[-1] == "T\nb"
+    assert fake.embed.seen[-1] == "T b"
 
 
 def test_embed_of_nothing(run, fake, tmp_path):

@@ -28,9 +28,9 @@ def write(path, *lines):
         [
             {"docid": 7, "title": "T", "document_text": "one"},
             {"docid": 8, "document_text": "two"},
-            {"docid": 9, "contents": "U\n"},
+            {"docid": 9, "contents": "U"},
         ],
-        [{"id": "7", "contents": "T\none"}, {"id": "8", "text": "two"}, {"id": "9", "text": "U\n"}],
+        [{"id": "7", "contents": "T one"}, {"id": "8", "text": "two"}, {"id": "9", "text": "U"}],
         ["7\thttp://x\tT\tone", "8\thttp://y\t\ttwo", "9\thttp://z\tU\t"],
         ["7\thttp://x\tT\tone", "8\ttwo", "9\thttp://z\tU\t"],
     ],
@@ -38,7 +38,7 @@ def write(path, *lines):
 )
 def test_corpus_formats(tmp_path, lines):
     found = list(read_corpus(write(tmp_path / "corpus", *lines)))
-    assert found == [Document("7", "T\none"), Document("8", "two"), Document("9", "U\n")]
+    assert found == [Document("7", "T one"), Document("8", "two"), Document("9", "U")]
 
 
 def test_corpus_and_queries_of_a_folder(tmp_path):

@@ -42,7 +42,7 @@ def beir(tmp_path):
     return tmp_path
 
 
-A, B, C, D = (f"{name.upper()}\ntext {name}" for name in "abcd")
+A, B, C, D = (f"{name.upper()} text {name}" for name in "abcd")
 TRAIN = [("query q", (A, D), (B,)), ("query r", (C,), ())]
 
 
@@ -343,4 +343,4 @@ def test_the_examples_of_the_page(tmp_path):
     for name in files.keys() - others:
         triples = list(read_triples(tmp_path / name, corpus=tmp_path / "corpus.jsonl", queries=tmp_path / "queries.jsonl"))
         assert triples and all("herons live" in t.query and "15 years" in t.positives[0] for t in triples), name
-    assert list(read_triples(tmp_path)) == [Triple("how long do herons live", ("Heron\nHerons live 15 years.",), (), "1")]
+    assert list(read_triples(tmp_path)) == [Triple("how long do herons live", ("Heron Herons live 15 years.",), (), "1")]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runnel.errors import InputError, ReadError
-from runnel.records import Document
+from runnel.records import Document, titled
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
 
 _BUFFER = 1 << 16
@@ -95,7 +95,7 @@ class _Place:
 def read_rows(source: str | Part) -> Iterator[Document]:
     """The rows of a file, of a part of it, or of standard input for "-".
 
-    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. A tsv row is the
+    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text (`titled`). A tsv row is the
     id, a tab, the text. A row of a txt file is a text, its id the line number from 1. Standard input is jsonl if it
     starts with "{", txt otherwise. Lines with white space alone are left out.
 
@@ -145,8 +145,7 @@ def _parse_json(line: str, where: _Place) -> Document:
         raise InputError(
             f'{where}: expected "id" (or "_id") and "text", got the keys {", ".join(map(repr, row)) or "of an empty object"}'
         )
-    title = row.get("title")
-    return Document(_id(str(key), where), f"{title}\n{text}" if isinstance(title, str) and title else text)
+    return Document(_id(str(key), where), titled(row.get("title"), text))
 
 
 def _parse_tab(line: str, where: _Place) -> Document:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError, ReadError
-from runnel.records import Document
+from runnel.records import Document, titled
 from runnel.training.lines import find, read_json, read_lines
 
 _IDS = ("_id", "id", "docid", "query_id")
@@ -28,7 +28,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
     Args:
         path: a BEIR folder; a jsonl file with "_id" (or "id", "docid"), "text" (or "document_text", "contents") and perhaps
             "title"; or a tsv file of id, text (MS MARCO passages) or of id, url, title, body (MS MARCO documents; the url
-            is not read). A title stands on a line of its own before the text.
+            is not read). A title is put before the text, with a space between them.
 
     Raises:
         InputError: a row is not so, or has no id; the message has the line number.
@@ -186,11 +186,6 @@ def document(row: dict[str, Any], where: str) -> Document:
     if not isinstance(key, str | int) or key == "" or not isinstance(text, str):
         raise InputError(f'{where}: expected "_id" (or "id", "docid") and "text", got {keys(row)}')
     return Document(str(key), titled(row.get("title"), text))
-
-
-def titled(title: object, text: str) -> str:
-    """A text with its title, if it has one, on a line before it."""
-    return f"{title}\n{text}" if isinstance(title, str) and title.strip() else text
 
 
 def keys(row: dict[str, Any]) -> str:

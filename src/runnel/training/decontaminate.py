@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runnel.errors import InputError
+from runnel.records import titled
 from runnel.search.files import find_files
 from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognise
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_sentences
-from runnel.training.corpora import keys, titled
+from runnel.training.corpora import keys
 from runnel.training.data import Dropped, Evidence, Triple, read_triples
 from runnel.training.formats import column_names, qrels_of, read_named
 from runnel.training.lines import read_head

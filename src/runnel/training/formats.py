@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from runnel.errors import InputError, ReadError
-from runnel.training.corpora import Texts, keys, read_corpus, read_qrels, read_queries, titled
+from runnel.records import titled
+from runnel.training.corpora import Texts, keys, read_corpus, read_qrels, read_queries
 from runnel.training.lines import find, open_text, read_json, read_lines
 
 log = logging.getLogger("runnel")

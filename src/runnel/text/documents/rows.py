@@ -12,6 +12,7 @@ from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 from runnel.errors import ReadError
+from runnel.records import titled
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.plain import read_plain
@@ -58,7 +59,7 @@ def _document(
     key, title, text = values.get("id", values.get("_id")), values.get("title"), values.get("text")
     title = title if isinstance(title, str) and title else None
     if isinstance(text, str):
-        text = f"{title}\n{text}" if title else text
+        text = titled(title, text)
     elif kind == "jsonl":
         keys = ", ".join(map(repr, values)) or "of nothing"
         raise ReadError(f'{name}, row {before().rows + number}: expected "text", got the keys {keys}')
