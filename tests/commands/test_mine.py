@@ -41,11 +41,13 @@ class ToyEmbedder:
     def __init__(self):
         self.read = 0
         self.model = SimpleNamespace(backbone=SimpleNamespace(fingerprint=lambda: "f00d"), prompts={})
+        self.prompted = []  # (query prompt, document prompt) when queries were read
 
     def text_limit(self, max_tokens):
         return max_tokens
 
     def encode_query(self, texts):
+        self.prompted.append((self.model.prompts.get("query"), self.model.prompts.get("document")))
         return np.array([[0.8, 0.6] if "cats" in text else [0.6, 0.8] for text in texts], dtype=np.float32)
 
     def encode_document(self, texts):
@@ -149,6 +151,37 @@ def test_bm25_with_a_judge(run, beir, tmp_path, embedder):
     assert embedder.read == 0
 
 
+@pytest.mark.parametrize("by", [["--model", "toy"], ["--judge", "toy", "--max-score", 2]])
+def test_prompts_of_the_embedder(run, beir, tmp_path, embedder, by):
+    done = run(*beir, "-n", 1, *by, "--prompt", "find: ", "--document-prompt", "text: ")
+    assert done.code == 0, done.err
+    assert set(embedder.prompted) == {("find: ", "text: ")}
+    assert {"query": "find: ", "document": "text: "} in json.loads((tmp_path / "out.jsonl.json").read_text())["prompts"]
+    done = run(*beir, "-n", 1, *by, "--prompt", "seek: ", "--document-prompt", "text: ")
+    assert done.code == 1 and "finished work with another prompts" in done.err
+
+
+def test_vectors_are_those_of_their_prompt(run, beir, tmp_path, embedder):
+    run(*beir, "-n", 1, "--model", "toy", "--document-prompt", "text: ")
+    (tmp_path / "out.jsonl").unlink()
+    embedder.model.prompts.clear()
+    done = run(*beir, "-n", 1, "--model", "toy")
+    assert done.code == 1 and "out.jsonl.vectors.npy.json describes finished work with another prompt" in done.err
+
+
+def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):
+    lines = [{"query": "cats", "pos": "about cats", "prompt": "find"}, {"query": "dogs", "pos": "about dogs and dogs"}]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run("mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82).code == 0
+    facts = json.loads((tmp_path / "out.jsonl.json").read_text())
+    assert (facts["k1"], facts["b"]) == (4.46, 0.82)
+    assert [row.get("prompt") for row in rows(tmp_path / "out.jsonl")] == ["find", None]
+    assert [t.instruction for t in read_triples(tmp_path / "out.jsonl")] == ["find", ""]
+    run("mine", "data.jsonl", "--to", "default.jsonl")
+    facts = json.loads((tmp_path / "default.jsonl.json").read_text())
+    assert (facts["k1"], facts["b"]) == (0.9, 0.4)
+
+
 def test_a_run_in_place_of_a_search(run, beir, tmp_path):
     (tmp_path / "run.trec").write_text("".join(f"1 Q0 d{n} {n} {-n} x\n" for n in range(12)) + "2 Q0 d5 1 1 x\n")
     done = run(*beir, "-n", 2, "--run", "run.trec", "--ranks", "4-5")
@@ -178,6 +211,10 @@ def test_test_sets_are_kept_out(run, pairs, tmp_path):
         (["--margin", 0.1], "compare an embedder's scores; give --judge or --model too"),
         (["--judge", "toy"], "--judge does nothing without --max-score, --margin or --relative-margin"),
         (["--run", "x", "--model", "toy"], "give --run or --model, not both"),
+        (["--run", "x", "--k1", 1.2], "--k1 and --b are settings of BM25, which does not search here"),
+        (["--model", "toy", "--b", 1], "--k1 and --b are settings of BM25, which does not search here"),
+        (["--b", 2], "BM25's k1 and b are 0.9 and 2; expected k1 of at least 0 and b from 0 to 1"),
+        (["--prompt", "find: "], "are put before texts that an embedder reads; give --model or --judge too"),
         (["--exclude", "no.csv"], "no.csv"),
         (["--corpus", "no.tsv"], "no.tsv"),
         (["--format", "tevatron"], "pairs.csv, line 1: not valid JSON"),

@@ -74,6 +74,21 @@ def test_bm25_is_exact(depth):
         np.testing.assert_allclose(scores[rows], np.sort(scores)[::-1][: len(rows)], rtol=1e-6)
 
 
+def test_bm25_with_other_settings():
+    texts = random_texts(40, 3, words=30)
+    query = " ".join(WORDS[:3])
+    for k1, b in ((0.1, 0), (4.46, 0.82), (1.2, 1)):
+        (found,) = bm25_search(pool(*texts), k1=k1, b=b)([Triple(query, ("x",))], 10)
+        scores = bm25_by_hand(query, texts, k1, b)
+        assert np.allclose(scores[found], np.sort(scores)[::-1][: len(found)], rtol=1e-5) and len(found) == 10
+
+
+@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (0.9, -1), (math.nan, 0.4), (math.inf, 0.4)])
+def test_bm25_settings_out_of_range(k1, b):
+    with pytest.raises(InputError, match=rf"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1"):
+        bm25_search(pool("a word"), k1=k1, b=b)
+
+
 def test_bm25_needs_words_and_a_package(monkeypatch):
     with pytest.raises(InputError, match="the corpus has no words to search by"):
         bm25_search(pool("", "?"))

@@ -155,6 +155,13 @@ def mine(
     judge: Annotated[
         str | None, typer.Option(help="Embedder whose scores these are; default: the one that searches.", show_default=False)
     ] = None,
+    k1: Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")] = None,
+    b: Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="Text that the embedder reads before each query; default: the model's own.", show_default=False),
+    ] = None,
+    document_prompt: Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)] = None,
     exclude: Annotated[
         list[str] | None, typer.Option(help="Test set that must not be trained on; may be repeated.", show_default=False)
     ] = None,
@@ -182,6 +189,10 @@ def mine(
         candidates=run,
         judge=judge,
         exclude=exclude or [],
+        k1=k1,
+        b=b,
+        prompt=prompt,
+        document_prompt=document_prompt,
         ranks=ranks,
         number=number,
         seed=seed,

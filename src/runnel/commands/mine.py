@@ -22,7 +22,7 @@ from runnel.commands.resume import Output, beside, file_digest, naming, replacin
 from runnel.commands.vectors import VectorLog, vector_output
 from runnel.errors import InputError
 from runnel.records import Document
-from runnel.training.candidates import Search, bm25_search, dense_search, run_search
+from runnel.training.candidates import K1, B, Search, bm25_search, dense_search, run_search
 from runnel.training.corpora import Texts, read_corpus, read_run
 from runnel.training.data import Dropped, Triple, read_triples
 from runnel.training.decontaminate import Decontaminator
@@ -44,6 +44,10 @@ def run(
     candidates: str | None,
     judge: str | None,
     exclude: Sequence[str],
+    k1: float | None,
+    b: float | None,
+    prompt: str | None,
+    document_prompt: str | None,
     ranks: str,
     as_json: bool,
     **drawing: float | None,
@@ -52,6 +56,9 @@ def run(
 
     Args:
         candidates: a run to draw from in place of a search.
+        k1, b: of BM25.
+        prompt, document_prompt: put before the texts that the embedder reads, in place of its own; that of the search, or if an
+            embedder only judges, its.
         drawing: the settings of `Mining` besides ranks.
     """
     out = Path(to)
@@ -62,15 +69,26 @@ def run(
         raise InputError("--judge does nothing without --max-score, --margin or --relative-margin; give one of them")
     if mining.needs_scores and judge is None and model in (None, "bm25"):
         raise InputError("--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too")
+    by_bm25 = candidates is None and model in (None, "bm25")
+    if not by_bm25 and (k1, b) != (None, None):
+        raise InputError("--k1 and --b are settings of BM25, which does not search here; leave them, or --model and --run, out")
+    own = {name: text for name, text in (("query", prompt), ("document", document_prompt)) if text is not None}
+    if own and judge is None and model in (None, "bm25"):
+        raise InputError(
+            "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too"
+        )
     source = find_source(data, corpus, queries)
-    searcher = None if model in (None, "bm25") else _load(model)
-    judging = searcher if judge is None else _load(judge)
+    searcher = None if model in (None, "bm25") else _load(model, own)
+    judging = searcher if judge is None else _load(judge, own if searcher is None else {})
+    bm25 = {"k1": K1 if k1 is None else k1, "b": B if b is None else b} if by_bm25 else {}
     settings: dict[str, object] = {
         "files": [_digest(f) for f in (source.path, source.corpus, source.queries, candidates, *exclude)],
         "format": format,
         "model": model or (None if candidates else "bm25"),
         "judge": judge,
         "fingerprints": [e and e.model.backbone.fingerprint() for e in (searcher, judging)],
+        "prompts": [e and _prompts(e) for e in (searcher, judging)],
+        **bm25,
         **asdict(mining),
         "ranks": list(mining.ranks),
     }
@@ -83,7 +101,7 @@ def run(
             pool_from = settings["files"] if source.corpus is None else [_digest(source.corpus)]
             vectors = None if searcher is None else _embed(searcher, examples.pool, beside(out, ".vectors.npy"), pool_from)
             ranked = None if candidates is None else read_run(candidates, mining.ranks[1])
-            search = _search(examples.pool, ranked, searcher, vectors)
+            search = _search(examples.pool, ranked, searcher, vectors, bm25)
             by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
             facts = output.end({**examples.facts, **_draw(examples, output, search, mining, by)})
             _tell(facts, mining.number)
@@ -132,7 +150,7 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
 
 def _embed(embedder: Embedder, pool: Texts, path: Path, files: object) -> tuple[np.ndarray, np.ndarray]:
     """Vectors of the documents with a text, on disk beside the output, and their rows in the pool."""
-    settings = {"files": files, "fingerprint": embedder.model.backbone.fingerprint(), "prompt": "document"}
+    settings = {"files": files, "fingerprint": embedder.model.backbone.fingerprint(), "prompt": _prompts(embedder)["document"]}
     with vector_output(path) as output:
         if output.begin(settings) is None:
             with VectorLog(output, embedder.dimension) as log:
@@ -143,14 +161,18 @@ def _embed(embedder: Embedder, pool: Texts, path: Path, files: object) -> tuple[
 
 
 def _search(
-    pool: Texts, ranked: dict[str, list[str]] | None, embedder: Embedder | None, vectors: tuple[np.ndarray, np.ndarray] | None
+    pool: Texts,
+    ranked: dict[str, list[str]] | None,
+    embedder: Embedder | None,
+    vectors: tuple[np.ndarray, np.ndarray] | None,
+    bm25: Mapping[str, float],
 ) -> Search:
     if ranked is not None:
         return run_search(ranked, pool)
     if embedder is not None and vectors is not None:
         return dense_search(embedder, *vectors)
     with Meter("indexing", unit="documents") as meter:
-        return bm25_search(pool, meter)
+        return bm25_search(pool, meter, **bm25)
 
 
 def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray] | None) -> Judge:
@@ -185,6 +207,7 @@ def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, j
 def _line(mined: Mined) -> str:
     triple = mined.triple
     row: dict[str, object] = {"id": triple.id} if triple.id else {}
+    row |= {"prompt": triple.instruction} if triple.instruction else {}
     row |= {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
     return json.dumps(row | {"drawn": len(mined.drawn), "refused": mined.refused}, ensure_ascii=False) + "\n"
 
@@ -224,8 +247,14 @@ def _digest(path: object) -> str | None:
     return file_digest(str(path)) if Path(str(path)).is_file() else str(path)
 
 
-def _load(model: str | None) -> Embedder:
+def _load(model: str | None, prompts: Mapping[str, str]) -> Embedder:
     note_compiling()
     from runnel.models.embedder import Embedder
 
-    return Embedder.load(str(model))
+    embedder = Embedder.load(str(model))
+    embedder.model.prompts |= prompts
+    return embedder
+
+
+def _prompts(embedder: Embedder) -> dict[str, str]:
+    return {name: embedder.model.prompts.get(name, "") for name in ("query", "document")}

@@ -5,6 +5,7 @@ N  documents   d  width of the vectors   B  queries at a time
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,27 +21,34 @@ if TYPE_CHECKING:
 Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
 """For each example the rows of the corpus that its query finds, int64, best first, at most as many as the number."""
 
-_K1, _B = 0.9, 0.4  # what Lucene and the BEIR paper's baselines take
+K1, B = 0.9, 0.4  # the defaults of Anserini, which the BEIR paper's baselines take
 _ROWS = 1 << 16  # document vectors in memory at a time
 
 
-def bm25_search(corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None) -> Search:
-    """Lucene's BM25 with k1 0.9 and b 0.4 over lower-cased words of two letters and more, without English stop words.
+def bm25_search(
+    corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None, *, k1: float = K1, b: float = B
+) -> Search:
+    """Search by Lucene's BM25 over lower-cased words of two letters and more, without English stop words.
 
     Documents that share no word with the query are not found. Ties go to the earlier row. It takes about 2.4 kB of memory for
     a document of 50 words.
 
     Args:
         progress: called with (documents read, all documents).
+        k1: how much the repetition of a word counts, from 0.
+        b: how much the length of a document counts, from 0 to 1.
 
     Raises:
+        InputError: k1 or b is out of range, or the corpus has no words.
         MissingDependency: bm25s is not there.
     """
+    if not (0 <= k1 < math.inf and 0 <= b <= 1):
+        raise InputError(f"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1")
     try:
         import bm25s
     except ImportError as error:
         raise MissingDependency("mining by BM25 needs bm25s; run `pip install 'runnel[train]'`, or give an embedder") from error
-    index = bm25s.BM25(k1=_K1, b=_B)
+    index = bm25s.BM25(k1=k1, b=b)
     tokens = bm25s.tokenize(_texts(corpus, progress), show_progress=False)
     if not tokens.vocab:
         raise InputError("the corpus has no words to search by; expected documents with text")
