@@ -6,6 +6,8 @@ import zipfile
 def pdf(pages, *, outline=(), encrypted=False, image_only=False):
     """A PDF file. `pages`: a list of pages, each a list of lines; None is a line of empty space.
 
+    A line is a string, or a list of (x, size, rise, text) pieces: x in points from the line's start, None behind the last piece.
+
     Args:
         outline: (title, page from 0) pairs.
         encrypted: asks for a password that nobody has.
@@ -40,8 +42,20 @@ def pdf(pages, *, outline=(), encrypted=False, image_only=False):
 
 
 def _lines(lines):
-    shown = "\n".join("T*" if line is None else f"({_escape(line)}) Tj T*" for line in lines)
+    shown = "\n".join("T*" if line is None else _line(line) for line in lines)
     return f"BT /F1 11 Tf 13 TL 60 740 Td\n{shown}\nET"
+
+
+def _line(line):
+    if isinstance(line, str):
+        return f"({_escape(line)}) Tj T*"
+    out, at = "", 0
+    for x, size, rise, text in line:
+        if x is not None:
+            out += f"{x - at} 0 Td "
+            at = x
+        out += f"/F1 {size} Tf {rise} Ts ({_escape(text)}) Tj "
+    return out + f"{-at} 0 Td /F1 11 Tf 0 Ts T*"
 
 
 def _escape(line):

@@ -1,5 +1,7 @@
 """PDF: pages, paragraphs, hyphens, outline; and what is said of files without text."""
 
+import re
+
 import pytest
 from document_checks import check, paths, shown
 from document_files import pdf
@@ -127,3 +129,137 @@ def test_the_text_of_a_page_is_bounded(tmp_path):
 def test_page_ranges_stay_short():
     assert module._pages([3]) == "page 3"
     assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")
+
+
+def cells(*pieces):
+    """A line of a table."""
+    return [(120 * number, 11, 0, piece) for number, piece in enumerate(pieces)]
+
+
+def note(before, number, after):
+    """A line with a raised number in it."""
+    return [(0, 11, 0, before), (None, 7, 4, number), (None, 11, 0, after)]
+
+
+def words(text):
+    return re.findall(r"[a-z]+", text.lower())
+
+
+def test_raised_numbers_are_not_glued_to_words(read):
+    document = read(
+        [[note("The shell may call exit", "77", ": it ends. A file"), note("of 10", "6", " bytes and 5 m"), "md5 is old."]]
+    )
+    assert " ".join(document.text.split()) == "The shell may call exit[77]: it ends. A file of 10⁶ bytes and 5 m md5 is old."
+    document = read([[note("a field of 20 m", "2", ", and after a stop."), note("It ends.", "12", "")]])
+    assert document.text == "a field of 20 m², and after a stop.\nIt ends.[12]"
+
+
+def test_rows_of_a_table_are_blocks(read):
+    page = [
+        "Sizes of all flags:",
+        cells("Flag", "Memory", "Time"),
+        cells("-1", "1200k", "20"),
+        cells("-2", "2000k", "25"),
+        "And so on.",
+    ]
+    assert shown(read([page])) == [
+        ("paragraph", "Sizes of all flags:"),
+        ("row", "Flag | Memory | Time"),
+        ("row", "-1 | 1200k | 20"),
+        ("row", "-2 | 2000k | 25"),
+        ("paragraph", "And so on."),
+    ]
+
+
+def test_a_wide_gap_alone_is_no_table(read):
+    document = read([["Some words of a text.", cells("A signature", "[Function]"), "It does what it is for."]])
+    assert [kind for kind, _ in shown(document)] == ["paragraph"]
+
+
+def test_lines_of_a_table_of_contents_are_rows(read):
+    document = read([["Contents", "1 Scope . . . . . . . . . . 3", "1.1 Purpose .............. iv", "Wait ......", "Text."]])
+    assert shown(document)[1:3] == [("row", "1 Scope | 3"), ("row", "1.1 Purpose | iv")]
+    assert shown(document)[-1] == ("paragraph", "Wait ......\nText.")
+
+
+def test_bullets_begin_items(read):
+    document = read([["We have:", "• one thing", "and more of it", "• another", "•", "a third", None, None, "End."]])
+    assert shown(document) == [
+        ("paragraph", "We have:"),
+        ("item", "one thing\nand more of it"),
+        ("item", "another"),
+        ("item", "a third"),
+        ("paragraph", "End."),
+    ]
+
+
+def book(pages=12, *, head="The Manual", foot="{number}"):
+    """Pages with a running head and foot, whose body words are all different; a sentence goes over each page's end."""
+    body = [[f"end{a}. Next{a} has line{a}", f"and then begin{a}"] for a in "abcdefghijklmnopqrstuvwxyz"[:pages]]
+    return body, [
+        [head.format(number=number), None, *lines, None, foot.format(number=number)] for number, lines in enumerate(body, start=7)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "foot"),
+    [("The Manual", "{number}"), ("The Manual {number}", "draft"), ("Page {number} of 99", "- {number} -")],
+)
+def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head, foot):
+    body, pages = book(head=head, foot=foot)
+    document = read(pages)
+    expected = words(" ".join(line for lines in body for line in lines))
+    furniture = words(f"{head} {foot}".replace("{number}", ""))
+    assert sorted(words(document.text)) == sorted(expected + furniture)  # what a head says stays once
+    assert [page for block in document.blocks for page in [block.page]] == sorted(block.page for block in document.blocks)
+    assert "then begind\nende. Nexte" in document.text  # sentences go on over pages
+    assert not re.search(r"\b1[0-8]\b", document.text)
+
+
+def test_a_running_head_that_the_text_has_too_is_left_out_everywhere(read):
+    _, pages = book()
+    pages[5].insert(3, "This is the manual of a program.")
+    assert read(pages).text.count("The Manual") == 0
+
+
+def test_heads_of_chapters_and_of_even_pages_are_left_out(read):
+    _, pages = book(16, head="x", foot="x")
+    for number, page in enumerate(pages):
+        page[0] = f"Chapter {1 + number // 8}" if number % 2 else "Great Book"
+        page[-1] = ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii", "xiii", "xiv", "xv", "xvi"][number]
+    text = read(pages).text
+    assert [text.count(word) for word in ("Great Book", "Chapter 1", "Chapter 2")] == [1, 1, 1]
+    assert not re.search(r"\b[ivx]+\b", text)
+
+
+def test_what_only_looks_like_a_running_head_stays(read):
+    text = read([["Summary", f"text {name}"] for name in ("a", "b")]).text
+    assert text.count("Summary") == 2  # two pages are too few
+    pages = [[f"Part {name}", "text", "1999"] for name in ("one", "two", "three", "four")]
+    assert [read(pages).text.count(word) for word in ("Part", "1999")] == [4, 1]
+    titled = read(
+        [["Results", None, None, f"text {i}", "more"] for i in "abcd"], outline=[("Results", page) for page in range(4)]
+    )
+    sentences = [["It is so.", f"text {i}", "It is not."] for i in "abcd"]
+    assert [read(sentences).text.count(text) for text in ("It is so.", "It is not.")] == [4, 4]
+    apart = [["All rights reserved.", None, None, f"text {i}", "more"] for i in "abcd"]
+    assert read(apart).text.count("All rights reserved.") == 1
+    assert shown(titled).count(("heading", "Results")) == 4  # the outline says that these are titles
+
+
+def test_a_word_parted_by_a_page_end_is_joined(read):
+    document = read([["This is an exam-"], ["ple of it. More."]])
+    assert document.text == "This is an example\nof it. More." and [block.page for block in document.blocks] == [1, 2]
+
+
+def test_hyphens_that_belong_to_a_name_or_an_option_stay(read):
+    lines = [
+        "From February-",
+        "March on, as Jean-",
+        "Loup says, use --unw-stack-",
+        "scan-frames, --",
+        "xml or FcConfig-",
+        "GetHome.",
+    ]
+    text = " ".join(read([lines]).text.split())
+    assert text == "From February-March on, as Jean-Loup says, use --unw-stack-scan-frames, --xml or FcConfigGetHome."

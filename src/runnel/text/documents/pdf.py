@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import MissingDependency, ReadError
 from runnel.text.documents.canonical import BREAK, Canonical, DocumentText
 from runnel.text.documents.limits import Limits
+from runnel.text.documents.pdf_page import ROW, page_text
+from runnel.text.documents.pdf_text import ITEM, join_pages
 
 if TYPE_CHECKING:
-    from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
+    from pypdfium2 import PdfDocument, PdfPage
 
-_HYPHEN = "\ufffe"  # what PDFium writes for a hyphen at the end of a line, the line end included
-_PIECE = re.compile(r"(\r\n|\ufffe)")
-_SPLIT_WORD = re.compile(r"(?<!\w)(\w++)\ufffe(\w++)")  # this form does not go back and forth in long words
-_WORD = re.compile(r"\w+(?:-\w+)*")
-_LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
-_LOOSE = 1.3  # lines further apart than this, in the page's usual distances, begin a paragraph
-_DOUBLE = 2.0  # the most, in heights of a line, that counts as usual: pages with few lines have wide gaps only
+_KINDS = {ROW: "row", ITEM: "item"}
+_MARKS = ROW + ITEM + " \t\n\f"
 _UNMAPPED_SHARE = 0.05
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
@@ -38,10 +33,10 @@ class _Entry:
 
 
 def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
-    """The text of all pages in PDFium's order. Pages are opened one at a time.
+    """Read the text of all pages in PDFium's order. Pages are opened one at a time.
 
     Words that a hyphen parts at a line end are joined, with the hyphen if that is how the document writes the word elsewhere.
-    Lines that stand apart begin a paragraph.
+    Lines that stand apart begin a paragraph. `page_text` and `join_pages` say what becomes of tables, notes and running heads.
 
     Raises:
         ReadError: encrypted, damaged, without pages, or without any text; the message has what to do.
@@ -66,7 +61,7 @@ def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
             try:
                 page = document[number]
                 try:
-                    text = _page_text(page)
+                    text = page_text(page)
                     pictures += not text.strip() and _has_picture(page)
                 finally:
                     page.close()
@@ -78,35 +73,6 @@ def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
         return _build(texts, outline, faults, pictures, _title(document))
     finally:
         document.close()
-
-
-def _page_text(page: PdfPage) -> str:
-    """Lines as PDFium parts them, an empty line before those that begin a paragraph."""
-    layer = page.get_textpage()
-    try:
-        text = layer.get_text_range()
-        return _part_paragraphs(text, layer)
-    finally:
-        layer.close()
-
-
-def _part_paragraphs(text: str, layer: PdfTextPage) -> str:
-    pieces = _PIECE.split(text)  # line, separator, line, ...
-    boxes: list[tuple[float, float] | None] = []  # bottom and height of each line's first character
-    at, count = 0, layer.count_chars()
-    for number, piece in enumerate(pieces):
-        if number % 2 == 0:
-            _, bottom, _, top = layer.get_charbox(at, loose=True) if piece and at < count else (0.0, 0.0, 0.0, 0.0)
-            boxes.append((bottom, top - bottom) if top > bottom else None)
-        at += len(piece)
-    steps = [above[0] - below[0] if above and below else 0.0 for above, below in pairwise(boxes)]
-    forward = [step for step in steps if step > 0]
-    height = median([box[1] for box in boxes if box] or [0.0])
-    usual = min(median(forward), _DOUBLE * height) if forward else 0.0
-    for number, step in enumerate(steps):
-        if usual and step > _LOOSE * usual and pieces[2 * number + 1] != _HYPHEN:
-            pieces[2 * number + 1] = "\r\n\r\n"
-    return "".join(pieces)
 
 
 def _has_picture(page: PdfPage) -> bool:
@@ -146,17 +112,15 @@ def _build(
     unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
     if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):
         canonical.warnings.append(f"{unmapped:,} characters have no meaning in the file (a font without a character map)")
-    join = _joiner(texts)
     before = ""
-    for number, text in enumerate(texts):
+    titles = {number: [entry.title for entry in entries] for number, entries in outline.items()}
+    for number, text in enumerate(join_pages(texts, titles)):
         canonical.page = number + 1
-        if _HYPHEN in text:
-            text = _SPLIT_WORD.sub(join, text).replace(_HYPHEN, "-\n")
-        text = text.translate(_LIGATURES)
-        paragraphs = [p for p in re.split(r"\n\s*\n", text.replace("\r\n", "\n")) if p.strip()]
+        paragraphs = [p for p in re.split(r"\n\s*\n", text) if p.strip(_MARKS)]
         waiting = list(outline.get(number, ()))
         for position, paragraph in enumerate(paragraphs):
             kind, waiting = _open_headings(canonical, waiting, paragraph)
+            kind = _KINDS.get(paragraph.lstrip()[0], kind)
             goes_on = position == 0 and before and not _SENTENCE_END.search(before) and paragraph.lstrip()[0].islower()
             canonical.add(paragraph, kind, join="\n" if goes_on else BREAK)
         for entry in waiting:  # not found on its page: it counts from the next page on
@@ -173,21 +137,6 @@ def _open_headings(canonical: Canonical, waiting: list[_Entry], paragraph: str) 
         canonical.open_heading(entry.level, entry.title)
     alone = found and len(flat) - len(waiting[found - 1].title) <= _NUMBERING
     return "heading" if alone else "paragraph", waiting[found:]
-
-
-def _joiner(texts: list[str]) -> Any:
-    """How a word that was parted at a line end is written: as elsewhere in the document, else in one."""
-    split = [pair for text in texts if _HYPHEN in text for pair in _SPLIT_WORD.findall(text)]
-    wanted = {form for a, b in split for form in (f"{a}{b}".lower(), f"{a}-{b}".lower())}
-    counts: Counter[str] = Counter()
-    for text in texts if wanted else ():
-        counts.update(word for word in _WORD.findall(text.lower()) if word in wanted)
-
-    def join(match: re.Match[str]) -> str:
-        whole, hyphenated = match[1] + match[2], f"{match[1]}-{match[2]}"
-        return hyphenated if counts[hyphenated.lower()] > counts[whole.lower()] or match[1][-1].isdigit() else whole
-
-    return join
 
 
 def _without_text(pages: int, faults: int, pictures: int) -> str:
