@@ -2,7 +2,7 @@
 
 import io
 
-from runnel.commands.display import Meter, describe, note_compiling
+from runnel.commands.display import Meter, describe, note_compiling, report_bug
 from runnel.errors import CheckpointError, InputError
 
 
@@ -39,3 +39,12 @@ def test_error_in_one_line():
     assert describe(InputError("two\n  lines")) == "two lines"
     assert describe(FileNotFoundError(2, "No such file or directory", "x.txt")) == "x.txt: No such file or directory"
     assert describe(CheckpointError("as it is")) == "as it is"
+
+
+def test_a_bug_is_told_with_its_traceback_safely(capsys):
+    try:
+        raise ZeroDivisionError("\x1b[31m")
+    except ZeroDivisionError as error:
+        report_bug(error)
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback (most recent call last):\n") and told.endswith("ZeroDivisionError: \ufffd[31m\n")

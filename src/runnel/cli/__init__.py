@@ -12,9 +12,11 @@ import signal
 import sys
 import warnings
 
+import typer
+
 from runnel.cli import documents, models, texts
-from runnel.cli.command import app, interrupt, report_unraisable
-from runnel.commands.display import say
+from runnel.cli.command import USAGE_ERROR, app, end_interrupted, interrupt, report_unraisable, report_usage
+from runnel.commands.display import report_bug, say
 
 __all__ = ["console", "documents", "main", "models", "texts"]
 
@@ -27,7 +29,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = report_unraisable
     warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
-    app(prog_name="runnel")
+    try:
+        code = app(prog_name="runnel", standalone_mode=False)
+    except USAGE_ERROR as error:
+        code = report_usage(error)
+    except typer.Abort:
+        code = end_interrupted()
+    sys.exit(code)
 
 
 def console() -> None:
@@ -40,9 +48,12 @@ def console() -> None:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except BrokenPipeError:
-            code = code or 1
-        os._exit(code)
+    except Exception as error:
+        report_bug(error)
+        code = 1
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        code = code or 1
+    os._exit(code)

@@ -9,11 +9,11 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import describe, say
+from runnel.commands.display import LogLines, describe, print_text, printable, say
 from runnel.errors import RunnelError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or what typer has in its place
 interrupted = threading.Event()  # Ctrl-C was pressed
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket), model folder or hub id.")]
@@ -59,11 +60,11 @@ def command(run: Callable[..., int | None]) -> Callable[..., None]:
             say(f"error: {describe(error)}")
             code = 1
         except KeyboardInterrupt:
-            code = _end_interrupted()
+            code = end_interrupted()
         except Exception:
             if not interrupted.is_set():
                 raise  # a bug: its traceback is wanted
-            code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
+            code = end_interrupted()  # an interrupted compilation ends in errors of all kinds
         raise typer.Exit(code or 0)
 
     own = inspect.signature(run, eval_str=True)
@@ -73,12 +74,22 @@ def command(run: Callable[..., int | None]) -> Callable[..., None]:
     return app.command()(wrapped)
 
 
+def report_usage(error: Any) -> int:
+    """Show a mistake in the arguments, which it may quote; return its exit code."""
+    from typer.rich_utils import rich_format_error
+
+    error.message = printable(error.message)
+    rich_format_error(error)
+    return int(error.exit_code)
+
+
 def _log(level: int) -> None:
-    logging.basicConfig(level=level, format="runnel: %(message)s")
+    logging.basicConfig(level=level, handlers=[LogLines()])
     logging.getLogger("runnel").setLevel(level)
 
 
-def _end_interrupted() -> int:
+def end_interrupted() -> int:
+    """Report Ctrl-C; return its exit code."""
     say("interrupted")
     return 130
 
@@ -103,6 +114,6 @@ def _root(
     if version:
         from importlib.metadata import version as installed
 
-        typer.echo(f"runnel {installed('runnel')}")
+        print_text(f"runnel {installed('runnel')}")
         raise typer.Exit
     _log(logging.INFO if verbose else logging.WARNING)

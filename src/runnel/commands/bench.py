@@ -173,7 +173,6 @@ def _number(value: float | None, digits: int) -> str:
 
 def _print(title: str, head: list[str], rows: list[list[str]]) -> None:
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     table: Table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -181,7 +180,7 @@ def _print(title: str, head: list[str], rows: list[list[str]]) -> None:
         numeric = all(row[place][:1].isdigit() or not row[place] for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     console = stdout_console()
     if not console.is_terminal:
         console.width = 180

@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sys
 import time
+import traceback
+import unicodedata
+from collections.abc import Iterator
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderHook
     from rich.progress import Progress
+
+
+# What a program may write into JSON that a terminal would act on or hide; JSON has escapes for all of it.
+_UNSAFE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e0fff]"
+)
+_JOINERS = "\u200c\u200d"
+
+
+def printable(text: str) -> str:
+    """`text` without what a terminal would act on: as long as before, characters that are no text replaced by U+FFFD.
+
+    Control characters would move the cursor or worse, and marks of direction show text in another order than it has. Spaces, tabs
+    and line feeds stay, other line ends become spaces. Joiners stay behind letters and emoji of the scripts that use them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_printable, text, " " + text))
+
+
+def _printable(c: str, before: str) -> str:
+    if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs":
+        return c
+    if c.isspace():
+        return " "
+    joins = c in _JOINERS and not before.isascii() and unicodedata.category(before)[0] in "LMS"
+    return c if joins else "\ufffd"
 
 
 def say(message: str) -> None:
     """One line on stderr, where notes, progress and errors go."""
-    sys.stderr.write(f"runnel: {message}\n")
+    sys.stderr.write(printable(f"runnel: {message}".replace("\n", " ")) + "\n")
 
 
 def describe(error: Exception) -> str:
@@ -26,18 +59,58 @@ def describe(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+def report_bug(error: Exception) -> None:
+    """The traceback of an error that nobody expected, on stderr."""
+    sys.stderr.write(printable("".join(traceback.format_exception(error))))
+
+
+class LogLines(logging.Handler):
+    """Shows log records as `say` does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+def print_text(text: str) -> None:
+    """Text on stdout, and the end of a line."""
+    sys.stdout.write(printable(text) + "\n")
+
+
 def print_json(value: object) -> None:
     """One JSON object on stdout."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")  # half a surrogate pair: JSON's escape
+    sys.stdout.write(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
 def stdout_console() -> Console:
-    """Colours on a terminal; plain text of at least 100 columns elsewhere."""
+    """Colors on a terminal; plain text of at least 100 columns elsewhere. Text is made `printable`, and markup is not read."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=max(100, console.width), no_color=True)
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, emoji=False, width=max(100, console.width), no_color=True)
+    console.push_render_hook(_printable_hook())
+    return console
+
+
+@cache
+def _printable_hook() -> RenderHook:
+    from rich.console import ConsoleRenderable, RenderHook
+    from rich.segment import Segment
+
+    class Printable:
+        def __init__(self, inner: ConsoleRenderable) -> None:
+            self._inner = inner
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+            for part in console.render(self._inner, options):
+                yield part if part.control else Segment(printable(part.text), part.style)
+
+    class Hook(RenderHook):
+        def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+            return [Printable(one) for one in renderables]
+
+    return Hook()
 
 
 @cache
@@ -103,7 +176,7 @@ class Meter:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn(f"{{task.completed:,}} {self._unit}  {{task.fields[speed]}}"),
             TimeRemainingColumn(),

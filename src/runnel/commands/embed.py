@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import Meter, note_compiling, print_json, say
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.resume import text_digest
 from runnel.commands.rows import Part, read_rows
 from runnel.commands.vectors import FORMATS, Row, VectorLog, vector_output
@@ -78,7 +77,7 @@ def run(
     if as_json:
         print_json({"out": str(out), **facts})
     else:
-        sys.stdout.write(f"{out}: {facts['count']:,} vectors of {facts['dimension']} numbers\n")
+        print_text(f"{out}: {facts['count']:,} vectors of {facts['dimension']} numbers")
     return 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import Meter, describe, note_compiling, print_json, say, stdout_console
+from runnel.commands.display import Meter, describe, note_compiling, print_json, printable, say, stdout_console
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.records import Sentence
 from runnel.text.answers import end_of_text_below, group_repeats, normalize
@@ -227,7 +227,7 @@ def show(console: Console, searched: Searched) -> None:
 
     for rank, item in enumerate(searched.found, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(printable(str(item.place)), style="bold cyan")
+        head.append(str(item.place), style="bold cyan")
         head.append(f"  characters {item.sentence.start}-{item.sentence.end}  score {item.sentence.score:.2f}", style="dim")
         before, marked, after = _in_context(item)
         body = Text(before, style="dim")
@@ -235,12 +235,12 @@ def show(console: Console, searched: Searched) -> None:
         body.append(after)
         console.print(head, soft_wrap=True)
         if item.place.headings:
-            console.print(Text(_INDENT + printable(" › ".join(item.place.headings)), style="dim italic"), soft_wrap=True)
+            console.print(Text(_INDENT + " › ".join(item.place.headings), style="dim italic"), soft_wrap=True)
         for line in body.wrap(console, console.width - len(_INDENT)):
             line.rstrip()
             console.print(Text(_INDENT) + line)
         if item.also:
-            console.print(Text(_INDENT + printable(_also(item)), style="dim italic"), soft_wrap=True)
+            console.print(Text(_INDENT + _also(item), style="dim italic"), soft_wrap=True)
         console.print()
     read = [f for f in searched.files if f["sentences"]]
     if read:
@@ -267,7 +267,10 @@ def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:
 
 
 def _in_context(item: Found) -> tuple[str, str, str]:
-    """The text before, in and after the sentence with line breaks undone except at blank lines, safe for a terminal."""
+    """The text before, in and after the sentence with line breaks undone except at blank lines.
+
+    It is made printable first: private characters, which are our own marks, are not.
+    """
     sentence = item.sentence.text
     core = sentence.strip()
     lead, tail = sentence.partition(core)[::2]
@@ -276,8 +279,3 @@ def _in_context(item: Found) -> tuple[str, str, str]:
     before, _, rest = flowed.partition(_OPEN)
     marked, _, after = rest.partition(_CLOSE)
     return before, marked, after
-
-
-def printable(text: str) -> str:
-    """Control characters would move the cursor or worse; private ones are our own marks."""
-    return "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import Meter, note_compiling, print_json, say
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.errors import InputError
 from runnel.text.shards import Shard
 
@@ -87,7 +86,7 @@ def run_shard(
         print_json({"folder": str(place), **told})
     else:
         counts = f"{done.documents:,} documents, {done.passages:,} passages, {done.tokens:,} tokens"
-        sys.stdout.write(f"{place}: {counts}, {len(done.failed):,} failed; {done.tokens_read:,} tokens read\n")
+        print_text(f"{place}: {counts}, {len(done.failed):,} failed; {done.tokens_read:,} tokens read")
     return 0
 
 
@@ -151,4 +150,4 @@ def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> None:
         print_json(told | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
         return
     told_counts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    sys.stdout.write(f"{to}: {told_counts or 'nothing to do'}; {len(index):,} documents, {changes.tokens_read:,} tokens read\n")
+    print_text(f"{to}: {told_counts or 'nothing to do'}; {len(index):,} documents, {changes.tokens_read:,} tokens read")

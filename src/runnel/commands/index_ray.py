@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import Meter, print_json, say
+from runnel.commands.display import Meter, print_json, print_text, say
 from runnel.commands.index import index_options, parse_fields, tell_failed
 from runnel.errors import InputError
 from runnel.text.shards import Shard
@@ -110,4 +110,4 @@ def _report(outcome: Outcome, wanted: int, to: str, as_json: bool) -> None:
         print_json(told | {"failed": failed, "tokens_read": outcome.tokens, "seconds": round(outcome.seconds, 3)})
         return
     sums = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    sys.stdout.write(f"{to}: {len(outcome.manifests):,} of {wanted:,} shards, {sums}; {outcome.tokens:,} tokens read\n")
+    print_text(f"{to}: {len(outcome.manifests):,} of {wanted:,} shards, {sums}; {outcome.tokens:,} tokens read")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from runnel.commands.display import print_json
+from runnel.commands.display import print_json, print_text
 
 _INDENT, _WIDTH = 20, 120
 _OWN_LINES = ("vocab_size", "hidden_size", "num_layers")  # fields of the config that have lines of their own
@@ -23,7 +22,7 @@ def run(name: str, *, as_json: bool) -> int:
         return 0
     for label, lines in (*_model(facts), *_parts(facts), *_machine(facts)):
         for line in lines or ["none"]:
-            sys.stdout.write(_line(label, line) + "\n")
+            print_text(_line(label, line))
             label = ""
     return 0
 

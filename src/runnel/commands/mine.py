@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runnel.commands.display import Meter, note_compiling, print_json, say
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import Work
 from runnel.commands.resume import Output, beside, file_digest, naming, replacing, text_digest
 from runnel.commands.vectors import VectorLog, vector_output
@@ -108,7 +107,7 @@ def run(
     if as_json:
         print_json({"out": to, **facts})
     else:
-        sys.stdout.write(f"{to}: {facts['examples']:,} examples, {facts['drawn']:,} negatives drawn\n")
+        print_text(f"{to}: {facts['examples']:,} examples, {facts['drawn']:,} negatives drawn")
     return 0
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import Meter, note_compiling, print_json, say, stdout_console
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.resume import Output, file_digest, naming, replacing
 from runnel.commands.rows import read_rows
 from runnel.errors import InputError
@@ -53,8 +52,8 @@ def one(
     for hit in hits:
         text = " ".join((hit.text or "").split())
         short = text if len(text) <= _SHOWN else text[:_SHOWN].rsplit(" ", 1)[0] + " ..."
-        console.print(f"{hit.rank:>3}. {hit.id}  {hit.score:.2f}", style="bold", markup=False)
-        console.print(f"     {short}", markup=False, soft_wrap=True)
+        console.print(f"{hit.rank:>3}. {hit.id}  {hit.score:.2f}", style="bold")
+        console.print(f"     {short}", soft_wrap=True)
     return 0
 
 
@@ -121,7 +120,7 @@ def many(
     if as_json:
         print_json({"out": str(out), **facts})
     else:
-        sys.stdout.write(f"{out}: {facts['count']:,} queries\n")
+        print_text(f"{out}: {facts['count']:,} queries")
     return 0
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import note_compiling, print_json, say
+from runnel.commands.display import note_compiling, print_json, print_text, say
 from runnel.errors import MissingDependency
 from runnel.training import recipes
 
@@ -63,7 +62,7 @@ def _report(summary: Summary, as_json: bool) -> None:
         print_json(asdict(summary))
         return
     held_out = "".join(f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items())
-    sys.stdout.write(
+    print_text(
         f"{summary.model}: {summary.steps:,} steps, loss {summary.first_loss:.4f} to {summary.last_loss:.4f}{held_out}; "
-        f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s\n"
+        f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"
     )

@@ -1,0 +1,164 @@
+"""What others have written (texts, ids, headings, names of files) reaches a terminal as text, never as commands to it."""
+
+import ast
+import json
+import logging
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import runnel
+from runnel.commands.display import printable
+
+# Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of the library that draws.
+HOSTILE = "\x1b[31mRED\x1b]0;pwn\x07\x9b2J\u202eevil\u2066\x00\r\x7f[red]x[/b]"
+NAME = HOSTILE.replace("\x00", "").replace("/", "")
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+SOURCE = Path(runnel.__file__).parent
+
+
+def check(done, *, code=0):
+    """Nothing unsafe, nothing eaten as markup, and no traceback."""
+    assert done.code == code, done.err
+    assert not UNSAFE.findall(done.out + done.err)
+    return done
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Rows whose ids, titles and texts are hostile."""
+    key = "id" + "".join(HOSTILE.split())
+    lines = [json.dumps({"id": f"{key}{n}", "title": HOSTILE, "text": f"one dog {HOSTILE}"}) for n in range(2)]
+    (tmp_path / f"{NAME}.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "q.jsonl").write_text(json.dumps({"id": f"{key}q", "text": f"dog {HOSTILE}"}) + "\n")
+    (tmp_path / "run.trec").write_text(f"{key}q Q0 {key}0 1 1 x\n{key}q Q0 {key}1 2 0 x\n")
+    return f"{NAME}.jsonl"
+
+
+def documents(folder):
+    """Documents with hostile names, headings and texts, and one that cannot be read."""
+    (folder / f"{NAME}.md").write_text(f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n")
+    (folder / f"{NAME}.txt").write_text("One dog.\n")
+    with zipfile.ZipFile(folder / f"{NAME}.docx", "w") as archive:
+        archive.writestr(f"{NAME}.xml", "<a/>")
+    return [f"{NAME}.{ending}" for ending in ("md", "txt", "docx")]
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_find(run, fake, tmp_path, rows, as_json):
+    names = documents(tmp_path)
+    done = check(run("find", "one dog", *names, "missing" + NAME, *as_json), code=1)
+    assert done.err.count("runnel: error") == 2 and "[red]x[" in done.out
+    done = check(run("find", "one dog", names[1], *as_json))  # its name is in the last line
+    assert "[red]x[b].txt" in done.out
+    check(run("find", "one dog", rows, *as_json))
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_rerank(run, fake, tmp_path, rows, as_json):
+    done = check(run("rerank", f"dog {HOSTILE}", rows, *as_json))
+    assert "[red]x[/b]" in done.out
+    check(run("rerank", "--queries", "q.jsonl", "--corpus", rows, "--run", "run.trec", "--to", f"{NAME}.out", *as_json))
+    (tmp_path / "run.trec").write_text(f"x{HOSTILE} Q0 a 1 1 x\n")
+    check(run("rerank", "--queries", "q.jsonl", "--corpus", rows, "--run", "run.trec", "--to", "new", *as_json), code=1)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_embed(run, fake, tmp_path, rows, as_json):
+    assert NAME[:3] not in check(run("embed", rows, "--to", f"{NAME}.npy", *as_json)).out
+    (tmp_path / rows).write_text(json.dumps({"id": "a", HOSTILE: 1}))
+    check(run("embed", rows, "--to", f"{NAME}.npy", *as_json), code=1)
+    check(run("embed", rows, "--to", "new.npy", *as_json), code=1)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_index_and_search(run, tmp_path, monkeypatch, as_json):
+    monkeypatch.setattr(logging.root, "handlers", [])  # else pytest takes the records
+    (tmp_path / "files").mkdir()
+    documents(tmp_path / "files")
+    done = check(run("index", "files", "--to", "library", *as_json), code=1)
+    assert "left out" in done.err
+    done = check(run("search", "one dog", "--in", "library", *as_json))
+    assert "[red]x[" in done.out
+    check(run("search", "one dog", "--in", NAME, *as_json), code=1)
+
+
+def test_mine_train_info_and_bench(run, tmp_path):
+    check(run("info", NAME), code=1)
+    check(run("bench", NAME), code=1)
+    check(run("train", f"{NAME}.toml"), code=1)
+    check(run("train", "pairs", "--data", f"{NAME}.csv"), code=1)
+    check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
+    pytest.importorskip("bm25s")
+    (tmp_path / f"{NAME}.csv").write_text("query,positive\nwhere is it,it is here\n")
+    check(run("mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"))
+
+
+def test_wrong_usage(run):
+    check(run("info", "a", NAME), code=2)
+    check(run("info", f"--{NAME}"), code=2)
+
+
+def test_json_has_what_the_texts_have(run, fake, rows):
+    done = check(run("rerank", "dog", rows, "--json"))
+    assert json.loads(done.out)["hits"][0]["text"] == f"{HOSTILE}\none dog {HOSTILE}"
+    assert r"\u001b[31mRED" in done.out and r"\u202eevil\u2066" in done.out and r"\u009b2J" in done.out
+
+
+def test_log_records_are_lines_like_others(run, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(
+        "runnel.commands.info.run", lambda *_, **__: logging.getLogger("runnel").warning("left out %s\nand", HOSTILE)
+    )
+    done = check(run("info", "x"))
+    assert done.err.startswith("runnel: left out ") and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("as it is, ünï 文字", "as it is, ünï 文字"),
+        ("می\u200cخواهم", "می\u200cخواهم"),  # Persian: the joiner is part of how the word is written
+        ("👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥", "👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥"),
+        ("ക\u0d4d\u200d", "ക\u0d4d\u200d"),
+        ("pay\u200dpal \u200c, \u200d\u200d", "pay\ufffdpal \ufffd, \ufffd\ufffd"),
+        ("a\x1b[0m\x9b\u202e\ue000\ud800", "a\ufffd[0m\ufffd\ufffd\ufffd\ufffd"),
+        ("lines\r\nand\x0bothers\x85 \u2028\t\u3000\xa0", "lines \nand others   \t\u3000\xa0"),
+        ("", ""),
+    ],
+)
+def test_what_can_be_printed(text, shown):
+    assert printable(text) == shown and len(shown) == len(text)
+
+
+def test_find_shows_joined_letters_and_emoji(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("می\u200cخواهم one dog 👩\u200d👩\u200d👧.")
+    assert "می\u200cخواهم one dog 👩\u200d👩\u200d👧" in run("find", "dog", "a.txt").out
+
+
+# ---- nothing goes around display.py ----------------------------------------------------------------------------------
+
+ALLOWED = {
+    "commands/display.py": {"sys.stdout.write", "sys.stderr.write", "Console"},
+    "training/progress.py": {"Console"},  # a bar of numbers
+}
+
+
+def _calls(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in ("print", "Console", "os.write") or re.search(
+                r"(^|\.)(std(out|err)(\.buffer)?\.write(lines)?|s?echo|Console)$", name
+            ):
+                yield name
+
+
+def test_only_display_writes_to_the_terminal():
+    parts = ("commands", "cli", "training", "models", "search")
+    found = {path: set(_calls(path)) for part in parts for path in (SOURCE / part).rglob("*.py")}
+    names = {path.relative_to(SOURCE).as_posix(): calls for path, calls in found.items() if calls}
+    assert {name: calls - ALLOWED.get(name, set()) for name, calls in names.items() if calls - ALLOWED.get(name, set())} == {}
+    assert set(ALLOWED) <= set(names)
