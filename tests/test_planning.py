@@ -6,14 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from toy import Toy
 
 from runnel.backbones.mamba1 import Mamba1Config
 from runnel.backbones.mamba2 import Mamba2Config
 from runnel.backbones.rwkv7 import Rwkv7Config
+from runnel.backbones.state import State
 from runnel.backbones.xlstm import XlstmConfig
-from runnel.engine import Engine
+from runnel.engine import Engine, Request
 from runnel.errors import InputError
 from runnel.evaluation.shapes import describe_subject, load_subject, random_backbone
 from runnel.planning import ENOUGH, fit
@@ -38,6 +41,43 @@ def test_more_memory_is_never_a_shorter_segment(backbone):
     segments = [fit(backbone, kib << 10).segment for kib in range(200, 4000, 100)]
     assert segments == sorted(segments)
     assert fit(backbone, 1 << 40).segment == ENOUGH
+
+
+class OnGpu(Toy):
+    """Says that it is on a GPU and reads on the CPU."""
+
+    device = property(lambda self: torch.device("cuda"))  # type: ignore[assignment]
+
+    def new_state(self, rows: int) -> State:
+        return State({"h": torch.zeros(rows, 1, self.hidden_size)}, torch.zeros(rows, dtype=torch.int64))
+
+
+def test_steps_go_by_the_device(monkeypatch):
+    """What paper D reads on a GPU: one text by 4,096 tokens, a batch by 32 times 512."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 40))
+    assert (Engine(Toy()).step_tokens, Engine(Toy()).text_tokens) == (1024, 1024)
+    assert fit(Toy(), 1 << 30).segment == 4096
+    gpu, texts = OnGpu(), [np.zeros(length, dtype=np.int64) for length in (20_000, 300, 3000)]
+    engine = Engine(gpu)
+    assert (engine.step_tokens, engine.text_tokens) == (16_384, 4096)
+    assert fit(gpu, 1 << 30).segment == 16_384
+    engine.run([Request(texts[1])])
+    engine.run([Request(texts[0])])
+    assert gpu.steps == [300, 4096, 4096, 4096, 4096, 3616]
+    gpu.steps.clear()
+    engine.run([Request(text) for text in texts])
+    assert gpu.steps == [16_384, 4096, 2820], "the long text is alone in the end"
+    asked = Engine(gpu, 8000)
+    assert (asked.step_tokens, asked.text_tokens) == (8000, 8000)
+
+
+def test_steps_stay_within_the_memory_of_a_gpu(monkeypatch):
+    toy = OnGpu()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 1000 * toy.step_bytes_per_token, 1 << 40))
+    engine = Engine(toy)
+    assert engine.step_tokens == engine.text_tokens == fit(toy, 1000 * toy.step_bytes_per_token).segment == 960
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 9000 * toy.step_bytes_per_token, 1 << 40))
+    assert (Engine(toy).step_tokens, Engine(toy).text_tokens) == (8960, 4096)
 
 
 def test_it_says_what_it_chose(backbone):

@@ -21,8 +21,11 @@ from runnel.ops.mlstm.torch import CHUNK as MLSTM_CHUNK
 from runnel.ops.ssd.torch import CHUNK as SSD_CHUNK
 from runnel.ops.wkv7.torch import CHUNK as WKV7_CHUNK
 
-# Longer steps were no faster in the sweep of docs/performance.md: layers are read from memory once a step either way, and what
-# a step writes outgrows the caches.
+# Tokens of a step where none are asked for. On a CPU longer ones gain little (docs/performance.md). On a GPU those of the
+# linear-time embedding paper (4.2, E.1): one text by 4096 tokens, a batch by 32 x 512. Not measured here.
+_CPU_STEP, _GPU_TEXT, _GPU_STEP = 1024, 4096, 16384
+# The longest step for a budget. Longer ones were no faster on a CPU: layers are read from memory once a step either way, and
+# what a step writes outgrows the caches.
 ENOUGH = 4096
 _ROUND = 64  # chunks of every operator divide it
 _STATES = 4  # rows of state: two requests in progress, one being forked, one being handed out
@@ -71,6 +74,18 @@ class Plan:
         return asdict(self)
 
 
+def default_steps(backbone: Backbone) -> tuple[int, int]:
+    """The tokens of a step where none are asked for: with one text alone, and with several.
+
+    Raises:
+        InputError: half of what a GPU has free is too little for one token.
+    """
+    if backbone.device.type != "cuda":
+        return _CPU_STEP, _CPU_STEP
+    room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
+    return min(_GPU_TEXT, room), room
+
+
 def fit(backbone: Backbone, memory_bytes: int) -> Plan:
     """The longest segment for a budget, up to where longer ones gain nothing; nothing is run.
 
@@ -83,7 +98,7 @@ def fit(backbone: Backbone, memory_bytes: int) -> Plan:
     chunk = _plain_chunk(backbone)
     each = backbone.step_bytes_per_token + (0 if chunk is None else _plain_bytes(backbone, chunk))
     fixed = _STATES * backbone.state_bytes
-    segment = min((memory_bytes - fixed) // each, ENOUGH)
+    segment = min((memory_bytes - fixed) // each, _GPU_STEP if backbone.device.type == "cuda" else ENOUGH)
     if segment < 1:
         raise InputError(
             f"memory_bytes={memory_bytes:,} is too small: this model's states take {fixed:,} bytes and one token {each:,}; "

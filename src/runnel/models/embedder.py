@@ -310,7 +310,7 @@ class Stream:
         """Read ids in segments; the hidden vector at the last one is returned."""
         hidden = torch.empty(0)
         row = torch.zeros(1, dtype=torch.int64)
-        size = self._model.engine.step_tokens
+        size = self._model.engine.text_tokens
         tensor = torch.as_tensor(np.asarray(ids, dtype=np.int64))
         for start in range(0, len(tensor), size):
             piece = tensor[start : start + size]
