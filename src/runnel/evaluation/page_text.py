@@ -148,9 +148,9 @@ takes everything through one layer at a time. `Engine(backbone, step_tokens=V)` 
 
 `Engine.plan(backbone, memory_bytes)` and `runnel bench --budget MIB` choose the segment for what steps and states may take beyond
 the weights: as long as fits, up to where longer ones gain nothing. The plan says which memory and speed to expect, and
-`Engine(backbone, plan)` keeps to it. Without a plan a step on a CPU has 1,024 tokens: longer ones are a few percent faster, but a
-short text has to wait for the step that is running. On a GPU it has 4,096 of one text, or 16,384 of several, as far as half of its
-free memory allows: the sizes of paper D (one text by 4,096, 32 by 512), not measured here.
+`Engine(backbone, plan)` keeps to it. Without a plan a step on a CPU has 1,024 tokens: longer ones are a few percent faster,
+but a short text has to wait for the step that is running. On a GPU it has 4,096 of one text, or 16,384 of several, as far as half
+of its free memory allows: the sizes of paper D (one text by 4,096, 32 by 512), not measured here.
 
 {_plans(result)}"""
 
