@@ -77,7 +77,7 @@ def test_one_section_is_measured_anew(small, tmp_path):
     assert len(small.started) == started + 2
     after, text = json.loads((tmp_path / "performance.json").read_text()), (tmp_path / "performance.md").read_text()
     changed = {key for key in after if after[key] != before[key]}
-    assert changed == {"search", "bars"} and list(after) == list(before)
+    assert changed == {"search", "bars", "apart"} and list(after) == list(before)
     assert {old["what"] for old, new in zip(before["bars"], after["bars"], strict=True) if old != new} == {
         bars.BARS["first stage"].what,
         bars.BARS["search"].what,
@@ -90,8 +90,38 @@ def test_one_section_is_measured_anew(small, tmp_path):
     assert "wrong: other vectors" in (tmp_path / "performance.md").read_text()
 
 
+def test_an_error_is_never_published(small, tmp_path, monkeypatch):
+    """A missing package or too little memory is a result; anything else that fails is our own mistake."""
+    page.write_page(tmp_path, lambda message: None)
+    monkeypatch.setattr(page, "CHUNK_CELLS", ())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    small.answers["runnel"] |= {"parts": {"error": "'runnel.backbones.product'", "kind": "KeyError"}}
+    for write in (page.write_page, lambda folder, say: page.write_section(folder, "parts", say)):
+        told: list[str] = []
+        assert write(tmp_path, told.append) is True
+        assert told[-3:] == [
+            "error: mamba2-130m bf16 1024: 'runnel.backbones.product'",
+            "error: mamba2-130m int8 1024: 'runnel.backbones.product'",
+            f"nothing was published; what was measured is in {tmp_path / page.FAILED}",
+        ]
+        after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert json.loads(after.pop(page.FAILED))["parts"][0]["outcome"] == "error" and after == before
+    small.answers["runnel"] |= {"parts": {"out_of_memory": "no room for 5 MiB more"}, "train": {"missing": "no torch"}}
+    assert page.write_page(tmp_path, lambda message: None) is False
+    assert "| mamba2-130m | bf16 | out of memory: no room for 5 MiB more | – |" in (tmp_path / "performance.md").read_text()
+
+
+def test_the_parts_are_measured_anew(small, tmp_path):
+    page.write_page(tmp_path, lambda message: None)
+    small.answers["runnel"]["parts"] = {"parts": {"matrix products": 1e-3}}
+    assert page.write_section(tmp_path, "parts", lambda message: None) is False
+    text = (tmp_path / "performance.md").read_text()
+    assert "| mamba2-130m | int8 | matrix products 100% | 1 |" in text
+    assert "`runnel.ops`.\n\nMeasured apart from the rest of this page: 2" in text
+
+
 def test_what_cannot_be_measured_by_itself(tmp_path):
-    with pytest.raises(InputError, match="no section 'speed' can be measured by itself; there is search"):
+    with pytest.raises(InputError, match="no section 'speed' can be measured by itself; there is search, parts"):
         page.write_section(tmp_path, "speed", lambda message: None)
     with pytest.raises(InputError, match=r"has no performance\.json; write the whole page first"):
         page.write_section(tmp_path, "search", lambda message: None)

@@ -61,7 +61,7 @@ def bench(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(metavar="SECTION", help="With --page: measure this section alone (search).", show_default=False),
+        typer.Option(metavar="SECTION", help="With --page: measure this section alone (search, parts).", show_default=False),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Instead: a quick look whether this package is as fast as it should be.")

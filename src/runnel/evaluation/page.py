@@ -35,6 +35,7 @@ _SLOW_S = 25.0
 _TRAINING_LIMIT = 4 << 30
 _V = (128, 512, 1024, 4096, None)
 _WRONG = ("wrong", "error")
+FAILED = "performance-failed.json"  # a measurement that is not published
 
 # The grid of the page. Chosen so that all of it takes seventeen minutes, a third of them the fresh processes that memory takes.
 SPEED = (
@@ -79,12 +80,17 @@ TRAINING = (("pocket", "runnel", (1, 4, 16, 64, 256)), ("pocket", "bert", (1, 4,
 def write_page(folder: Path, progress: Progress) -> bool:
     """Measure and write performance.md, performance.json and three plots; whether any check failed.
 
+    If a system failed in a way that is no result (out of memory and a missing package are results), what was measured goes to
+    performance-failed.json and the page stays as it was.
+
     Raises:
         InputError: the folder is not there.
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the one that holds the docs")
     result = measure_page(progress)
+    if _not_published(folder, result, progress):
+        return True
     (folder / "performance.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     render(folder)
     return bool(result["wrong"])
@@ -92,6 +98,8 @@ def write_page(folder: Path, progress: Progress) -> bool:
 
 def write_section(folder: Path, name: str, progress: Progress) -> bool:
     """Measure one section anew and write it and its bars; the rest of the page stays. Whether its check failed.
+
+    A failure that is no result is not written, as in `write_page`.
 
     Raises:
         InputError: no such section, or no page yet.
@@ -104,8 +112,10 @@ def write_section(folder: Path, name: str, progress: Progress) -> bool:
     result = json.loads(file.read_text(encoding="utf-8"))
     measure_section, bars_of = SECTIONS[name]
     found = measure_section(progress)
-    apart = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": in_words(machine())}
-    result[name] = found | {"apart": apart}
+    if _not_published(folder, {name: found}, progress):
+        return True
+    result[name] = found
+    result["apart"] = result.get("apart", {}) | {name: {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": in_words(machine())}}
     values = bars_of(found)
     new = [row for key, row in zip(BARS, _bar_rows(values), strict=True) if key in values]
     known = {row["what"]: row for row in (*result["bars"], *new)}
@@ -113,7 +123,7 @@ def write_section(folder: Path, name: str, progress: Progress) -> bool:
     result["wrong"] = _is_wrong(result)
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (folder / "performance.md").write_text(page_text(result), encoding="utf-8")
-    return found["outcome"] in _WRONG
+    return any(row["outcome"] in _WRONG for row in _rows({name: found}))
 
 
 def render(folder: Path) -> None:
@@ -166,6 +176,7 @@ def measure_page(progress: Progress) -> dict[str, Any]:
         "remembered": reranked if isinstance(reranked, list) else [],
         "search": search,
         "padding": _padding(),
+        "apart": {},  # sections measured since: when, and on what
     }
     return result | {"wrong": _is_wrong(result)}
 
@@ -176,19 +187,29 @@ def _bar_rows(values: Mapping[str, float | str]) -> list[dict[str, Any]]:
 
 def _is_wrong(result: Mapping[str, Any]) -> bool:
     """Whether any check failed."""
-    found = [row for part in ("points", "training", "chunks", "remembered") for row in result[part]]
-    found += [result["search"]] if "search" in result else []
-    return not all(check["passed"] for check in result["checks"]) or any(row["outcome"] in _WRONG for row in found)
+    return not all(check["passed"] for check in result["checks"]) or any(row["outcome"] in _WRONG for row in _rows(result))
+
+
+def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All rows that have an outcome."""
+    sections = (rows if isinstance(rows, list) else [rows] for rows in result.values())
+    return [row for rows in sections for row in rows if isinstance(row, dict) and "outcome" in row]
+
+
+def _not_published(folder: Path, result: Mapping[str, Any], progress: Progress) -> bool:
+    """Whether some row is an error; then what was measured is put aside and each error told."""
+    errors = [row for row in _rows(result) if row["outcome"] == "error"]
+    if errors:
+        (folder / FAILED).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for row in errors:
+            name = " ".join(str(row[key]) for key in ("model", "system", "way", "dtype", "tokens") if row.get(key))
+            progress(f"error: {name}: {row['note']}")
+        progress(f"nothing was published; what was measured is in {folder / FAILED}")
+    return bool(errors)
 
 
 def _search(progress: Progress) -> dict[str, Any]:
     return searched("pocket", progress).to_dict()
-
-
-# What can be measured by itself: how, and which bars it gives.
-SECTIONS: dict[str, tuple[Callable[[Progress], dict[str, Any]], Callable[[Mapping[str, Any]], dict[str, float | str]]]] = {
-    "search": (_search, search_values)
-}
 
 
 def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:
@@ -220,6 +241,13 @@ def _parts(progress: Progress) -> list[dict[str, Any]]:
         )
         found.append(facts | outcome | {"seconds": answer.get("parts")})
     return found
+
+
+# What can be measured by itself: how, and which bars it gives.
+SECTIONS: dict[str, tuple[Callable[[Progress], Any], Callable[[Any], dict[str, float | str]]]] = {
+    "search": (_search, search_values),
+    "parts": (_parts, lambda found: {}),
+}
 
 
 def _plans() -> list[dict[str, Any]]:

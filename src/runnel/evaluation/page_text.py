@@ -37,6 +37,12 @@ def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False, mi
     return f"{text(middle)} ({text('min')}–{text('max')})" if extremes and spread["runs"] > 1 else text(middle)
 
 
+def _apart(result: Values, section: str) -> str:
+    """When and where a section was measured, if not with the rest."""
+    apart = result.get("apart", {}).get(section)
+    return f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
+
+
 def _mib(row: Values) -> str:
     return "–" if row.get("peak_bytes") is None else f"{row['peak_bytes'] / _MIB:,.0f}"
 
@@ -200,7 +206,7 @@ def _parts(result: Values) -> str:
     for row in result["parts"]:
         name = [row["model"], row["dtype"]]
         if row["seconds"] is None:
-            rows.append([*name, f"{row['outcome']}: {row['note']}", "–"])
+            rows.append([*name, figure(row, "seconds"), "–"])
             continue
         whole = sum(row["seconds"].values())
         shares = ", ".join(
@@ -208,9 +214,10 @@ def _parts(result: Values) -> str:
         )
         rows.append([*name, shares, f"{1e6 * whole / row['tokens']:,.0f}"])
     tokens = result["parts"][0]["tokens"] if result["parts"] else 0
+    told = textwrap.fill(_apart(result, "parts"), 130)
     return f"""## Where the time goes
 
-One step of {tokens:,} tokens, by part; kernels by their names in `runnel.ops`.
+One step of {tokens:,} tokens, by part; kernels by their names in `runnel.ops`.{told and chr(10) * 2 + told}
 
 {table(["model", "dtype", "share of the time", "µs per token"], rows)}"""
 
@@ -286,9 +293,7 @@ def _search(result: Values) -> str:
         "against the embedder's, the nearest ones against all inner products, and scores of remembered documents against those "
         "of whole pairs."
     )
-    apart = found.get("apart")
-    told = f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
-    told = "\n\n".join(textwrap.fill(paragraph, 130) for paragraph in (facts, told) if paragraph)
+    told = "\n\n".join(textwrap.fill(paragraph, 130) for paragraph in (facts, _apart(result, "search")) if paragraph)
     times = found["stages"]["whole search"]["runs"]
     return f"""{head}{told}
 

@@ -52,10 +52,12 @@ def _kernels(module: ModuleType) -> list[tuple[ModuleType, str, Callable[..., An
     """Places, names and functions of the compiled kernels that a module and the modules of `runnel.ops` in it call."""
     from numba.core.dispatcher import Dispatcher  # there are kernels, so there is numba
 
+    from runnel.backbones import product  # the matrix products of some; xLSTM has its own
+
     called = [
         value for value in vars(module).values() if isinstance(value, ModuleType) and value.__name__.startswith("runnel.ops")
     ]
-    places = (module, *called, sys.modules["runnel.backbones.product"])
+    places = (module, *called, product)
     return [(place, name, value) for place in places for name, value in vars(place).items() if isinstance(value, Dispatcher)]
 
 
