@@ -88,7 +88,7 @@ def documents(folder: Path, kind: str) -> None:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     model = tiny_model(folder / f"start-{os.environ.get('RANK', '0')}")
     data = SentenceData(model, folder / "train.arrow")
-    long = Long(segment_tokens=24, gradient_segments=1) if kind == "truncated" else None
+    long = {"truncated": Long(segment_tokens=24, gradient_segments=1), "sharded": Long(recompute=True)}.get(kind)
     fsdp = {"fsdp": True} if kind == "sharded" and world > 1 else {}
     args = arguments(folder / f"{kind}-{world}", **ONE_STEP, **fsdp, gradient_accumulation_steps=50)
     trainer = SentenceTrainer(model, args, data, data, max_tokens=150, long=long)

@@ -12,7 +12,7 @@ from tiny_transformers import write_transformer
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.errors import InputError, StateError
+from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import DenseScore, EndScore, vector_head
 from runnel.training.forward import (
@@ -85,7 +85,7 @@ def test_a_transformer(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours.detach(), theirs, atol=1e-5)
     (found[0].sum() + found[1].sum()).backward()
     assert all(parameter.grad is not None for parameter in model.heads.parameters())
-    with pytest.raises(StateError, match="segments"):
+    with pytest.raises(InputError, match="segment_tokens = 7 cannot be used"):
         embedded(model, Long(segment_tokens=7))
 
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tiny_transformers as transformers
 import torch
-from tiny import byte_level_model
+from tiny import byte_level_model, tiny_model, write_tokenizer
+from tiny_backbones import tiny_backbone
 from tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, training_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from runnel import SentenceRetriever
+from runnel.backbones.transformer import Transformer
+from runnel.backbones.transformer_config import TransformerConfig
+from runnel.errors import InputError
 from runnel.models.base import Model
+from runnel.models.heads import EndVector
+from runnel.text.templates import DOCUMENT
+from runnel.text.tokenizer import Tokenizer
 from runnel.training.forward import (
     Long,
     SegmentScores,
@@ -27,6 +37,31 @@ from runnel.training.forward import (
     trainable,
     vectors,
 )
+
+DEPTH = 8
+
+
+def transformer(folder: Path, architecture: str, **changes: Any) -> Model:
+    """A tiny transformer that is trained; `changes` of its config."""
+    write_tokenizer(folder)
+    config = {"model_type": architecture, **transformers.CONFIGS[architecture], **changes}
+    torch.manual_seed(0)
+    backbone = Transformer(TransformerConfig.of(config))
+    tokenizer = Tokenizer.load(folder, begin=2, end=3)
+    model = Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector()}), {"document": DOCUMENT}, source="tiny")
+    trainable(model)
+    return model
+
+
+def deep_model(folder: Path, architecture: str) -> Model:
+    """Eight layers of the tiny ones."""
+    if architecture not in BACKBONES:
+        layers = "num_layers" if architecture == "t5" else "num_hidden_layers"
+        extra = {} if architecture == "t5" else {"max_position_embeddings": 512}
+        return transformer(folder, architecture, **{layers: DEPTH, **extra})
+    built, config = BACKBONES[architecture]
+    return tiny_model(folder, papers_heads=True, backbone=tiny_backbone(built, replace(config, num_layers=DEPTH)))
+
 
 LONG_TEXT = " ".join(DOCUMENTS * 2)
 SEGMENT = 9
@@ -68,6 +103,30 @@ def test_segments_give_the_full_graph(tmp_path: Path, architecture: str, papers_
     whole = gradients(model, lambda: loss_of_all_jobs(model, Long()))
     for long in (Long(SEGMENT), Long(SEGMENT, recompute=True), Long(recompute=True), Long(SEGMENT, True, gradient_segments=99)):
         assert_same(gradients(model, lambda long=long: loss_of_all_jobs(model, long)), whole)
+
+
+@pytest.mark.parametrize("architecture", transformers.CONFIGS)
+def test_recomputed_layers_of_transformers_give_the_same_gradients(tmp_path: Path, architecture: str) -> None:
+    """With dropout, as they are trained: the recomputed layers drop the same values."""
+    model = transformer(tmp_path, architecture)
+    model.backbone.double()
+    model.heads.double()
+    rows = [render_document(model, text, max_tokens=30) for text in DOCUMENTS]
+
+    def run(long: Long) -> Tensor:
+        torch.manual_seed(0)
+        return vectors(model, rows, long).pow(3).sum()
+
+    whole = gradients(model, lambda: run(Long()))
+    assert_same(gradients(model, lambda: run(Long(recompute=True))), whole)
+    assert_same(gradients(model, lambda: run(Long())), whole)  # switched off again
+
+
+def test_segments_of_a_transformer_are_refused(tmp_path: Path) -> None:
+    """Also where a row is shorter than a segment: the setting would have no effect."""
+    model = transformer(tmp_path, "bert")
+    with pytest.raises(InputError, match=r"segment_tokens = 64 cannot be used: BERT reads a text only whole; remove it"):
+        vectors(model, [render_document(model, "a dog")], Long(64))
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -198,6 +257,50 @@ def peak(model: Model, run: Callable[[], None]) -> int:
     with LiveBytes() as live:
         run()
     return live.peak
+
+
+class Kept:
+    """Bytes of the tensors that a forward pass keeps for its backward pass, without weights."""
+
+    def __init__(self, model: Model) -> None:
+        self._weights = {p.untyped_storage().data_ptr() for p in model.backbone.parameters()}
+        self.storages: dict[int, int] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._weights:
+            self.storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.storages.values())
+
+
+@pytest.mark.parametrize("architecture", [*BACKBONES, "bert", "llama", "t5"])
+def test_memory_of_recomputed_layers(tmp_path: Path, architecture: str) -> None:
+    """Of eight layers an eighth is alive in the backward pass, beside what each layer takes in; before it, the latter alone."""
+    model = deep_model(tmp_path, architecture)
+    trainable(model)
+    row = np.random.default_rng(0).integers(4, 128, 400).astype(np.int32)
+    kept, held = {}, {}
+    for recompute in (False, True):
+        with torch.autograd.graph.saved_tensors_hooks(counted := Kept(model), lambda tensor: tensor):
+            loss = vectors(model, [row], Long(recompute=recompute))[0, 0]
+        loss.backward()
+        kept[recompute] = counted.bytes
+        held[recompute] = peak(model, lambda r=recompute: vectors(model, [row], Long(recompute=r))[0, 0].backward())
+    assert kept[True] < 0.2 * kept[False]
+    assert held[True] < 0.4 * held[False]
+
+
+def test_recomputed_layers_within_recomputed_segments_hold_least(tmp_path: Path) -> None:
+    model = deep_model(tmp_path, "mamba2")
+    trainable(model)
+    row = np.random.default_rng(0).integers(4, 128, 640).astype(np.int32)
+    longs = [Long(), Long(recompute=True), Long(64, recompute=True)]
+    held = [peak(model, lambda long=long: vectors(model, [row], long)[0, 0].backward()) for long in longs]
+    assert held[0] > 2 * held[1] > 4 * held[2]
 
 
 @pytest.mark.parametrize("architecture", BACKBONES)

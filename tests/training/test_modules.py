@@ -259,12 +259,12 @@ def test_segments_and_checkpointing_change_no_gradient(model: Model, make: Any) 
         assert float((gradient - expected[name]).abs().max()) < 2e-4 * scale, name
 
 
-def test_checkpointing_takes_segments_if_there_are_none_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+def test_checkpointing_is_recomputing_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     module = EmbedderModule(tiny_model(tmp_path))
     module.gradient_checkpointing_enable()
-    assert module.long == Long(segment_tokens=1024, recompute=True)
+    assert module.long == Long(recompute=True)
     for options in ({"every_n_layers": 2}, {"offload": True}, {"gradient_checkpointing_kwargs": {"use_reentrant": True}}):
-        with pytest.raises(InputError, match="checkpointing is by segments"):
+        with pytest.raises(InputError, match="every layer is recomputed, so the options"):
             module.gradient_checkpointing_enable(**options)
 
 

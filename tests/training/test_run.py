@@ -260,6 +260,12 @@ def test_a_model_without_the_head(tmp_path):
         prepared(recipe)
 
 
+def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path):
+    smoke.write_model(tmp_path / "bert", "bert")
+    with pytest.raises(InputError, match=r"segment_tokens = 9 cannot be used: BERT reads a text only whole; remove it"):
+        prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'bert'}", "long.segment_tokens=9")))
+
+
 def test_four_bits_without_their_package(monkeypatch, tmp_path):
     from runnel.training import run
 

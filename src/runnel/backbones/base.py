@@ -69,8 +69,11 @@ class Backbone(nn.Module, ABC):
         """Name -> shape of one sequence's state, layers first, e.g. {"conv": (L, C, w-1), "ssm": (L, H, P, N)}."""
 
     @abstractmethod
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Embedded tokens (T, D) through all layers and the final norm; differentiable; `state` is left unchanged."""
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        """Embedded tokens (T, D) through all layers and the final norm; differentiable; `state` is left unchanged.
+
+        `recompute` is that of `forward`.
+        """
 
     @abstractmethod
     def embed(self, ids: Tensor) -> Tensor:
@@ -96,7 +99,13 @@ class Backbone(nn.Module, ABC):
     # ---- the public calls ------------------------------------------------------------------------------------------
 
     def forward(
-        self, ids: Tensor, cu_seqlens: Tensor | None = None, state: State | None = None, added: Tensor | None = None
+        self,
+        ids: Tensor,
+        cu_seqlens: Tensor | None = None,
+        state: State | None = None,
+        added: Tensor | None = None,
+        *,
+        recompute: bool = False,
     ) -> tuple[Tensor, State]:
         """Read packed sequences.
 
@@ -106,6 +115,7 @@ class Backbone(nn.Module, ABC):
                 sequences are allowed.
             state: states of the S sequences to continue; default: all start from zero. Left unchanged.
             added: (T, D) vectors added to the token embeddings.
+            recompute: keep only each layer's input for the backward pass, which then runs the layer again (in training mode).
 
         Returns:
             hidden (T, D) fp32, and the state (S rows) after the last token of each sequence.
@@ -114,7 +124,7 @@ class Backbone(nn.Module, ABC):
         inputs = [*self.parameters(), *([added] if added is not None else []), *(state.tensors.values() if state else [])]
         if self.fast is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)):
             hidden = self.embed(ids) if added is None else self.embed(ids) + added
-            hidden, new = self._forward(hidden, cu_seqlens, state)
+            hidden, new = self._forward(hidden, cu_seqlens, state, recompute)
             base = torch.zeros(len(new), dtype=torch.int64) if state is None else state.tokens
             new.tokens = base + cu_seqlens.diff().to(base)
             return hidden, new

@@ -1,4 +1,4 @@
-"""What Mamba-1 and Mamba-2 share: the norm, linear layers in their own dtype, and the published initialisation.
+"""What backbones share: norms, linear layers in their own dtype, recomputed layers, and the published initialisation.
 
 T tokens, D width, L layers, Di inner width.
 """
@@ -6,10 +6,13 @@ T tokens, D width, L layers, Di inner width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.int8 import Int8Linear
 
@@ -48,6 +51,11 @@ class WideBiasLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # torch's name
         """input (..., K) -> (..., N) in its dtype."""
         return F.linear(input.to(self.weight.dtype), self.weight).to(input.dtype) + self.bias
+
+
+def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
+    """Call a layer. With `recompute` autograd keeps only the inputs, and the backward pass calls the layer again."""
+    return checkpoint(layer, *inputs, use_reentrant=False) if recompute and torch.is_grad_enabled() else layer(*inputs)
 
 
 def stream_dtype(weight: Tensor) -> torch.dtype:

@@ -28,6 +28,7 @@ from runnel.backbones.layers import (
     init_dt_bias,
     init_embedding,
     init_out_proj,
+    run_layer,
     stream_dtype,
 )
 from runnel.backbones.state import State
@@ -113,12 +114,19 @@ class Mamba1Mixer(nn.Module):
 
 
 class Mamba1Layer(nn.Module):
-    """Norm and mixer of one block; the caller adds the residual."""
+    """One block: norm, mixer and residual."""
 
     def __init__(self, config: Mamba1Config) -> None:
         super().__init__()
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mixer = Mamba1Mixer(config)
+
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden (T, D) and both states, as the mixer's -> the same, all new."""
+        out, conv, ssm = self.mixer(self.norm(hidden), cu_seqlens, conv, ssm)
+        return hidden + out, conv, ssm
 
 
 class Mamba1(Backbone):
@@ -167,14 +175,13 @@ class Mamba1(Backbone):
     def embed(self, ids: Tensor) -> Tensor:
         return self.embeddings(ids).to(stream_dtype(self.embeddings.weight))
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         conv_states, ssm_states = [], []
         for index, layer in enumerate(self.blocks):
             conv = None if state is None else state["conv"][:, index].to(hidden.dtype)
             ssm = None if state is None else state["ssm"][:, index].to(hidden.dtype)
-            out, conv, ssm = layer.mixer(layer.norm(hidden), cu_seqlens, conv, ssm)
-            hidden = hidden + out
+            hidden, conv, ssm = run_layer(layer, recompute, hidden, cu_seqlens, conv, ssm)
             conv_states.append(conv)
             ssm_states.append(ssm)
         tensors = {"conv": torch.stack(conv_states, dim=1), "ssm": torch.stack(ssm_states, dim=1)}

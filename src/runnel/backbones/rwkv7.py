@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.config_values import arguments
 from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
-from runnel.backbones.layers import apply_linear, stream_dtype
+from runnel.backbones.layers import apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops.backend import numba_problem
@@ -192,7 +192,7 @@ class Rwkv7ChannelMix(nn.Module):
 
 
 class Rwkv7Layer(nn.Module):
-    """Norms and both parts of a layer; the caller shifts tokens and adds the residuals."""
+    """Norms, both parts of a layer, and residuals."""
 
     def __init__(self, config: Rwkv7Config, first: bool) -> None:
         super().__init__()
@@ -200,6 +200,19 @@ class Rwkv7Layer(nn.Module):
         self.att = Rwkv7TimeMix(config, first)
         self.norm_ffn = nn.LayerNorm(config.hidden_size, config.norm_eps)
         self.ffn = Rwkv7ChannelMix(config)
+
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, shift: Shift, before: dict[str, Tensor], v_first: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """hidden (T, D), the state by name (empty: zero), v of layer 0 (None in it) -> the same, all new but v."""
+        nothing = hidden.new_zeros(len(shift.last), hidden.shape[-1])
+        normed = _norm(self.norm_att, hidden)
+        back, att_shift = shift(normed, before.get("att_shift", nothing))
+        out, wkv, v_first = self.att(normed, back, cu_seqlens, before.get("wkv"), v_first)
+        hidden = hidden + out
+        normed = _norm(self.norm_ffn, hidden)
+        back, ffn_shift = shift(normed, before.get("ffn_shift", nothing))
+        return hidden + self.ffn(normed, back), {"att_shift": att_shift, "wkv": wkv, "ffn_shift": ffn_shift}, v_first
 
 
 class Rwkv7(Backbone):
@@ -266,22 +279,15 @@ class Rwkv7(Backbone):
         rows = F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
         return _norm(self.norm_0, rows)
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         shift, sequences = Shift.of(cu_seqlens, hidden.device), cu_seqlens.numel() - 1
-        nothing = hidden.new_zeros(sequences, self.hidden_size)
         ends: dict[str, list[Tensor]] = {name: [] for name in self.state_shapes()}
         v_first: Tensor | None = None
         for index, layer in enumerate(self.blocks):
             before = {} if state is None else {name: state[name][:, index].to(hidden.dtype) for name in ends}
-            normed = _norm(layer.norm_att, hidden)
-            back, att_shift = shift(normed, before.get("att_shift", nothing))
-            out, wkv, v_first = layer.att(normed, back, cu_seqlens, before.get("wkv"), v_first)
-            hidden = hidden + out
-            normed = _norm(layer.norm_ffn, hidden)
-            back, ffn_shift = shift(normed, before.get("ffn_shift", nothing))
-            hidden = hidden + layer.ffn(normed, back)
-            for name, end in (("att_shift", att_shift), ("wkv", wkv), ("ffn_shift", ffn_shift)):
+            hidden, after, v_first = run_layer(layer, recompute, hidden, cu_seqlens, shift, before, v_first)
+            for name, end in after.items():
                 ends[name].append(end)
         tensors = {name: torch.stack(layers, dim=1) for name, layers in ends.items()}
         return _norm(self.norm_f, hidden), State(tensors, torch.zeros(sequences, dtype=torch.int64))

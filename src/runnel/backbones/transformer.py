@@ -20,11 +20,13 @@ There is no state. A text is read whole or not at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.layers import stream_dtype
@@ -119,7 +121,13 @@ class Transformer(Backbone):
         return table(ids.to(self.device, torch.int64)).to(stream_dtype(next(self.parameters()))).to(ids.device)
 
     def forward(
-        self, ids: Tensor, cu_seqlens: Tensor | None = None, state: State | None = None, added: Tensor | None = None
+        self,
+        ids: Tensor,
+        cu_seqlens: Tensor | None = None,
+        state: State | None = None,
+        added: Tensor | None = None,
+        *,
+        recompute: bool = False,
     ) -> tuple[Tensor, State]:
         """As `Backbone.forward`, differentiable; the state that comes back holds nothing but the numbers of tokens.
 
@@ -130,6 +138,10 @@ class Transformer(Backbone):
         if state is not None:
             raise has_no_state(self.title)
         cu_seqlens = self._check(ids, cu_seqlens, None)
+        for layer in self.model.modules():  # the library's own switch changes its name and side effects with its versions
+            if hasattr(layer, "gradient_checkpointing"):
+                layer.gradient_checkpointing = recompute
+                layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         return self._read(ids, cu_seqlens, added), State({}, cu_seqlens.diff().to("cpu", torch.int64))
 
     def step(
@@ -141,7 +153,7 @@ class Transformer(Backbone):
         with torch.inference_mode():
             return self._read(ids, cu_seqlens, added)
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         raise NotImplementedError("a transformer reads ids, not embedded tokens: call forward")
 
     # ---- reading -----------------------------------------------------------------------------------------------------

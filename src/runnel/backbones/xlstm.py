@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.config_values import arguments
-from runnel.backbones.layers import RMSNorm, apply_linear, stream_dtype
+from runnel.backbones.layers import RMSNorm, apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops import mlstm
@@ -163,7 +163,7 @@ class FeedForward(nn.Module):
 
 
 class XlstmLayer(nn.Module):
-    """Both halves of one block and their norms; the caller adds the residuals."""
+    """One block: both halves, their norms and residuals."""
 
     def __init__(self, config: XlstmConfig) -> None:
         super().__init__()
@@ -171,6 +171,12 @@ class XlstmLayer(nn.Module):
         self.mlstm_layer = MlstmLayer(config)
         self.norm_ffn = RMSNorm(config.hidden_size, config.norm_eps)
         self.ffn = FeedForward(config)
+
+    def forward(self, hidden: Tensor, cu_seqlens: Tensor, state: MlstmState | None) -> tuple[Tensor, MlstmState]:
+        """hidden (T, D) and the state -> the same, both new."""
+        out, state = self.mlstm_layer(self.norm_mlstm(hidden), cu_seqlens, state)
+        hidden = hidden + out
+        return hidden + self.ffn(self.norm_ffn(hidden)), state
 
 
 class Xlstm(Backbone):
@@ -220,14 +226,12 @@ class Xlstm(Backbone):
     def embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         ends: list[MlstmState] = []
         for index, layer in enumerate(self.blocks):
             start = None if state is None else tuple(state[name][:, index].to(hidden.dtype) for name in ("C", "n", "m"))
-            out, end = layer.mlstm_layer(layer.norm_mlstm(hidden), cu_seqlens, start)
-            hidden = hidden + out
-            hidden = hidden + layer.ffn(layer.norm_ffn(hidden))
+            hidden, end = run_layer(layer, recompute, hidden, cu_seqlens, start)
             ends.append(end)
         tensors = {name: torch.stack(parts, dim=1) for name, parts in zip(("C", "n", "m"), zip(*ends, strict=True), strict=True)}
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))

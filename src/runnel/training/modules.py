@@ -156,7 +156,7 @@ class _ModelModule(InputModule):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, every_n_layers: int = 1, offload: bool = False
     ) -> None:
-        """`TrainingArguments(gradient_checkpointing=True)`: `Long.recompute`, in segments of 1024 tokens if none are set.
+        """`TrainingArguments(gradient_checkpointing=True)`: `Long.recompute`.
 
         Raises:
             InputError: an option that has no meaning here.
@@ -164,9 +164,8 @@ class _ModelModule(InputModule):
         asked = {**(gradient_checkpointing_kwargs or {}), "every_n_layers": every_n_layers, "offload": offload}
         known = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
         if strange := {key: value for key, value in asked.items() if known.get(key, ...) != value}:
-            raise InputError(f"checkpointing is by segments, so the options {strange} have no meaning; leave them out")
-        if self.backbone.recurrent:  # a transformer of the library has its own
-            self.long = replace(self.long, recompute=True, segment_tokens=self.long.segment_tokens or 1024)
+            raise InputError(f"every layer is recomputed, so the options {strange} have no effect; leave them out")
+        self.long = replace(self.long, recompute=True)
 
     # ---- two modes -----------------------------------------------------------------------------------------------------
 

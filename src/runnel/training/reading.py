@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.state import State
-from runnel.backbones.transformer_config import has_no_state
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import MARKS
@@ -27,9 +26,10 @@ class Long:
     """How rows that may be long are read in training.
 
     Args:
-        segment_tokens: read each row in segments of this many tokens with carried state; None: whole rows in one forward. The
-            numbers and gradients are the same.
-        recompute: keep only the state before each segment, and run the segment again in the backward pass.
+        segment_tokens: read each row in segments of this many tokens with carried state (recurrent backbones only); None: whole
+            rows in one forward. The numbers and gradients are the same.
+        recompute: keep only what each layer takes in, and run the layer again in the backward pass. Of rows in several segments
+            keep only the state before each segment; its layers then run twice more. The numbers and gradients are the same.
         gradient_segments: cut the gradient of the state after every so many segments, so that a token's loss reaches that many
             segments back at most; None: never.
         bf16: linear layers in bf16 (autocast); weights, states and what is returned stay as they are.
@@ -112,14 +112,14 @@ def read(model: Model, readings: Sequence[Reading], long: Long) -> Iterator[Part
 
     Raises:
         InputError: no rows, or an empty one.
-        StateError: a row is longer than a segment and the backbone is a transformer, which has no state to carry.
+            Also where `segment_tokens` is set and the backbone is a transformer, which has no state to carry.
     """
     lengths = np.array([len(reading.ids) for reading in readings])
     if not len(lengths) or not lengths.min():
         raise InputError(f"rows to train on need at least one token each, got lengths {lengths.tolist()[:8]}")
     size = long.segment_tokens or int(lengths.max())
-    if lengths.max() > size and not model.backbone.recurrent:
-        raise has_no_state(model.backbone.title)
+    check_segments(model, long)
+    several = bool(lengths.max() > size)
     state: State | None = None
     rows = np.arange(len(readings))
     for number in range(-(-int(lengths.max()) // size)):
@@ -130,11 +130,20 @@ def read(model: Model, readings: Sequence[Reading], long: Long) -> Iterator[Part
         if state is not None and long.gradient_segments is not None and number % long.gradient_segments == 0:
             state = state.detach()
         step = _step(readings, rows, number * size, size, model.backbone.device)
-        if long.recompute and torch.is_grad_enabled():
-            hidden, sums, totals, state = checkpoint(_run, model, step, state, long.bf16, use_reentrant=False)
+        if several and long.recompute and torch.is_grad_enabled():
+            hidden, sums, totals, state = checkpoint(_run, model, step, state, long, use_reentrant=False)
         else:
-            hidden, sums, totals, state = _run(model, step, state, long.bf16)
+            hidden, sums, totals, state = _run(model, step, state, long)
         yield Part(number, step.picked, step.ranges, hidden, sums, totals)
+
+
+def check_segments(model: Model, long: Long) -> None:
+    """Raise InputError if `segment_tokens` is set for a transformer."""
+    if long.segment_tokens is not None and not model.backbone.recurrent:
+        raise InputError(
+            f"segment_tokens = {long.segment_tokens} cannot be used: {model.backbone.title} reads a text only whole; remove it "
+            "(recompute = true saves memory), or train a recurrent model"
+        )
 
 
 def gather(parts: Sequence[Part], positions: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,14 +182,14 @@ def close(parts: Sequence[tuple[Part, Part]]) -> None:
         torch.autograd.backward(outputs, gradients)
 
 
-def _run(model: Model, step: _Step, state: State | None, bf16: bool) -> tuple[Tensor, Tensor, Tensor, State]:
+def _run(model: Model, step: _Step, state: State | None, long: Long) -> tuple[Tensor, Tensor, Tensor, State]:
     """Wanted hidden vectors (p, D), sums (b, D) and totals (b,) of one step, and the state after it."""
     features = model.features
     added = None
     if step.marks is not None and features is not None:
         added = step.marks.to(features.mark_vectors.dtype) @ features.mark_vectors
-    with torch.autocast(step.ids.device.type, torch.bfloat16, enabled=bf16):
-        hidden, state = model.backbone(step.ids, step.cu_seqlens, state, added)
+    with torch.autocast(step.ids.device.type, torch.bfloat16, enabled=long.bf16):
+        hidden, state = model.backbone(step.ids, step.cu_seqlens, state, added, recompute=long.recompute)
     inside = step.ids[step.inside]
     weight = hidden.new_ones(len(inside)) if features is None else features.log_weight[inside].exp().to(hidden.dtype)
     weighted = hidden[step.inside] * weight[:, None]

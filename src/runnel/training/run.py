@@ -43,10 +43,11 @@ from runnel.training.decontaminate import Decontaminator
 from runnel.training.evidence import SentenceData
 from runnel.training.forward import finished
 from runnel.training.progress import Recorder, Watch
+from runnel.training.reading import check_segments
 from runnel.training.rows import EVIDENCE, by_negatives, require_negatives, trained_prompts, write_rows
 from runnel.training.settings import DataSet, Recipe
 from runnel.training.smoke import write_data, write_model
-from runnel.training.trainers import EmbedderBatches, embedder_trainer, reranker_trainer, sentence_trainer, tensorboard
+from runnel.training.trainers import EmbedderBatches, embedder_trainer, long, reranker_trainer, sentence_trainer, tensorboard
 
 log = logging.getLogger("runnel")
 
@@ -117,6 +118,7 @@ def prepared(recipe: Recipe) -> Model:
 
     Raises:
         CheckpointError: it is not there, or has no head for the job.
+        InputError: `long.segment_tokens` is set for a transformer.
         MissingDependency: 4-bit weights are wanted, without the package for them.
     """
     torch.manual_seed(recipe.train.seed)  # of a new head and of adapters
@@ -140,6 +142,7 @@ def prepared(recipe: Recipe) -> Model:
         raise CheckpointError(
             f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads a document whole"
         )
+    check_segments(model, long(recipe))
     if recipe.lora is not None:
         lora = recipe.lora
         if lora.four_bit and find_spec("bitsandbytes") is None:

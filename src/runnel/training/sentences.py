@@ -54,7 +54,7 @@ class SentenceModule(nn.Module):
         used = {"sentences", "features"} if isinstance(model.head("sentences"), MatchScore) else {"sentences"}
         for name, head in model.heads.items():
             head.requires_grad_(name in used)
-        # What FSDP splits by: the mixers and feed-forward parts. A layer as a whole is never called, only these and its norms.
+        # What FSDP splits by: the mixers and feed-forward parts, which hold nearly all weights.
         called = {type(m).__name__ for m in self.backbone.modules() if any(isinstance(part, nn.Linear) for part in m.children())}
         self._no_split_modules = sorted(called)
 

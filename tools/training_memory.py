@@ -1,0 +1,70 @@
+"""Measure the memory of one training step with and without `recompute`, for docs/training.md.
+
+    python tools/training_memory.py
+
+Each cell is measured in a process of its own on the CPU: forward and backward of one embedder step over random token ids in
+fp32; peak memory less what the process held before (weights and their gradients).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.transformer import Transformer
+from runnel.backbones.transformer_config import TransformerConfig
+from runnel.evaluation.machine import forget_peak, peak_bytes
+from runnel.evaluation.shapes import load_subject
+from runnel.models.base import BUILT_IN, Model
+from runnel.models.heads import EndVector
+from runnel.text.templates import DOCUMENT
+from runnel.text.tokenizer import Tokenizer
+from runnel.training.forward import Long, trainable, vectors
+
+MODELS = {"mamba2-130m": 2048, "rwkv7-0.1b": 2048, "xlstm-scaled": 2048, "bert-base": 512}  # tokens of a text
+TOKENS = 2048  # of a step
+LONGS = {"": Long(), "recompute": Long(recompute=True), "segments": Long(512, recompute=True)}
+
+
+def backbone_of(name: str) -> Backbone:
+    """A backbone with random weights: a shape of the benchmark or BERT-base."""
+    if name == "bert-base":
+        return Transformer(TransformerConfig.of({"model_type": "bert"}))
+    return load_subject(name, torch.float32)
+
+
+def measure(name: str, long: Long) -> str:
+    """MiB of one step."""
+    tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
+    model = Model(backbone_of(name), tokenizer, nn.ModuleDict({"embed": EndVector()}), {"document": DOCUMENT}, source=name)
+    trainable(model)
+    ids = np.random.default_rng(0).integers(4, 20_000, (TOKENS // MODELS[name], MODELS[name])).astype(np.int32)
+    vectors(model, [ids[0, :16]]).sum().backward()  # makes the gradients
+    forget_peak("cpu")
+    before = peak_bytes("cpu")
+    vectors(model, list(ids), long).sum().backward()
+    return f"{(peak_bytes('cpu') - before) / 2**20:,.0f}"
+
+
+def main() -> None:
+    """Print one row for each model: without recompute, with it, and with segments of 512 tokens too."""
+    if len(sys.argv) == 3:
+        print(measure(sys.argv[1], LONGS[sys.argv[2]]))
+        return
+    exact = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed tensors go back to the system at once
+    for name in MODELS:
+        cells = []
+        for kind in LONGS if name != "bert-base" else ("", "recompute"):
+            done = subprocess.run([sys.executable, __file__, name, kind], capture_output=True, text=True, check=True, env=exact)
+            cells.append(done.stdout.strip())
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
