@@ -154,16 +154,15 @@ class SearchTable:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """How the trained model is to be evaluated. Training only keeps it in the run folder, for `runnel evaluate`.
+    """How the paper evaluated the trained model: a record, kept in the run folder. Nothing but `top_k` is read.
 
     Attributes:
-        documents: a document longer than `max_tokens` is scored by its first part or by the best of its parts.
+        top_k: sentences whose recall on held-out documents is measured.
     """
 
     max_query_tokens: int | None = _only("embed")
     max_document_tokens: int | None = _only("embed")
     max_tokens: int | None = _only("rerank")
-    documents: Literal["first", "max"] = _only("rerank", default="first")
     top_k: tuple[int, ...] = _only("sentences", default=())
 
 
