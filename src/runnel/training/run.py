@@ -149,9 +149,7 @@ def prepared(recipe: Recipe) -> Model:
             raise MissingDependency("lora.four_bit needs bitsandbytes: pip install 'runnel[qlora]', or --set lora.four_bit=false")
         add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
     model.prompts = trained_prompts(recipe.data, model.prompts)
-    model.card = (
-        f"# {Path(recipe.model.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
-    )
+    model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
     return model
 
 
