@@ -157,3 +157,24 @@ def test_more_documents_than_there_are_can_be_asked_for(run, folder):
     run("index", "files", "--to", "library")
     done = run("search", "heart", "--in", "library", "-k", 2147483648, "--json")
     assert done.code == 0 and len(json.loads(done.out)["documents"]) == 2
+
+
+def test_check_names_what_is_damaged(run, folder):
+    run("index", "files", "--to", "library")
+    done = run("index", "--check", "--to", "library")
+    assert done.code == 0 and done.out == "library: 2 documents, 2 passages, none damaged\n"
+    [data] = (folder.parent / "library" / "documents.lance" / "data").iterdir()
+    content = data.read_bytes()
+    assert content.count(b"It pumps blood") == 1
+    data.write_bytes(content.replace(b"It pumps blood", b"It pumps flood"))
+    done = run("index", "--check", "--to", "library")
+    assert done.code == 1 and done.err.count("\n") == 1
+    assert f"runnel: damaged: {folder / 'heart.txt'}: its text, title, file or metadata is not what was stored" in done.err
+    assert done.out.startswith("library: 1 damaged; restore it from a copy")
+    told = json.loads(run("index", "--check", "--to", "library", "--json").out)
+    assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [str(folder / "heart.txt")]
+    for more in (("files",), ("--keep-missing",), ("--model", "pocket")):
+        done = run("index", *more, "--check", "--to", "library")
+        assert done.code == 2 and "cannot be given with --check" in done.err
+    done = run("index", "--check", "--to", "missing")
+    assert done.code == 1 and "there is no index at missing" in done.err

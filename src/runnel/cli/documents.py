@@ -80,6 +80,7 @@ WorkerGpus = Annotated[
     float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one; default 0.", show_default=False)
 ]
 Shards = Annotated[str | None, typer.Option(metavar="FOLDER", help="Take in the finished shards of a folder instead of PATHs.")]
+Check = Annotated[bool, typer.Option("--check", help="Only verify what the index at --to stores; exit code 1 if it is damaged.")]
 Incomplete = Annotated[bool, typer.Option("--incomplete", help="With --shards: even if some are missing.")]
 
 
@@ -99,6 +100,7 @@ def index(
     worker_gpus: WorkerGpus = None,
     shards: Shards = None,
     incomplete: Incomplete = False,
+    check: Check = False,
     as_json: Json = False,
 ) -> int:
     """Make or refresh an index: new and changed files are read, long ones that have grown from where they ended; gone ones are
@@ -109,6 +111,10 @@ def index(
     made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember}
     on_ray = {"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
     kept = {"--keep-missing": keep_missing}
+    if check:
+        read = {"PATH": paths, "--shard": shard, "--shards": shards, "--ray": ray, "--incomplete": incomplete, "--model": model}
+        _refuse({**read, **made, **on_ray, **kept}, "cannot be given with --check")
+        return command.run_check(to, as_json=as_json)
     if shards is not None:
         _refuse({"PATH": paths, "--shard": shard, "--ray": ray, **made, **on_ray, **kept}, "cannot be given with --shards")
         return command.run_shards(shards, to=to, model=model, incomplete=incomplete, as_json=as_json)

@@ -110,6 +110,26 @@ def run_shards(folder: str, *, to: str, model: str | None, incomplete: bool, as_
     return 1 if changes.failed else 0
 
 
+def run_check(place: str, *, as_json: bool) -> int:
+    """Verify the index at `place`, print what is damaged, and return the exit code: 1 if something is."""
+    from runnel.search.check import check
+    from runnel.search.stores import open_store
+
+    store = open_store(place)
+    commit, damage = store.commits()[-1], check(store)
+    for one in damage:
+        say(one.reason if one.document is None else f"damaged: {one.document}: {one.reason}")
+    if as_json:
+        counts = {"index": place, "documents": commit.documents, "passages": commit.passages}
+        print_json(counts | {"damaged": [asdict(one) for one in damage]})
+    elif damage:
+        advice = "restore it from a copy, or delete what is damaged (Index.delete) and index it again"
+        sys.stdout.write(f"{place}: {len(damage):,} damaged; {advice}\n")
+    else:
+        sys.stdout.write(f"{place}: {commit.documents:,} documents, {commit.passages:,} passages, none damaged\n")
+    return 1 if damage else 0
+
+
 def parse_fields(fields: Sequence[str]) -> dict[str, str]:
     """{name: type} from NAME:TYPE.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from runnel.search.records import (
     Places,
     Settings,
     check_storable,
+    content_hash,
 )
 
 log = logging.getLogger("runnel")
@@ -178,13 +178,6 @@ class Encoder:
                 return [str(error)]
         half = len(rows) // 2  # the one that cannot be read is in one of the two; the rest stay together
         return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
-
-
-def content_hash(row: DocumentRow) -> str:
-    """SHA-256 of all that makes a document: text, title, source, metadata and blocks. A title counts once."""
-    metadata = {key: value for key, value in row.metadata.items() if key != "title" or value != row.title}
-    content = json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def new_settings(

@@ -22,6 +22,7 @@ from runnel.errors import StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
+from runnel.search.check import Damage, check
 from runnel.search.encoding import Encoded, Encoder, new_settings, reranker_of
 from runnel.search.files import Scan, check_paths, read_files
 from runnel.search.filters import Filter
@@ -258,6 +259,10 @@ class Index:
     def commits(self) -> list[Commit]:
         """What can be gone back to, oldest first; the last is what searches see."""
         return self.store.commits()
+
+    def check(self) -> list[Damage]:
+        """Read all that the index stores; return what is damaged on disk. See `search/check.py`."""
+        return check(self.store)
 
     def optimize(self) -> None:
         """Merge small pieces and bring search structures up to date; worth it after many changes."""

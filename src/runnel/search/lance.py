@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -33,9 +33,18 @@ from runnel.search.connection import connect, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.matrix import Matrix
 from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
-from runnel.search.tables import DOCUMENT_COLUMNS, FIELD_PREFIX, PASSAGE_COLUMNS, document_table, passage_table, schemas
+from runnel.search.tables import (
+    DOCUMENT_COLUMNS,
+    FIELD_PREFIX,
+    PASSAGE_COLUMNS,
+    document_table,
+    passage_rows,
+    passage_table,
+    schemas,
+)
 
 EXACT_ROWS = 200_000
+_SCANNED = 20_000  # passages that `scan` gives together
 _FORMAT = 1
 _KEPT_COMMITS = 20  # can be gone back to
 _CONTENT = ("documents", "passages")
@@ -159,6 +168,13 @@ class LanceStore:
         found = (PassageRow(**row | {"vector": np.array(row["vector"], dtype=np.float32)}) for row in rows)
         return {(row.document, row.number): row for row in found if (row.document, row.number) in wanted}
 
+    def scan(self) -> Iterator[list[PassageRow]]:
+        import pyarrow as pa
+
+        with plain_errors(self.uri):
+            for batch in self._tables["passages"].search().select(PASSAGE_COLUMNS).to_batches(_SCANNED):
+                yield passage_rows(pa.Table.from_batches([batch]))
+
     @plainly
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
         table = self._tables["passages"]
@@ -191,7 +207,7 @@ class LanceStore:
             fields = [FIELD_PREFIX + name for name in self.settings.fields]
             rows = self._select("documents", ["id", *fields])
             metadata = {row.pop("id"): {name[len(FIELD_PREFIX) :]: value for name, value in row.items()} for row in rows}
-            self._matrix = Matrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, metadata)
+            self._matrix = Matrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, metadata, self.uri)
         return self._matrix
 
     def _select(self, name: str, columns: list[str], where: str = "") -> list[dict[str, Any]]:

@@ -108,13 +108,16 @@ class LocalStore:
     def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
         return {key: self._passages[key] for key in keys if key in self._passages}
 
+    def scan(self) -> Iterator[list[PassageRow]]:
+        yield list(self._passages.values())
+
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
         rows = list(self._passages.values())
         if self._matrix is None:
             vectors = np.stack([row.vector for row in rows]) if rows else np.zeros((0, self.settings.dimension), np.float32)
             metadata = {name: row.metadata for name, row in self._documents.items()}
             numbers = np.array([row.number for row in rows], dtype=np.int64)
-            self._matrix = Matrix([row.document for row in rows], numbers, vectors, metadata)
+            self._matrix = Matrix([row.document for row in rows], numbers, vectors, metadata, self.uri)
         return self._matrix.nearest(vector, count, where)
 
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:

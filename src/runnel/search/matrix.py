@@ -5,13 +5,17 @@ n  passages   d  width of the vectors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from runnel.errors import StoreError
 from runnel.search.filters import Condition, matches
 from runnel.search.records import Found
+
+TOLERANCE = 1e-3  # of the length of a unit vector
+_ROWS = 10_000
 
 
 class Matrix:
@@ -22,14 +26,27 @@ class Matrix:
         numbers: (n,) number of each passage.
         vectors: (n, d) float32, unit length.
         metadata: what filters look at, by document id.
+        place: of the index, for messages.
+
+    Raises:
+        StoreError: a vector that is not finite or not of unit length, or a passage without a document.
     """
 
     def __init__(
-        self, documents: Sequence[str], numbers: np.ndarray, vectors: np.ndarray, metadata: Mapping[str, Mapping[str, Any]]
+        self,
+        documents: Sequence[str],
+        numbers: np.ndarray,
+        vectors: np.ndarray,
+        metadata: Mapping[str, Mapping[str, Any]],
+        place: str,
     ) -> None:
+        for i, length in odd_lengths(vectors):
+            raise damaged(place, f"a vector of document {documents[i]!r} has the length {length:.3g} instead of 1")
+        if lost := next((owner for owner in documents if owner not in metadata), ""):
+            raise damaged(place, f"document {lost!r} has passages, but no text")
         self._ids = list(metadata)
-        place = {name: i for i, name in enumerate(self._ids)}
-        self._owner = np.array([place[name] for name in documents], dtype=np.int64)
+        order = {name: i for i, name in enumerate(self._ids)}
+        self._owner = np.array([order[name] for name in documents], dtype=np.int64)
         self._numbers, self._vectors, self._metadata = numbers, vectors, metadata
 
     def __len__(self) -> int:
@@ -48,6 +65,20 @@ class Matrix:
 
     def _key(self, row: int) -> tuple[str, int]:
         return self._ids[self._owner[row]], int(self._numbers[row])
+
+
+def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
+    """Rows of (n, d) vectors that are not finite or not of unit length, each with its length."""
+    for start in range(0, len(vectors), _ROWS):
+        part = vectors[start : start + _ROWS].astype(np.float64)
+        lengths = np.sqrt((part * part).sum(axis=1))
+        for i in np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE)):
+            yield start + int(i), float(lengths[i])
+
+
+def damaged(place: str, what: str) -> StoreError:
+    """The error for an index whose content cannot be right."""
+    return StoreError(f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is")
 
 
 def best(scores: np.ndarray, count: int, key: Callable[[int], tuple[str, int]]) -> list[Found]:

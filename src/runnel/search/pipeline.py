@@ -20,6 +20,7 @@ from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Hit, Sentence
 from runnel.search.filters import Condition, Filter, conditions
+from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, Found
 from runnel.search.store import Store
 from runnel.text.answers import group_repeats
@@ -107,6 +108,8 @@ class Pipeline:
             vector = self._embedder.encode_query([query])[0]
         with _timed(timings, "dense"):
             dense = self._store.nearest(vector, depth, where)
+        if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
+            raise damaged(self._store.uri, f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}")
         with _timed(timings, "lexical"):
             lexical = self._store.lexical(query, depth, where)
         return [document_ranks(dense), document_ranks(lexical)]

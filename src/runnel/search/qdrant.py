@@ -43,6 +43,7 @@ from runnel.search.words import words_of
 
 _FORMAT = 1
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
+_PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -175,6 +176,25 @@ class QdrantStore:
             found[row.payload["document"], row.payload["number"]] = PassageRow(**row.payload, vector=vector)
         return found
 
+    def scan(self) -> Iterator[list[PassageRow]]:
+        columns = [name for name in PassageRow.__slots__ if name != "vector"]
+        offset = None
+        while True:
+            points, offset = self._page(columns, offset)
+            yield [PassageRow(**one.payload, vector=np.array(one.vector["meaning"], dtype=np.float32)) for one in points]
+            if offset is None:
+                return
+
+    @_plainly
+    def _page(self, columns: list[str], offset: Any) -> tuple[list[Any], Any]:
+        from qdrant_client import models
+
+        vectors = models.Filter(should=[points_like("passage"), points_like("whole")])
+        page: tuple[list[Any], Any] = self._client.scroll(
+            self._name, scroll_filter=vectors, limit=_PAGE, offset=offset, with_payload=columns, with_vectors=["meaning"]
+        )
+        return page
+
     @_plainly
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
         return self._query([float(x) for x in vector], "meaning", count, where)
@@ -221,7 +241,7 @@ class QdrantStore:
         offset = None
         while True:
             points, offset = self._client.scroll(
-                self._name, scroll_filter=wanted, limit=5000, offset=offset, with_payload=columns
+                self._name, scroll_filter=wanted, limit=_PAGE, offset=offset, with_payload=columns
             )
             yield from (point.payload for point in points)
             if offset is None:

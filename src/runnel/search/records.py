@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ class DocumentRow:
     Attributes:
         source: the file it came from; "" if it was handed over as text.
         source_hash: SHA-256 of that file, to see whether it has changed.
-        content_hash: `encoding.content_hash`; tells whether the document has changed.
+        content_hash: `content_hash` of the row; tells whether the document has changed.
         metadata: the user's, unchanged; the index's own facts are in the other columns.
         blocks: where pages and headings are, for `Places`; "" if there are none.
         saved: where a later reading can go on if text is appended (`models/passages.py`); None for short documents.
@@ -76,6 +77,13 @@ class DocumentRow:
     memory: bytes | None = None
 
 
+def content_hash(row: DocumentRow) -> str:
+    """SHA-256 of all that makes a document: text, title, source, metadata and blocks. A title counts once."""
+    metadata = {key: value for key, value in row.metadata.items() if key != "title" or value != row.title}
+    content = json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PassageRow:
     """A passage: a few sentences of a document with the vector they have behind all that comes before.
@@ -91,6 +99,11 @@ class PassageRow:
     vector: np.ndarray  # (d,) float32
     page: int | None = None
     heading: str = ""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return "the whole document" if self.number == WHOLE else f"passage {self.number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ was opened or last written or refreshed. `QdrantStore` keeps less of this, and s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,10 @@ class Store(Protocol):
     """A crash-safe place for documents and passages; see `LanceStore`, `LocalStore` and `QdrantStore`."""
 
     settings: Settings
+
+    @property
+    def uri(self) -> str:
+        """The place, for messages."""
 
     def known(self) -> dict[str, Known]:
         """By document id, what tells whether it has changed."""
@@ -35,6 +39,9 @@ class Store(Protocol):
 
     def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
         """Passages by (document id, number), with their vectors."""
+
+    def scan(self) -> Iterator[list[PassageRow]]:
+        """All passages with their vectors, in lists that fit in memory."""
 
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
         """Put documents in, replacing those of the same id, and take others out.

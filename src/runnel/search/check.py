@@ -1,0 +1,121 @@
+"""Verify what an index stores: it is complete, and nothing of it was damaged on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from runnel.errors import StoreError
+from runnel.search.matrix import odd_lengths
+from runnel.search.records import WHOLE, Commit, DocumentRow, Known, PassageRow, Places, content_hash
+from runnel.search.store import Store
+
+_MEMORIES = 50  # read together: they are large
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is wrong with a document, or with the index as a whole (`document` is then None)."""
+
+    document: str | None
+    reason: str
+
+
+def check(store: Store) -> list[Damage]:
+    """Read all that an index stores; return what is damaged, one entry for each document, and nothing if all is well.
+
+    Checked are: the counts of the last commit; that each document has all its passages, and each passage its document; that texts
+    have the hash they were stored with; that passages are the text at their place; that vectors are finite and of length 1.
+    A change of a vector that leaves its length within 0.1 % of 1 is not found.
+    """
+    try:
+        store.refresh()
+        commit, known = store.commits()[-1], store.known()
+        checked = _Checked(store, known)
+        for rows in store.scan():
+            checked.add(rows)
+        return checked.finish(commit)
+    except StoreError as error:
+        return [Damage(None, str(error))]
+
+
+class _Checked:
+    """What was found so far."""
+
+    def __init__(self, store: Store, known: Mapping[str, Known]) -> None:
+        self._store, self._known = store, known
+        self._damaged: dict[str, str] = {}
+        self._passages: dict[str, tuple[int, int, int]] = {}  # by document: passages, highest number, rows of the whole document
+        self._word = ""
+
+    def add(self, rows: Sequence[PassageRow]) -> None:
+        """Check passages and, where they are the first of them, their documents."""
+        ids = list(dict.fromkeys(row.document for row in rows))
+        documents = self._store.documents(ids, saved=True)
+        fresh = [name for name in ids if name not in self._passages]
+        for some in _groups(fresh, _MEMORIES):
+            self._store.memories(some)  # an error if they cannot be read
+        for name in fresh:
+            self._passages[name] = (0, -1, 0)
+            if name not in documents or name not in self._known:
+                self._found(name, "there are passages of it, but no text")
+            elif reason := _wrong_document(documents[name], self._known[name]):
+                self._found(name, reason)
+        for row in rows:
+            count, highest, whole = self._passages[row.document]
+            is_whole = row.number == WHOLE
+            self._passages[row.document] = (count + (not is_whole), max(highest, row.number), whole + is_whole)
+            if row.document in documents and not _in_place(row, documents[row.document].text):
+                self._found(row.document, f"passage {row.number} is not the text at its place")
+            self._word = self._word or next((word for word in row.text.split() if word.isalpha()), "")
+        for i, length in odd_lengths(np.stack([row.vector for row in rows])) if rows else ():
+            self._found(rows[i].document, f"the vector of {rows[i].name} has the length {length:.3g} instead of 1")
+
+    def finish(self, commit: Commit) -> list[Damage]:
+        """All damage, when all passages were added."""
+        for name in self._known:
+            count, highest, whole = self._passages.get(name, (0, -1, 0))
+            if highest != count - 1 or whole != 1:
+                self._found(name, f"it has {count:,} passages up to number {highest}, and {whole} vectors of the whole document")
+        whole_index = []
+        counts = (len(self._known), sum(count for count, _, _ in self._passages.values()))
+        if counts != (commit.documents, commit.passages):
+            wanted = f"{commit.documents:,} documents and {commit.passages:,} passages"
+            whole_index.append(
+                f"there are {counts[0]:,} documents and {counts[1]:,} passages, where its last commit has {wanted}"
+            )
+        try:
+            self._store.lexical(self._word, 1, [])
+        except StoreError as error:
+            whole_index.append(f"the index of words cannot be read: {error}")
+        damaged = [Damage(name, reason) for name, reason in self._damaged.items()]
+        return [*(Damage(None, reason) for reason in whole_index), *damaged]
+
+    def _found(self, document: str, reason: str) -> None:
+        self._damaged.setdefault(document, reason)
+
+
+def _wrong_document(row: DocumentRow, known: Known) -> str:
+    """What is wrong with a document; "" if nothing is."""
+    try:
+        Places(row.blocks)
+    except (ValueError, KeyError, TypeError):
+        return "the places of its pages and headings cannot be read"
+    if content_hash(row) != row.content_hash or known.content_hash != row.content_hash:
+        return "its text, title, file or metadata is not what was stored (the hash differs)"
+    return ""
+
+
+def _in_place(row: PassageRow, text: str) -> bool:
+    if row.number == WHOLE:
+        return (row.start, row.end, row.text) == (0, len(text), "")
+    return 0 <= row.start < row.end <= len(text) and text[row.start : row.end] == row.text
+
+
+def _groups(names: Iterable[str], size: int) -> Iterator[list[str]]:
+    names = iter(names)
+    while some := list(islice(names, size)):
+        yield some

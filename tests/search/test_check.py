@@ -1,0 +1,146 @@
+"""`Index.check` and `runnel index --check`: damage on disk is found and named, and searches do not hide it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from stored_documents import document, unit
+from tiny import tiny_model
+
+from runnel import Document, Embedder
+from runnel.errors import StoreError
+from runnel.search.check import Damage, check
+from runnel.search.index import Index
+from runnel.search.pipeline import Pipeline, Stages
+from runnel.search.records import content_hash
+
+
+@pytest.fixture(params=["lance", "local", "qdrant"])
+def store(request, place_of):
+    made = place_of(request.param).create()
+    yield made
+    made.close()
+
+
+def whole(name: str, *texts: str):
+    row, passages = document(name, list(texts), [unit(1, i, 0, 0) for i in range(len(texts))], year=2020, note=["é", None])
+    row = replace(row, blocks="")
+    return replace(row, content_hash=content_hash(row)), passages
+
+
+def put(store, *documents):
+    store.commit([row for row, _ in documents], [passage for _, rows in documents for passage in rows], [])
+
+
+RIGHT = whole("right", "the cat sat. ", "it slept. ", "it woke.")
+
+
+def test_what_is_whole_is_not_damaged(store):
+    assert check(store) == []
+    put(store, RIGHT, whole("other", "a dog."))
+    put(store, whole("other", "a bird.", "a fish."))
+    assert check(store) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda row, rows: (replace(row, text="A" + row.text[1:]), rows),
+            "its text, title, file or metadata is not what was stored",
+        ),
+        (
+            lambda row, rows: (replace(row, metadata={"year": 1}), rows),
+            "its text, title, file or metadata is not what was stored",
+        ),
+        (lambda row, rows: (row, [replace(rows[0], text="b"), *rows[1:]]), "passage 0 is not the text at its place"),
+        (lambda row, rows: (row, [replace(rows[0], end=99), *rows[1:]]), "passage 0 is not the text at its place"),
+        (lambda row, rows: (row, rows[1:]), "it has 1 passages up to number 1, and 1 vectors of the whole document"),
+        (lambda row, rows: (row, rows[:-1]), "it has 2 passages up to number 1, and 0 vectors of the whole document"),
+        (lambda row, rows: (row, []), "it has 0 passages up to number -1, and 0 vectors of the whole document"),
+        (lambda row, rows: (row, [*rows[:-1], replace(rows[-1], end=3)]), "passage -1 is not the text at its place"),
+        (lambda row, rows: (replace(row, blocks="{"), rows), "the places of its pages and headings cannot be read"),
+        (
+            lambda row, rows: (row, [replace(rows[0], vector=2 * rows[0].vector), *rows[1:]]),
+            "the vector of passage 0 has the length 2 instead of 1",
+        ),
+        (
+            lambda row, rows: (row, [*rows[:-1], replace(rows[-1], vector=0 * rows[0].vector)]),
+            "the vector of the whole document has the length 0 instead of 1",
+        ),
+    ],
+)
+def test_damage_is_found_and_named(store, change, reason):
+    put(store, RIGHT, change(*whole("bad", "a dog. ", "it ran.")))
+    [found] = check(store)
+    assert found.document == "bad" and reason in found.reason
+
+
+def test_vectors_that_are_not_finite_are_damage(place_of):
+    store = place_of("local").create()  # LanceDB refuses to write them
+    row, rows = whole("bad", "a dog. ", "it ran.")
+    put(store, RIGHT, (row, [replace(rows[0], vector=np.array([np.nan, 0, 0, 1], np.float32)), *rows[1:]]))
+    assert check(store) == [Damage("bad", "the vector of passage 0 has the length nan instead of 1")]
+    with pytest.raises(StoreError, match=r"is damaged: a vector of document 'bad' has the length nan instead of 1; run `runnel"):
+        store.nearest(unit(1, 0, 0, 0), 3, [])
+    store.close()
+
+
+def test_lost_rows_are_found_by_the_counts_of_the_commit(store, monkeypatch):
+    put(store, RIGHT)
+    last = store.commits()[-1]
+    monkeypatch.setattr(type(store), "commits", lambda self: [replace(last, documents=2, passages=4)])
+    reason = "there are 1 documents and 3 passages, where its last commit has 2 documents and 4 passages"
+    assert check(store) == [Damage(None, reason)]
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.mark.parametrize("kind", ["lance", "local"])
+def test_bits_that_have_flipped_on_disk_are_found_by_checks_and_searches(kind, embedder, tmp_path):
+    place = tmp_path / "index"
+    with Index.create(place, embedder, store=kind) as index:
+        index.add([Document(name, f"The {name} sat on the mat.") for name in ("cat", "dog", "bird")])
+        assert index.check() == []
+        vector = index.store.passages([("dog", 0)])["dog", 0].vector
+    [file] = [path for path in place.rglob("*") if path.is_file() and vector.tobytes() in path.read_bytes()]
+    data = bytearray(file.read_bytes())
+    data[data.find(vector.tobytes()) + 3] ^= 0x40  # the highest bit of an exponent
+    file.write_bytes(data)
+    with Index.open(place, embedder) as index:
+        [damage] = index.check()
+        assert damage.document == "dog" and "instead of 1" in damage.reason
+        with pytest.raises(
+            StoreError, match=rf"index is damaged: a vector of document 'dog' .*`runnel index --check --to {place}`"
+        ):
+            index.search("the cat")
+
+
+def test_a_score_that_no_cosine_can_be_is_an_error(embedder, tmp_path, monkeypatch):
+    """Where the vectors are searched by the store's own index."""
+    with Index.create(tmp_path / "index", embedder, store="local") as index:
+        index.add([Document("cat", "The cat.")])
+        nearest = index.store.nearest
+        for score in (1.01, -3e38, float("nan")):
+            monkeypatch.setattr(index.store, "nearest", lambda *a, s=score: [replace(one, score=s) for one in nearest(*a)])
+            with pytest.raises(
+                StoreError, match=r"is damaged: a vector of document 'cat' has the cosine .*; run `runnel index --che"
+            ):
+                Pipeline(index.store, embedder, None, None).search("cat", 3, {}, Stages(), {})
+
+
+def test_unreadable_files_are_damage_of_the_index(place_of, tmp_path):
+    place = place_of("lance")
+    store = place.create()
+    put(store, RIGHT)
+    store.close()
+    store = place.open()
+    for path in (tmp_path / "index" / "passages.lance" / "data").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    [damage] = check(store)
+    assert damage.document is None and "has lost files: they are damaged" in damage.reason
