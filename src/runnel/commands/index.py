@@ -124,9 +124,9 @@ def run_check(place: str, *, as_json: bool) -> int:
         print_json(counts | {"damaged": [asdict(one) for one in damage]})
     elif damage:
         advice = "restore it from a copy, or delete what is damaged (Index.delete) and index it again"
-        sys.stdout.write(f"{place}: {len(damage):,} damaged; {advice}\n")
+        print_text(f"{place}: {len(damage):,} damaged; {advice}")
     else:
-        sys.stdout.write(f"{place}: {commit.documents:,} documents, {commit.passages:,} passages, none damaged\n")
+        print_text(f"{place}: {commit.documents:,} documents, {commit.passages:,} passages, none damaged")
     return 1 if damage else 0
 
 
