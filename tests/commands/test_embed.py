@@ -221,6 +221,7 @@ def test_embed_of_nothing(run, fake, tmp_path):
         ("in.jsonl", b'{"id": "a", "body": "b"}\n', """line 1: expected "id" (or "_id") and "text", got the keys 'id', 'body'"""),
         ("in.jsonl", b"[1]\n", 'line 1: expected an object with "id" and "text", got list'),
         ("in.jsonl", b'{"id": "a b", "text": "b"}\n', "an id must not be empty or hold white space"),
+        ("in.jsonl", b"\n" + b"[" * 100_000 + b"\n", "in.jsonl, line 2: not valid JSON (maximum recursion depth exceeded"),
         ("in.tsv", b"no tab\n", "line 1: expected an id, a tab and a text"),
         ("in.csv", b"a,b\n", "cannot tell the format from '.csv'; name it .jsonl, .tsv or .txt"),
         ("in.txt", b"ok\ncaf\xe9\n", "not UTF-8"),
@@ -248,3 +249,24 @@ def test_embed_output_that_cannot_be_written(run, fake, corpus, to, message):
 def test_embed_missing_input(run, fake):
     done = run("embed", "nothing.jsonl", "--to", "out.npy")
     assert (done.code, done.err) == (1, "runnel: error: nothing.jsonl: No such file or directory\n")
+
+
+def surrogates(texts):
+    return "".join(json.dumps(row) + "\n" for row in texts)
+
+
+def test_half_characters_are_replaced_in_texts_and_their_rows_named(run, fake, tmp_path):
+    rows = [{"id": "a", "text": "one"}, {"id": "b", "text": "half \ud83d of it"}, {"id": "c", "title": "\udc00", "text": "x"}]
+    (tmp_path / "in.jsonl").write_text(surrogates([*rows, {"id": "d", "text": "whole \U0001f600"}]))
+    done = run("embed", "in.jsonl", "--to", "out.npy")
+    assert done.code == 0 and fake.embed.seen == ["one", "half \ufffd of it", "\ufffd x", "whole \U0001f600"]
+    what = "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD"
+    assert done.err == f"runnel: warning: in.jsonl: 2 rows {what}; the first is in line 2\n"
+
+
+def test_rows_with_half_characters_in_their_ids_are_left_out_and_named(run, fake, tmp_path):
+    rows = [{"id": "a", "text": "one"}, {"id": "b\ud800", "text": "two"}, {"id": "c", "text": "three"}]
+    (tmp_path / "in.jsonl").write_text(surrogates(rows))
+    done = run("embed", "in.jsonl", "--to", "out.npy")
+    assert done.code == 0 and (tmp_path / "out.ids").read_text().split() == ["a", "c"]
+    assert "in.jsonl: 1 row left out, as the id holds half of a surrogate pair; the first is in line 2\n" in done.err

@@ -111,3 +111,19 @@ def test_rerank_input_that_does_not_fit(run, fake, task, tmp_path, file, content
 def test_rerank_usage_names_what_is_missing(run):
     done = run("rerank", "--queries", "q.tsv", "--run", "r")
     assert done.code == 2 and "--corpus, --to missing" in " ".join(done.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("file", ["corpus.tsv", "queries.tsv"])
+def test_rerank_refuses_an_id_that_is_used_twice(run, fake, task, tmp_path, file):
+    path = tmp_path / file
+    first = path.read_text().split("\t")[0]
+    path.write_text(path.read_text() + f"\n{first}\tanother text\n")
+    done = run(*task)
+    line = len(path.read_text().splitlines())
+    assert done.code == 1 and f"{file}, lines 1 and {line}: both have the id {first!r}; an id must name one text" in done.err
+
+
+def test_rerank_one_query_refuses_an_id_that_is_used_twice(run, fake, tmp_path):
+    (tmp_path / "docs.tsv").write_text("a\tred cat\nb\tcat\na\tblue cat\n")
+    done = run("rerank", "red cat", "docs.tsv")
+    assert done.code == 1 and "docs.tsv, lines 1 and 3: both have the id 'a'" in done.err

@@ -103,7 +103,7 @@ def test_wrong_usage(run):
 
 def test_json_has_what_the_texts_have(run, fake, rows):
     done = check(run("rerank", "dog", rows, "--json"))
-    assert json.loads(done.out)["hits"][0]["text"] == f"{HOSTILE}\none dog {HOSTILE}"
+    assert json.loads(done.out)["hits"][0]["text"].endswith(f"one dog {HOSTILE}")
     assert r"\u001b[31mRED" in done.out and r"\u202eevil\u2066" in done.out and r"\u009b2J" in done.out
 
 

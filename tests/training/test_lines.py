@@ -82,3 +82,9 @@ def test_find(tmp_path):
     (tmp_path / "b.tsv.gz").touch()
     assert find(tmp_path, "a.jsonl", "b.tsv") == tmp_path / "b.tsv.gz"
     assert find(tmp_path, "a.jsonl") is None
+
+
+def test_json_that_is_too_deep_is_named(tmp_path):
+    (tmp_path / "deep.jsonl").write_text('{"a": 1}\n' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match=r"deep.jsonl, line 2: not valid JSON \(maximum recursion depth exceeded"):
+        list(read_json(tmp_path / "deep.jsonl"))

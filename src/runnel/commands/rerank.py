@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.resume import Output, file_digest, naming, replacing
-from runnel.commands.rows import read_rows
+from runnel.commands.rows import read_texts
 from runnel.errors import InputError
 from runnel.records import Hit
 from runnel.text.shards import Shard, byte_range
@@ -35,7 +35,7 @@ def one(
     as_json: bool,
 ) -> int:
     """Print the documents of a file, best first."""
-    rows = list(read_rows(documents))
+    rows = read_texts(documents)
     hits: list[Hit] = []
     if rows:
         reranker = _load(model, dtype, template)
@@ -175,7 +175,7 @@ def read_run(name: str, depth: int | None = None) -> dict[str, list[str]]:
 
 def _read_task(queries: str, run: str, depth: int | None) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Query id -> text, and query id -> candidates."""
-    asked = {row.id: row.text for row in read_rows(queries)}
+    asked = read_texts(queries)
     candidates = read_run(run, depth)
     strange = next((query for query in candidates if query not in asked), None)
     if strange is not None:
@@ -207,7 +207,7 @@ def _append_rankings(
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Texts of the candidates, in the order of the corpus."""
     wanted = {name for ids in candidates.values() for name in ids}
-    texts = {row.id: row.text for row in read_rows(corpus) if row.id in wanted}
+    texts = read_texts(corpus, wanted)
     missing = sorted(wanted - set(texts))
     if missing:
         raise InputError(

@@ -5,19 +5,23 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TextIO
 
+from runnel.commands.display import say
 from runnel.errors import InputError, ReadError
 from runnel.records import Document, titled
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
 
 _BUFFER = 1 << 16
+_HALF = re.compile("[\ud800-\udfff]")
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv", ".txt": "txt"}
 
 
@@ -82,7 +86,7 @@ class _Place:
     """Where a line is, as messages have it. What comes before a part is counted only if somebody asks."""
 
     def __init__(self, part: Part, number: int) -> None:
-        self._part, self._number = part, number
+        self._part, self._number, self.name = part, number, part.name
 
     @property
     def line(self) -> int:
@@ -93,18 +97,43 @@ class _Place:
 
 
 def read_rows(source: str | Part) -> Iterator[Document]:
-    """The rows of a file, of a part of it, or of standard input for "-".
+    """The rows of a file, of a part of it, or of standard input for "-". Ids may repeat.
 
-    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text (`titled`). A tsv row is the
+    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. A tsv row is the
     id, a tab, the text. A row of a txt file is a text, its id the line number from 1. Standard input is jsonl if it
-    starts with "{", txt otherwise. Lines with white space alone are left out.
+    starts with "{", txt otherwise. Lines with white space alone are left out. JSON can hold halves of surrogate
+    pairs: in texts they are replaced by U+FFFD, rows with such ids are left out, and a warning reports both.
 
     Raises:
         InputError: a row is not what it should be; the message has the line number.
         ReadError: the file is not UTF-8 text.
         OSError: the file cannot be opened.
     """
-    part = source if isinstance(source, Part) else Part(source)
+    return (row for _, row in _read(source if isinstance(source, Part) else Part(source)))
+
+
+def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str]:
+    """Id -> text of the rows of a file, or of those with a `wanted` id.
+
+    Raises:
+        InputError, ReadError, OSError: as `read_rows`, and if two rows have one id.
+    """
+    texts: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    for place, row in _read(Part(name)):
+        if wanted is not None and row.id not in wanted:
+            continue
+        if row.id in texts:
+            raise InputError(
+                f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an id must name one text"
+            )
+        texts[row.id], lines[row.id] = row.text, place.line
+    return texts
+
+
+def _read(part: Part) -> Iterator[tuple[_Place, Document]]:
+    replaced: list[_Place] = []
+    left_out: list[_Place] = []
     with part.open() as file:
         number = 0
         try:
@@ -113,13 +142,28 @@ def read_rows(source: str | Part) -> Iterator[Document]:
                 line = line.rstrip("\n")
                 if line.isspace() or not line:
                     continue
-                parse = parse or _PARSERS[_kind(part.name, line)]
-                yield parse(line, _Place(part, number))
+                parse, place = parse or _PARSERS[_kind(part.name, line)], _Place(part, number)
+                row = parse(line, place)
+                if "\\u" in line and _HALF.search(row.id):
+                    left_out.append(place)
+                    continue
+                if "\\u" in line and _HALF.search(row.text):
+                    replaced.append(place)
+                    row = replace(row, text=_HALF.sub("\ufffd", row.text))
+                yield place, row
         except UnicodeDecodeError as error:
             raise ReadError(
                 f"{part.name}: the text after line {part.lines_before + number} is not UTF-8 ({error.reason}); "
                 "convert the file to UTF-8"
             ) from error
+    _tell(replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
+    _tell(left_out, "left out, as the id holds half of a surrogate pair")
+
+
+def _tell(places: Sequence[_Place], what: str) -> None:
+    if places:
+        rows = "1 row" if len(places) == 1 else f"{len(places):,} rows"
+        say(f"warning: {places[0].name}: {rows} {what}; the first is in line {places[0].line:,}")
 
 
 def _kind(name: str, first_line: str = "") -> str:
@@ -136,7 +180,7 @@ def _kind(name: str, first_line: str = "") -> str:
 def _parse_json(line: str, where: _Place) -> Document:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({error}); expected one object a line") from error
     if not isinstance(row, dict):
         raise InputError(f'{where}: expected an object with "id" and "text", got {type(row).__name__}')

@@ -73,7 +73,7 @@ def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, line in read_lines(path):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: not valid JSON ({error}); expected one object a line") from error
         if not isinstance(row, dict):
             raise InputError(f"{where}: expected an object in braces, got {type(row).__name__}")
