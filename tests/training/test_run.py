@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -217,6 +218,18 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
     assert done.stdout.startswith("two/model: 3 steps") and done.stdout.count("two/model") == 1
     one, two = ([row["loss"] for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
     assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
+
+
+def test_rows_that_several_processes_leave_out(caplog):
+    from runnel.training.trainers import _report_unused
+
+    sets = {name: Dataset.from_dict({"query": ["q"] * count}) for name, count in (("a", 10), ("b", 8), ("c", 3))}
+    _report_unused(sets, 4)
+    assert caplog.messages == ["several processes share full batches only; rows left out in each epoch: 2 of 10 (a), 3 of 3 (c)"]
+    with pytest.raises(
+        InputError, match=r"no set has train.batch = 16 rows: 10 of 10 \(a\), 8 of 8 \(b\), 3 of 3 \(c\); lower it"
+    ):
+        _report_unused(sets, 16)
 
 
 @pytest.mark.parametrize("first", [True, False])

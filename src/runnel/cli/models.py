@@ -163,7 +163,8 @@ def mine(
     ] = None,
     document_prompt: Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Test set that must not be trained on; may be repeated.", show_default=False)
+        list[str] | None,
+        typer.Option(help="Test set, a file or folder, that must not be trained on; may be repeated.", show_default=False),
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.", show_default=False)] = None,
     queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.", show_default=False)] = None,

@@ -7,6 +7,7 @@ sentences   SentenceTrainer
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -40,6 +41,8 @@ from runnel.training.modules import cross_encoder, sentence_transformer
 from runnel.training.progress import Watch, Watched
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import DataTable, Recipe
+
+log = logging.getLogger("runnel")
 
 _SAVES = 10  # at least so many times along a run
 
@@ -77,6 +80,8 @@ def embedder_trainer(
     """A Trainer for `rows` of `training.rows`. Each batch, over all devices, comes from one data set, drawn by its size."""
     table, world = recipe.train, processes()
     _divides("train.batch", table.batch, world)
+    if world > 1:
+        _report_unused(rows, table.batch)
     args = SentenceTransformerTrainingArguments(
         **arguments(recipe, folder),
         per_device_train_batch_size=table.batch,  # of all devices together: each takes its part of it
@@ -232,6 +237,21 @@ def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
     """No text twice in a batch, where it would be a negative of itself; which row it is from does not count."""
     sampler: DefaultBatchSampler = NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
     return sampler
+
+
+def _report_unused(sets: DatasetDict, batch: int) -> None:
+    """Report the rows that several processes leave out in an epoch, as the library shares full batches only.
+
+    Raises:
+        InputError: no set fills a batch.
+    """
+    left = [f"{len(rows) % batch:,} of {len(rows):,} ({name})" for name, rows in sets.items() if len(rows) % batch]
+    if all(len(rows) < batch for rows in sets.values()):
+        raise InputError(
+            f"several processes share full batches, and no set has train.batch = {batch} rows: {', '.join(left)}; lower it"
+        )
+    if left:
+        log.warning("several processes share full batches only; rows left out in each epoch: %s", ", ".join(left))
 
 
 def _no_examples(rows: object) -> None:
