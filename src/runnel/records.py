@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, field
+
+from runnel.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with an id. `metadata` is carried along untouched."""
+    """A text with an id. `metadata` is carried along untouched.
+
+    Raises:
+        InputError: the id or the text is not a string, or the metadata is not a dict.
+    """
 
     id: str
     text: str
     metadata: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        expect_text(self.id, "the id of a document")
+        expect_text(self.text, f"the text of document {self.id!r}")
+        if not isinstance(self.metadata, dict):
+            raise InputError(f"the metadata of document {self.id!r} is {reprlib.repr(self.metadata)}; expected a dict")
 
 
 def titled(title: object, text: str) -> str:
@@ -39,3 +52,9 @@ class Hit:
     rank: int
     text: str | None = None
     sentences: tuple[Sentence, ...] = ()
+
+
+def expect_text(value: object, what: str) -> None:
+    """Raise InputError unless `value` is a string; `what` names it."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} is {reprlib.repr(value)}; expected text (str)")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
 from runnel.models.heads import HEADS, POOLINGS, Pooling, TokenFeatures, vector_head
+from runnel.records import expect_text
 from runnel.text.sentence_tokens import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
@@ -92,6 +94,23 @@ class Model:
         """An engine for this model; each model has one of the default size, `self.engine`."""
         marks = self.features.mark_vectors.detach() if self.features else None
         return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks)
+
+    def prompt(self, prompt: str | None) -> str:
+        """Return the text of a prompt that is given by its name or as it is; None: no text.
+
+        Raises:
+            InputError: it looks like a name (letters, digits, _ and -) and the model has no such prompt.
+        """
+        expect_text(prompt or "", "the prompt")
+        if not prompt or prompt in self.prompts.values():
+            return prompt or ""
+        if prompt not in self.prompts and re.fullmatch(r"[A-Za-z0-9_-]+", prompt):
+            have = ", ".join(sorted(self.prompts)) or "none"
+            raise InputError(
+                f"this model has no prompt {prompt!r} (it has: {have}); end a text to be put before others with a space or a "
+                f"mark: '{prompt}: '"
+            )
+        return self.prompts.get(prompt, prompt)
 
     def head(self, name: str) -> nn.Module:
         """The head for a job.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndVector, MeanVector, Pooling
 from runnel.models.readers import SpanMeans, WeightedMean
+from runnel.text.tokenizer import check_text
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts tokenised together, and vectors that go through the head together
@@ -85,13 +87,14 @@ class Embedder:
 
         Args:
             texts: strings, or any iterable of them.
-            prompt: text put before each, or the name of one of the model's prompts.
+            prompt: the name of one of the model's prompts, or text put before each.
             max_tokens: cut longer texts to this many tokens, or to what the model can read if that is less; the number of
                 cut texts is in `truncated`, with a warning. By default nothing is cut.
             progress: called after each step with the number of tokens just read.
 
         Raises:
-            InputError: a text is not a string, is empty, or is longer than a transformer can read.
+            InputError: a text is not a string, is empty, or is longer than a transformer can read; or the model has no prompt of
+                that name.
         """
         if isinstance(texts, str):
             return self.encode([texts], prompt=prompt, max_tokens=max_tokens, progress=progress)[0]
@@ -141,8 +144,11 @@ class Embedder:
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
         max_tokens, self.truncated = self.text_limit(max_tokens), 0
+        given: object = texts
+        if isinstance(given, bytes) or not isinstance(given, Iterable):
+            raise InputError(f"texts are {reprlib.repr(texts)}; expected a string or several")
         source, template = iter(texts), self.model.templates["document"]
-        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
+        prefix = self.model.prompt(prompt)
         before = template.lead(self.model.tokenizer, "document") + prefix
         while batch := list(itertools.islice(source, _BATCH)):
             for text in batch:
@@ -176,21 +182,23 @@ class Embedder:
         average the span's own hidden vectors; end-vector models take the hidden vector at the span's last token.
 
         Raises:
-            InputError: a span lies outside the text, is empty or holds no token; or the model pools its first token.
+            InputError: spans are not pairs of whole numbers; one lies outside the text, is empty or holds no token; or the model
+                pools its first token.
         """
         if self.pooling == "cls":
             raise InputError("this model's vector is its first token's, which no span has; load it with pooling='mean' or 'eos'")
-        spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+        check_text(text)
+        spans = _whole_spans(spans)
         if not len(spans):
             return np.empty((0, self.dimension), dtype=np.float32)
         bad = np.flatnonzero((spans[:, 0] < 0) | (spans[:, 1] > len(text)) | (spans[:, 0] >= spans[:, 1]))
         if len(bad):
             raise InputError(f"span {spans[bad[0]].tolist()} is not inside the text of {len(text)} characters, or is empty")
-        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
+        prefix = self.model.prompt(prompt)
         template = self.model.templates["document"]
-        encoded = template.encode(self.model.tokenizer, "document", (prefix or "") + text)
+        encoded = template.encode(self.model.tokenizer, "document", prefix + text)
         rendered = template.render(self.model.tokenizer, document=encoded.ids)
-        offset, shift = rendered.slices["document"].start, len(prefix or "")
+        offset, shift = rendered.slices["document"].start, len(prefix)
         starts = np.searchsorted(encoded.starts, spans[:, 0] + shift) + offset
         ends = np.searchsorted(encoded.starts, spans[:, 1] + shift) + offset
         empty = np.flatnonzero(starts >= ends)
@@ -210,10 +218,7 @@ class Embedder:
             StateError: the model is a transformer, which has no state to go on from.
         """
         stream = Stream(self)
-        prefix = self.model.prompts.get(prompt, prompt) if prompt else ""
-        if prefix:
-            stream.feed(prefix)
-        return stream
+        return stream.feed(self.model.prompt(prompt))
 
     def load_stream(self, path: str | Path) -> Stream:
         """Continue a stream written by `Stream.save`.
@@ -254,7 +259,12 @@ class Stream:
         return int(self._state.tokens[0])
 
     def feed(self, text: str) -> Stream:
-        """Read more text. Words may be split between pieces."""
+        """Read more text. Words may be split between pieces.
+
+        Raises:
+            InputError: not a string.
+        """
+        check_text(text)
         self._advance(self._tokens.feed(text).ids)
         return self
 
@@ -319,3 +329,16 @@ class Stream:
             self._sum += (weight @ hidden).double()
             self._total += float(weight.sum())
         return hidden[-1] if len(hidden) else hidden
+
+
+def _whole_spans(spans: object) -> np.ndarray:
+    """The spans as an array (n, 2) int64."""
+    try:
+        array = np.asarray(spans)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if not array.size:
+        return np.zeros((0, 2), dtype=np.int64)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu" or (array.size and array.max() >= 1 << 62):
+        raise InputError(f"spans are {reprlib.repr(spans)}; expected pairs of whole numbers, (n, 2)")
+    return array.astype(np.int64)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore
 from runnel.models.memory import Memory, Remembered, block_digest, check_precision
 from runnel.models.readers import WeightedMean
-from runnel.records import Document, Hit
+from runnel.records import Document, Hit, expect_text
 
 log = logging.getLogger("runnel")
 BLOCK = 128  # documents that are read together to be remembered, and written to disk together
@@ -112,15 +114,14 @@ class Reranker:
         Raises:
             InputError: the query is empty, the memory belongs to another model, or a pair is longer than a transformer can read.
         """
+        expect_text(query, "the query")
         if not query.strip():
             raise InputError("the query is empty; give the words to look for")
-        if isinstance(documents, str):
-            raise InputError("documents must be a sequence of strings, got one string; put it in a list")
         max_tokens = self.pair_limit(max_tokens)
         self.truncated = 0
         if isinstance(documents, Memory):
             return np.concatenate([np.zeros(0, np.float32), *self._from_memory(query, documents, progress)])
-        requests = self._from_texts(query, documents, max_tokens)
+        requests = self._from_texts(query, [text for _, text in _named(documents)], max_tokens)
         scores = [self._score(result.get()) for result in self.model.engine.map(requests, progress)]
         if self.truncated:
             log.warning("%d documents were cut to keep to %s tokens", self.truncated, max_tokens)
@@ -152,8 +153,8 @@ class Reranker:
             top_k: how many to return; default all.
             max_tokens: as in `score`; remembered documents are whole.
         """
-        if top_k is not None and top_k < 1:
-            raise InputError(f"top_k must be at least 1, got {top_k}")
+        if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
+            raise InputError(f"top_k is {top_k!r}; expected a whole number from 1, or None for all")
         if isinstance(documents, Memory):
             pairs = documents.entries()
             scores = self.score(query, documents, progress=progress)
@@ -366,10 +367,15 @@ def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
-    items: Iterable[tuple[object, str | Document]]
-    items = documents.items() if isinstance(documents, Mapping) else enumerate(documents)
+    if isinstance(documents, str | bytes) or not isinstance(documents, Iterable):
+        raise InputError(
+            f"documents are {reprlib.repr(documents)}; expected several: a list of texts or Documents, or a mapping from ids to texts"
+        )
+    items: Iterable[tuple[str, Any]]
+    items = documents.items() if isinstance(documents, Mapping) else ((str(place), item) for place, item in enumerate(documents))
     for name, item in items:
-        yield (item.id, item.text) if isinstance(item, Document) else (str(name), item)
+        document = item if isinstance(item, Document) else Document(name, item)
+        yield document.id, document.text
 
 
 def _named(documents: Sequence[str] | Mapping[str, str] | Sequence[Document]) -> list[tuple[str, str]]:
