@@ -369,7 +369,8 @@ def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
     if isinstance(documents, str | bytes) or not isinstance(documents, Iterable):
         raise InputError(
-            f"documents are {reprlib.repr(documents)}; expected several: a list of texts or Documents, or a mapping from ids to texts"
+            f"documents are {reprlib.repr(documents)}; expected several: a list of texts or Documents, or a mapping from ids to "
+            "texts"
         )
     items: Iterable[tuple[str, Any]]
     items = documents.items() if isinstance(documents, Mapping) else ((str(place), item) for place, item in enumerate(documents))
