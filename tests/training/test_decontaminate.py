@@ -124,7 +124,7 @@ def test_plain_documents_and_folders_guard(tmp_path):
     folder = tmp_path / "tests" / "deep"
     folder.mkdir(parents=True)
     (folder / "a.txt").write_text("Annual report for 2024\n\nThe heron stands in the river all day.\n")
-    (folder / "b.md").write_text(f"# Query, answer\n\n{LONG}\n")
+    (folder / "b.md").write_text(f"Query\tanswer\n\n{LONG}\n")
     (folder / "c.html").write_bytes("<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode("cp1252"))
     guard = Decontaminator([tmp_path / "tests"])
     found = ("The heron stands in the river all day.", LONG, "Der Käfer sitzt auf einem grünen Blatt.")
