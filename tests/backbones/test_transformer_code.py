@@ -107,6 +107,14 @@ def test_code_of_a_folder_is_refused_by_name(tmp_path: Path, architecture: str, 
     load(tmp_path)  # what makes ids is read from the tokenizer's own files
 
 
+@pytest.mark.parametrize("positions", ["alibi", "relative_key"])
+def test_positions_that_the_library_ignores_are_refused(tmp_path: Path, positions: str) -> None:
+    write_transformer(tmp_path, "bert")
+    load(with_config(tmp_path, position_embedding_type="absolute"))
+    with pytest.raises(CheckpointError, match=f"position_embedding_type is '{positions}' in this BERT config"):
+        load(with_config(tmp_path, position_embedding_type=positions))
+
+
 @pytest.mark.parametrize(("architecture", "title"), [("opt", "OPT"), ("gpt_neox", "GPT-NeoX")])
 def test_reading_both_ways_is_for_decoders_that_were_checked(tmp_path: Path, architecture: str, title: str) -> None:
     write_transformer(tmp_path, architecture)

@@ -275,6 +275,7 @@ TEMPLATES = {
     ("t5", "ssm-rerankers"): "; query : is the cat ; document : a dog",
     ("opt", "rankmamba"): "document : a dog query : is the cat [SEP]",
     ("opt", "ssm-rerankers"): "document : a dog ; query : is the cat ; [SEP]",
+    ("opt", "rankmamba-code"): "document : a dog query : is the cat [SEP]",  # this tokenizer lowercases
     ("llama", "rankmamba"): "[CLS] document : a dog query : is the cat [SEP]",
 }
 
@@ -327,7 +328,7 @@ def test_what_cannot_rerank(checkpoint: Any) -> None:
     with pytest.raises(CheckpointError, match="has no 'rerank' head"):
         Reranker.load(checkpoint("roberta", "ForSequenceClassification", num_labels=3)[0])
     folder, _ = checkpoint("opt", "ForSequenceClassification", num_labels=1)
-    with pytest.raises(InputError, match="unknown pair template 'b'; the templates are rankmamba, ssm-rerankers, pair"):
+    with pytest.raises(InputError, match="unknown pair template 'b'; the templates are rankmamba, rankmamba-code, "):
         Reranker.load(folder, template="b")
     with pytest.raises(InputError, match="puts nothing between the texts of a pair; use rankmamba or ssm-rerankers"):
         Reranker.load(folder, template="pair")

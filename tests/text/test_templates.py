@@ -20,7 +20,8 @@ READY = {
     "document then query": templates.DOCUMENT_THEN_QUERY,
     "document semicolon query": templates.DOCUMENT_SEMICOLON_QUERY,
     "query line document": templates.QUERY_LINE_THEN_DOCUMENT,
-    "instructed": templates.instructed_query("find {the} passage"),
+    "capital document then query": templates.CAPITAL_DOCUMENT_THEN_QUERY,
+    "instructed": Template.parse("Instruction: find {{the}} passage\nQuery: {query}{end}"),
 }
 TEXTS = st.text(st.sampled_from("ab {}\n:;de"), max_size=8)
 PARTS = st.one_of(

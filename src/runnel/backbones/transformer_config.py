@@ -180,6 +180,12 @@ def _check_reading(family: Family, library: Mapping[str, Any]) -> None:
             f'transformers library\'s {family.model}, remove auto_map from config.json; add "is_causal": false there if it is a '
             "decoder that reads both ways"
         )
+    positions = library.get("position_embedding_type") or "absolute"
+    if positions != "absolute":
+        raise CheckpointError(
+            f"position_embedding_type is {positions!r} in this {family.title} config; expected 'absolute', the only one that the "
+            "transformers library computes. Use another model"
+        )
     if both_ways and library["model_type"] not in _BOTH_WAYS:
         raise CheckpointError(
             f"is_causal is False in this {family.title} config; of the decoders, Llama, Mistral and Qwen2 can be read both ways. "

@@ -71,7 +71,7 @@ def rerank(
     ] = None,
     memory_dtype: Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of those states.")] = "int8",
     template: Annotated[
-        Literal["rankmamba", "ssm-rerankers", "pair"] | None,
+        Literal["rankmamba", "rankmamba-code", "ssm-rerankers", "pair"] | None,
         typer.Option(help="How a pair is written: as in a paper, or as the tokenizer does; default: the model's own."),
     ] = None,
     max_tokens: Annotated[

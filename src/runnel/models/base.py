@@ -205,7 +205,7 @@ def load_model(
     Args:
         pooling: the vector of a text is that of its first token ("cls", transformers only), of its last ("eos") or the mean
             of all ("mean"), without a trained projection; default: what the model was made for.
-        template: how a pair is written: "rankmamba", "ssm-rerankers" or "pair" (`models/baseline.py`); default: the model's.
+        template: how a pair is written: one of `PAIRS` in `models/baseline.py`; default: the model's.
         job: what the model is for, where a transformer reads differently for it (T5).
 
     Raises:

@@ -33,11 +33,17 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
 from runnel.models.foreign import SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
 from runnel.models.heads import DenseScore, EndScore, Pooling, vector_head
-from runnel.text.templates import DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
+from runnel.text.templates import CAPITAL_DOCUMENT_THEN_QUERY, DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
 from runnel.text.tokenizer import Tokenizer
 
 Job = Literal["embed", "rerank"]
-PAIRS = ("rankmamba", "ssm-rerankers", "pair")  # the papers', and the tokenizer's own
+# The papers', that of paper B's checkpoints, and the tokenizer's own.
+PAIRS = ("rankmamba", "rankmamba-code", "ssm-rerankers", "pair")
+_ONE_WAY = {
+    "rankmamba": DOCUMENT_THEN_QUERY,
+    "rankmamba-code": CAPITAL_DOCUMENT_THEN_QUERY,
+    "ssm-rerankers": DOCUMENT_SEMICOLON_QUERY,
+}
 _SIDES: dict[Pooling, Output] = {"cls": "first", "eos": "decoder", "mean": "encoder"}  # of an encoder-decoder
 _CLASSIFIER = "classification_head.out_proj.weight"  # of the library's encoder-decoders, at the last token
 
@@ -110,17 +116,23 @@ def pair_notation(name: str, family: Family | None, folder: Path, tokenizer: Tok
         before: what stands before a decoder's texts, in template notation.
 
     Raises:
-        InputError: another name, or the tokenizer has no way of its own.
+        InputError: another name, the tokenizer has no way of its own, or the model reads both texts otherwise.
     """
     if name == "pair":
         notation = pair_template(folder) if (folder / "tokenizer.json").exists() else None
         if notation is None:
-            raise InputError(f"the tokenizer of {folder} puts nothing between the texts of a pair; use {' or '.join(PAIRS[:2])}")
+            raise InputError(
+                f"the tokenizer of {folder} puts nothing between the texts of a pair; use rankmamba or ssm-rerankers"
+            )
         return notation
     if name not in PAIRS:
         raise InputError(f"unknown pair template {name!r}; the templates are {', '.join(PAIRS)}")
     if family is None or family.kind == "decoder":
-        return before + str(DOCUMENT_THEN_QUERY if name == "rankmamba" else DOCUMENT_SEMICOLON_QUERY)
+        return before + str(_ONE_WAY[name])
+    if name == "rankmamba-code":
+        raise InputError(
+            f"the pair template 'rankmamba-code' is for decoders and recurrent models, this is {family.title}; use rankmamba"
+        )
     begin = "" if tokenizer.begin_id is None else "{begin}"  # T5 has none
     return begin + ("{query}{end}{document}{end}" if name == "rankmamba" else " ; query: {query} ; document: {document}")
 

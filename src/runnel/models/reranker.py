@@ -83,8 +83,8 @@ class Reranker:
         """Load "pocket", a model folder with a rerank head, a published cross-encoder, or a hub id.
 
         Args:
-            template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers, or "pair", as the tokenizer
-                does by itself (docs/baselines.md); default: the model's own.
+            template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers, "rankmamba-code", as in the
+                checkpoints of the former, or "pair", as the tokenizer does by itself (docs/baselines.md). Default: its own.
 
         Raises:
             CheckpointError: the model is not there or has no rerank head.

@@ -288,12 +288,6 @@ class Template:
         return self.parts[self._index(field)]
 
 
-def instructed_query(prompt: str) -> Template:
-    """A query after an instruction, as in the linear-time embedding paper; documents take `DOCUMENT`."""
-    escaped = prompt.replace("{", "{{").replace("}", "}}")
-    return Template.parse(f"Instruction: {escaped}\nQuery: {{query}}{{end}}")
-
-
 def _named_part(name: str, notation: str) -> Part:
     if name in _FIELDS:
         return Part("field", name)
@@ -320,6 +314,8 @@ def _check_budget(name: str, value: object) -> None:
 QUERY = Template.parse("{query}{end}")
 DOCUMENT = Template.parse("{document}{end}")
 DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
+# Of the code that paper B links to, and so of its checkpoints; the paper prints no capitals.
+CAPITAL_DOCUMENT_THEN_QUERY = Template.parse("Document: {document}\n\nQuery: {query}{end}")
 DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 

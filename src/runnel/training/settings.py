@@ -27,7 +27,7 @@ class ModelTable:
     Attributes:
         name: built-in name, folder or hub id.
         new_head: a model without a head for the job gets one with random weights.
-        template: how a pair is written, "rankmamba", "ssm-rerankers" or "pair"; default: the model's own.
+        template: how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"; default: the model's own.
         pooling: of an embedder, "cls", "eos" or "mean"; default: the model's own.
         unit: what a sentence retriever scores, "sentence", "clauses" or "paragraph"; default: the model's own.
     """

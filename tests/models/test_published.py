@@ -1,0 +1,86 @@
+"""Checkpoints that the papers publish or compare with, as tiny folders of the same layout: read right, or refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import write_tokenizer
+from tiny_transformers import write_transformer
+
+from runnel import Embedder, Reranker
+from runnel.errors import CheckpointError, InputError
+from runnel.models.base import load_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_rerankers_of_paper_b_are_converted_as_the_docs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "tests/golden/mamba1-tiny-hf", tmp_path / "base")
+    write_tokenizer(tmp_path / "base")
+    weights = load_file(tmp_path / "base/model.safetensors")
+    (tmp_path / "base/model.safetensors").unlink()
+    backbone = {name.removeprefix("backbone."): tensor for name, tensor in weights.items() if name.startswith("backbone.")}
+    linear = {"weight": torch.randn(1, 64), "bias": torch.randn(1)}
+    theirs = {f"base_model.{name}": tensor for name, tensor in backbone.items()}
+    theirs |= {f"regressor.classifier.{name}": tensor for name, tensor in linear.items()}
+    torch.save(theirs, tmp_path / "pytorch_model.bin")
+
+    monkeypatch.chdir(tmp_path)
+    docs = (ROOT / "docs/baselines.md").read_text(encoding="utf-8")
+    code = next(block for block in re.findall(r"(?:^    .*\n|^\n)+", docs, re.M) if "regressor.classifier" in block)
+    exec("\n".join(line[4:] for line in code.splitlines()), {})
+
+    reranker = Reranker.load(tmp_path / "rankmamba-130m", "float32", "cpu")
+    assert str(reranker.model.templates["rerank"]) == "Document: {document}\n\nQuery: {query}{end}"
+    encode = reranker.model.tokenizer.encode
+    ids = [encode(text).ids.tolist() for text in ("Document: a dog runs", "Query: the river")]
+    hidden = reranker.model.backbone(torch.tensor([*ids[0], *ids[1], 3]))[0][-1]
+    expected = float(hidden @ linear["weight"][0] + linear["bias"])
+    assert reranker.score("the river", ["a dog runs"])[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_format_of_that_code_is_for_one_way_models(tmp_path: Path) -> None:
+    write_transformer(tmp_path, "bert", "ForSequenceClassification", num_labels=1)
+    write_tokenizer(tmp_path)
+    with pytest.raises(InputError, match="'rankmamba-code' is for decoders and recurrent models, this is BERT; use rankmamba"):
+        load_model(tmp_path, template="rankmamba-code", job="rerank")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "m2_bert"}, "is a 'm2_bert' checkpoint, which runnel does not know"),
+        ({"model_type": "nvembed", "auto_map": {"AutoModel": "modeling_nvembed.NVEmbedModel"}}, "is a 'nvembed' checkpoint"),
+    ],
+)
+def test_architectures_that_are_not_read(tmp_path: Path, config: dict[str, object], message: str) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"embeddings.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        Embedder.load(tmp_path)
+
+
+def test_monot5_has_no_layer_that_scores(tmp_path: Path) -> None:
+    """It compares the logits of two words, for which the LM head is needed."""
+    write_transformer(tmp_path, "t5", "ForConditionalGeneration")
+    write_tokenizer(tmp_path)
+    with pytest.raises(CheckpointError, match="has no 'rerank' head"):
+        Reranker.load(tmp_path)
+
+
+@pytest.mark.parametrize("load", [Embedder.load, Reranker.load])
+def test_adapters_are_no_models(tmp_path: Path, load: object) -> None:
+    """RankLlama and RepLlama are published as adapters."""
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "meta-llama/x"}))
+    torch.save({"base_model.model.score.weight": torch.zeros(1, 4)}, tmp_path / "adapter_model.bin")
+    with pytest.raises(CheckpointError, match=r"holds an adapter \(adapter_config\.json\), not a whole model; merge it"):
+        load(tmp_path)  # type: ignore[operator]
