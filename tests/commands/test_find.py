@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import docx
 import pytest
@@ -234,3 +235,33 @@ def test_find_reads_what_it_can_before_a_bad_row(run, fake, tmp_path):
     done = run("find", "dog", "a.jsonl", "--json")
     assert done.code == 1 and "a.jsonl, line 2: not valid JSON" in done.err
     assert [s["text"] for s in json.loads(done.out)["sentences"]] == ["One dog."]
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose reading fails, which Linux has")
+def test_a_file_whose_disk_fails_is_named_and_the_others_are_searched(run, fake, tmp_path):
+    (tmp_path / "a.txt").write_text("One dog.")
+    (tmp_path / "b.txt").write_text("Two dogs, one dog.")
+    done = run("find", "dog", "a.txt", "/proc/self/mem", "b.txt", "--json")
+    found = json.loads(done.out)
+    assert (
+        done.code == 1 and [s["file"] for s in found["sentences"]] and [f["file"] for f in found["files"]] == ["a.txt", "b.txt"]
+    )
+    assert done.err == "runnel: error: /proc/self/mem cannot be read: Input/output error; check the file and its disk\n"
+    assert [f["file"] for f in found["skipped"]] == ["/proc/self/mem"]
+
+
+def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text('{"text": "One dog."}\n')
+    (tmp_path / "b.txt").write_text("One dog.")
+    scan = fake.find.scan
+
+    def deleting(query, documents, **options):
+        for scored in scan(query, documents, **options):
+            (tmp_path / "a.jsonl").unlink(missing_ok=True)
+            yield scored
+
+    monkeypatch.setattr(fake.find, "scan", deleting)
+    done = run("find", "dog", "a.jsonl", "b.txt")
+    assert (
+        done.code == 1 and "error: a.jsonl cannot be read: No such file or directory; check" in done.err and "b.txt:1" in done.out
+    )

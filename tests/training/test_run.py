@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -257,6 +258,19 @@ def test_other_settings_in_the_same_folder(tmp_path):
     train(tiny("embed", "train.max_steps=1"), tmp_path)
     with pytest.raises(InputError, match=r"other settings \(train.seed: 0, 5: there, now\)"):
         train(tiny("embed", "train.max_steps=1", "train.seed=5"), tmp_path)
+
+
+def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
+    """The examples of the first try cannot be read, the second has others."""
+    made = tiny("embed", "train.max_steps=1")
+    for name, line in (("bad", "{]"), ("good", json.dumps({"query": "a", "pos": ["b"], "neg": ["c"]}))):
+        (tmp_path / f"{name}.jsonl").write_text(f"{line}\n" * 4)
+    given = replace(made, smoke=None, model=replace(made.model, name="pocket"))
+    with pytest.raises(InputError, match=r"bad.jsonl"):
+        train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
+    assert train(given, tmp_path / "run", data=tmp_path / "good.jsonl").steps == 1
+    with pytest.raises(InputError, match="other settings"):
+        train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
 
 
 def test_a_folder_of_something_else(tmp_path):

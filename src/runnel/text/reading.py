@@ -57,11 +57,14 @@ def open_bytes(path: str | Path) -> BinaryIO:
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Raise InputError for a name that Python does not know."""
+    """Raise InputError for a name that Python does not know, or knows as something else than text, such as 'hex'."""
+    error: Exception | None = None
     try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError as error:
-        raise InputError(f"unknown encoding {encoding!r}; expected a name such as 'utf-8', 'cp1252' or 'latin-1'") from error
+        if codecs.lookup(encoding or "utf-8")._is_text_encoding:
+            return
+    except (LookupError, ValueError) as failure:  # ValueError: a NUL character in it
+        error = failure
+    raise InputError(f"unknown encoding {encoding!r}; expected a name such as 'utf-8', 'cp1252' or 'latin-1'") from error
 
 
 def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool = False) -> Decoded:

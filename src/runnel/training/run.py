@@ -51,7 +51,7 @@ from runnel.training.trainers import EmbedderBatches, embedder_trainer, long, re
 
 log = logging.getLogger("runnel")
 
-RECIPE, SUMMARY, SEARCH = "recipe.toml", "summary.json", "search.jsonl"
+RECIPE, SUMMARY, SEARCH, _DATA = "recipe.toml", "summary.json", "search.jsonl", "data"
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
         return Summary(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
     model = prepared(used)
     with state.main_process_first():
-        examples = _examples(used, model, folder / "data", write=state.is_local_main_process)
+        examples = _examples(used, model, folder / _DATA, write=state.is_local_main_process)
     if used.search is not None:
         used = replace(used, train=replace(used.train, learning_rate=_search(used, model, examples, folder)))
         model = prepared(used)
     summary = _fit(used, model, examples, folder)
     if state.is_main_process:
         (folder / SUMMARY).write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(folder / "data")
+        shutil.rmtree(folder / _DATA)
     return summary
 
 
@@ -190,19 +190,20 @@ def _placed(recipe: Recipe, folder: Path, data: str | Path | None, home: str | P
 
 def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
     """Make the run folder, or check that it is of this recipe."""
-    path = folder / RECIPE
-    if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise InputError(f"{folder} is not empty and is no run folder; choose another one with --to")
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / (RECIPE + ".partial")
-        recipes.write(recipe, partial)
-        partial.replace(path)
-    elif found := recipes.differences(recipes.used(path), recipe):
+    folder.mkdir(parents=True, exist_ok=True)
+    path, inside = folder / RECIPE, {one.name for one in folder.iterdir()}
+    if inside and not path.exists():
+        raise InputError(f"{folder} is not empty and is no run folder; choose another one with --to")
+    found = recipes.differences(recipes.used(path), recipe) if inside else []
+    if found and inside - {RECIPE, _DATA}:  # else a first try failed on its settings or data: it is in nobody's way
         raise InputError(
             f"{folder} is of a run with other settings ({'; '.join(found[:3])}: there, now); give the same ones to go on, or "
             "choose another folder with --to"
         )
+    if found or not inside:
+        shutil.rmtree(folder / _DATA, ignore_errors=True)
+        recipes.write(recipe, partial := folder / (RECIPE + ".partial"))
+        partial.replace(path)
     if recipe.smoke is not None and state.is_local_main_process:
         write_model(Path(recipe.model.name), recipe.smoke.architecture)
         write_data(recipe.data.sets, recipe.job)

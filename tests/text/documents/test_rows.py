@@ -100,3 +100,13 @@ def test_a_file_of_rows_is_not_one_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     with pytest.raises(InputError, match=r"a\.jsonl holds rows"):
         read_document(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(("encoding", "reason"), [("utf-16", "does not start with BOM"), ("punycode", "Invalid extended code")])
+def test_rows_in_an_encoding_that_they_are_not_in(tmp_path, encoding, reason):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    with (
+        DocumentReader(encoding=encoding) as reader,
+        pytest.raises(ReadError, match=rf"a.jsonl: .* is not {encoding} \(.*{reason}"),
+    ):
+        list(reader.read(tmp_path / "a.jsonl"))

@@ -84,6 +84,12 @@ class DocumentReader:
             ReadError, MissingDependency: as `read_document`.
         """
         name = "standard input" if str(path) == "-" else str(path)
+        try:
+            yield from self._read_file(path, name)
+        except OSError as error:  # a disk that fails, a file that is gone
+            raise ReadError(f"{name} cannot be read: {error.strerror or error}; check the file and its disk") from error
+
+    def _read_file(self, path: str | Path, name: str) -> Iterator[DocumentText]:
         file = open_bytes(path)
         if file is sys.stdin.buffer:
             yield from self._read_stream(file, name)

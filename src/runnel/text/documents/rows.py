@@ -77,9 +77,11 @@ def _lines(text: io.TextIOWrapper, name: str, limits: Limits, before: Callable[[
             if len(line) > limits.unpacked_bytes:
                 limits.check_unpacked(len(line), f"{name}, line {before().lines + number}")
             yield line
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         place = f"{name}: the text after line {before().lines + number}"
-        raise ReadError(f"{place} is not {text.encoding} ({error.reason}); give its encoding or convert it") from error
+        raise ReadError(
+            f"{place} is not {text.encoding} ({getattr(error, 'reason', error)}); give its encoding or convert it"
+        ) from error
 
 
 def _objects(lines: Iterator[str], name: str, before: Callable[[], Before]) -> Iterator[tuple[int, dict[str, object]]]:
