@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +179,25 @@ def test_a_model_without_the_head(tmp_path: Path) -> None:
     del model.heads["rerank"]
     with pytest.raises(CheckpointError, match="has no 'rerank' head"):
         Reranker(model)
+
+
+@pytest.mark.parametrize("dtype", ["texts", "fp32", "bf16", "int8"])
+def test_equal_documents_have_equal_scores_and_keep_their_order(reranker: Reranker, dtype: str) -> None:
+    """However they are packed: rounding depends on what is read together."""
+    words = random.Random(0)
+    once = [" ".join(words.choices(["the", "cat", "river", "runs", "to", "sea"], k=words.randint(1, 60))) for _ in range(60)]
+    documents = {str(place): text for place, text in enumerate(once + once[::-1] + once)}
+    known = documents if dtype == "texts" else reranker.remember(documents, dtype=dtype)
+    hits = reranker.rank(QUERY, known)
+    assert len(hits) == 180
+    scores = {hit.id: hit.score for hit in hits}
+    assert len(set(scores.values())) == len(set(once))
+    for place in range(60):
+        assert scores[str(place)] == scores[str(119 - place)] == scores[str(120 + place)]
+    for before, after in itertools.pairwise(hits):
+        assert before.score > after.score or int(before.id) < int(after.id)
+
+
+def test_equal_documents_that_are_cut_are_counted_one_by_one(reranker: Reranker) -> None:
+    reranker.score(QUERY, [DOCUMENTS[0], "dog", DOCUMENTS[0]], max_tokens=30)
+    assert reranker.truncated == 2
