@@ -78,12 +78,13 @@ def test_the_tokenizer_adds_the_end_marker(tmp_path: Path, architecture: str, ca
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["LlamaTokenizerFast", "GPTNeoXTokenizer", "Qwen2Tokenizer with code"])
-def test_tokenizer_config_asks_for_the_end_marker(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """GTE-Qwen2's tokenizer is of a class of its own, which honors the setting."""
-    code = {"auto_map": {"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", "tokenization_qwen.Qwen2TokenizerFast"]}}
-    named = {"tokenizer_class": kind.removesuffix(" with code")} | (code if kind.endswith("code") else {})
-    frame(write(tmp_path / "a"), add_eos_token=True, **named)
+@pytest.mark.parametrize(
+    "code", [{}, {"AutoTokenizer": ["a.Qwen2Tokenizer", "a.Qwen2TokenizerFast"]}, ["a.Qwen2Tokenizer", None]]
+)
+def test_tokenizer_config_asks_for_the_end_marker(tmp_path: Path, code: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """GTE-Qwen2's tokenizer is of a class of its own, which honors the setting; so do some of the library's."""
+    kind = "Qwen2Tokenizer" if code else "LlamaTokenizerFast"
+    frame(write(tmp_path / "a"), add_eos_token=True, tokenizer_class=kind, auto_map=code)
     ours = Embedder.load(tmp_path / "a", "float32", "cpu")
     assert str(ours.model.templates["document"]) == "{document}{token:[SEP]}" and not caplog.records
     frame(tmp_path / "a")  # the same ids by the library's plain class

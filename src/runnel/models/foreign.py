@@ -145,7 +145,7 @@ def text_template(folder: Path) -> str:
         return "{document}"
     text = "".join(_parts(_tokenizer(folder).encode("a"), ["{document}"]))
     config = _read_optional(folder / "tokenizer_config.json")
-    adds = str(config.get("tokenizer_class")).removesuffix("Fast") in _ADD_END or "AutoTokenizer" in config.get("auto_map", {})
+    adds = str(config.get("tokenizer_class")).removesuffix("Fast") in _ADD_END or bool(config.get("auto_map"))
     end = config.get("eos_token")
     if adds and config.get("add_eos_token") is True and end and text.endswith("{document}"):
         text += "{token:" + (end["content"] if isinstance(end, dict) else end) + "}"
