@@ -28,7 +28,7 @@ from runnel.backbones.checkpoint import Checkpoint
 from runnel.backbones.checkpoint_files import open_weights
 from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import FAMILIES, Family, Output
+from runnel.backbones.transformer_config import FAMILIES, Family, Output, TransformerConfig
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
 from runnel.models.foreign import SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
@@ -65,9 +65,9 @@ def load_baseline(
         InputError: the model cannot pool so.
     """
     family = FAMILIES[config["model_type"]]
+    pooled = _pooling(family, TransformerConfig.of(config).causal, pooling, read_sentence_transformer(folder))
     output: Output | None = None
     if family.kind == "encoder-decoder":
-        pooled = _pooling(family, False, pooling, read_sentence_transformer(folder))
         scored = "eos" if any(name.endswith(_CLASSIFIER) for name in open_weights(folder)) else "cls"
         output = _SIDES[pooled if job == "embed" else scored]  # type: ignore[index]
     checkpoint = load(folder, dtype, device, output=output)
