@@ -119,11 +119,27 @@ def test_bad_spans(embedder: Embedder) -> None:
 
 
 def test_truncation_is_counted(embedder: Embedder, caplog: pytest.LogCaptureFixture) -> None:
-    vectors = embedder.encode([TEXT, "cat"], max_tokens=5)
-    assert embedder.truncated == 1 and "1 texts were cut to 5 tokens" in caplog.text
+    vectors = embedder.encode([TEXT, "cat"], max_tokens=7)
+    assert embedder.truncated == 1 and "1 texts were cut to 7 tokens" in caplog.text
     close(vectors[0], embedder.encode("The cat sat on the"))
     embedder.encode([TEXT])
     assert embedder.truncated == 0
+
+
+def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None:
+    """As sentence-transformers counts; the end marker and the prompt stay."""
+    end = embedder.model.tokenizer.end_id
+    for prompt in ("", "a river runs: "):
+        whole = next(embedder.render([TEXT], prompt=prompt))
+        cut = next(embedder.render([TEXT], prompt=prompt, max_tokens=12))
+        assert len(cut) == 12 and cut[:11].tolist() == whole[:11].tolist() and cut[-1] == end
+        exact = next(embedder.render([TEXT], prompt=prompt, max_tokens=len(whole)))
+        assert exact.tolist() == whole.tolist() and embedder.truncated == 0
+    assert len(next(embedder.render([TEXT], max_tokens=3))) == 3
+    with pytest.raises(InputError, match="max_tokens is 2, but 2 special tokens are around every text; make it larger"):
+        embedder.encode([TEXT], max_tokens=2)
+    with pytest.raises(InputError, match="max_tokens is 6, but 6 tokens of the prompt and special tokens are around every text"):
+        embedder.encode([TEXT], prompt="a river runs:", max_tokens=6)
 
 
 def test_bad_texts(embedder: Embedder) -> None:

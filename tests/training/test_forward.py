@@ -173,7 +173,7 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
 
 def test_max_tokens(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
-    assert render_document(model, DOCUMENTS[0], max_tokens=4).shape == (6,)
+    assert render_document(model, DOCUMENTS[0], max_tokens=6).shape == (6,)
     pair = make_pair(model, QUERY, DOCUMENTS[0], max_tokens=30)
     assert len(pair.ids) == 30 and pair.cut > 0
     wanted = Reranker(model).score(QUERY, [DOCUMENTS[0]], max_tokens=30)

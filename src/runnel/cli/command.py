@@ -39,7 +39,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut documents to this many tokens; the number cut is reported.")]
+MaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="Cut texts (rerank: pairs) to this many tokens, special ones included.")
+]
 
 
 def command(run: Callable[..., int | None]) -> Callable[..., None]:

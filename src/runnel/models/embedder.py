@@ -88,13 +88,14 @@ class Embedder:
         Args:
             texts: strings, or any iterable of them.
             prompt: the name of one of the model's prompts, or text put before each.
-            max_tokens: cut longer texts to this many tokens, or to what the model can read if that is less; the number of
+            max_tokens: cut longer texts at their end so that they, the prompt and the special tokens are this many tokens in
+                all, as sentence-transformers counts, or as many as the model can read if that is less; the number of
                 cut texts is in `truncated`, with a warning. By default nothing is cut.
             progress: called after each step with the number of tokens just read.
 
         Raises:
-            InputError: a text is not a string, is empty, or is longer than a transformer can read; or the model has no prompt of
-                that name.
+            InputError: a text is not a string, is empty, or is longer than a transformer can read; the model has no prompt of
+                that name; or `max_tokens` has no room for a text.
         """
         if isinstance(texts, str):
             return self.encode([texts], prompt=prompt, max_tokens=max_tokens, progress=progress)[0]
@@ -132,12 +133,9 @@ class Embedder:
             yield from self._vectors(batch)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
-        """The tokens that `max_tokens` leaves of a text: as many, or what a transformer can read beside its special tokens."""
+        """The tokens that a text is cut to for `max_tokens`: as many, or what a transformer can read if that is less."""
         longest = self.model.backbone.max_tokens
-        if max_tokens is None or longest is None:
-            return max_tokens
-        template, nothing = self.model.templates["document"], np.zeros(0, dtype=np.int32)
-        return min(max_tokens, longest - len(template.render(self.model.tokenizer, document=nothing).ids))
+        return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
     def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[np.ndarray]:
         """The ids (T,) int32 that are read for each text, special tokens included. Arguments and errors are those of `encode`."""
@@ -150,6 +148,8 @@ class Embedder:
         source, template = iter(texts), self.model.templates["document"]
         prefix = self.model.prompt(prompt)
         before = template.lead(self.model.tokenizer, "document") + prefix
+        if max_tokens is not None:
+            self._check_room(prefix, max_tokens)
         while batch := list(itertools.islice(source, _BATCH)):
             for text in batch:
                 if not isinstance(text, str):
@@ -157,8 +157,16 @@ class Embedder:
                 if not text.strip():
                     raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
             for encoded in self.model.tokenizer.encode_batch([before + text for text in batch]):
-                self.truncated += max_tokens is not None and len(encoded.ids) > max_tokens
-                yield template.render(self.model.tokenizer, document=encoded.ids[:max_tokens]).ids
+                rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
+                self.truncated += rendered.cut > 0
+                yield rendered.ids
+
+    def _check_room(self, prefix: str, max_tokens: int) -> None:
+        template, tokenizer = self.model.templates["document"], self.model.tokenizer
+        around = len(template.render(tokenizer, document=template.encode(tokenizer, "document", prefix).ids).ids)
+        if around >= max_tokens:
+            kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
+            raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} are around every text; make it larger")
 
     def _request(self, ids: np.ndarray) -> Request:
         if self._pools_mean:

@@ -283,22 +283,11 @@ class EmbedderModule(_ModelModule):
         """Texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64.
 
         Raises:
-            InputError: a text is empty or no string.
+            InputError: a text is empty or no string, or `max_seq_length` has no room for it.
         """
-        rows = list(self._embedder.render(inputs, prompt=prompt, max_tokens=self._text_tokens()))
+        rows = list(self._embedder.render(inputs, prompt=prompt, max_tokens=self.max_seq_length))
         self._tell(self._embedder.truncated)
         return _padded(rows)
-
-    def _text_tokens(self) -> int | None:
-        """What `max_seq_length` leaves for a text beside its special tokens."""
-        if self.max_seq_length is None:
-            return None
-        nothing = self.model.templates["document"].render(self.model.tokenizer, document=np.zeros(0, np.int32)).ids
-        if len(nothing) >= self.max_seq_length:
-            raise InputError(
-                f"max_seq_length is {self.max_seq_length} and {len(nothing)} tokens stand around every text; make it larger"
-            )
-        return self.max_seq_length - len(nothing)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """The features, and `sentence_embedding` (B, d) fp32."""

@@ -59,7 +59,8 @@ class DataSet:
 
 @dataclass(frozen=True)
 class DataTable:
-    """What is trained on. Texts are cut to the `max_...` tokens, and the cut ones are counted; None: nothing is cut.
+    """What is trained on. Texts are cut to the `max_...` tokens, special tokens and prompts included; cut texts are counted.
+    None: nothing is cut.
 
     Attributes:
         prompt: put before queries; "{instruction}" stands for the example's own, or else one of the data set's. None: the
