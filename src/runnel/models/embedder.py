@@ -124,7 +124,7 @@ class Embedder:
         """
         yield from self.encode_rows(self.render(texts, prompt=prompt, max_tokens=max_tokens), progress)
         if self.truncated:
-            log.warning("%d texts were cut to %s tokens", self.truncated, self.text_limit(max_tokens))
+            log.warning("%d texts were cut to %s tokens", self.truncated, self.text_limit(max_tokens) or "their template's")
 
     def encode_rows(self, rows: Iterable[np.ndarray], progress: Callable[[int], None] | None = None) -> Iterator[np.ndarray]:
         """Like `encode_stream`, from the ids that `render` gives."""
