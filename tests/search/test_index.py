@@ -177,6 +177,8 @@ def test_bad_input_is_refused(index, embedder, tmp_path):
             index.add(wrong)
     with pytest.raises(InputError, match="the query is empty"):
         index.search(" ")
+    with pytest.raises(InputError, match="has no tokens in this model's vocabulary"):
+        index.search("\x00\u202e")
     with pytest.raises(InputError, match="top_k must be at least 1"):
         index.search("cat", top_k=0)
     with pytest.raises(InputError, match="cannot filter by 'size'"):

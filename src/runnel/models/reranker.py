@@ -113,18 +113,18 @@ class Reranker:
                 `truncated`, with a warning.
 
         Raises:
-            InputError: the query is empty, the memory belongs to another model, or a pair is longer than a transformer can read.
+            InputError: the query is empty or has no tokens, the memory belongs to another model, or a pair is longer than a
+                transformer can read.
         """
         expect_text(query, "the query")
-        if not query.strip():
-            raise InputError("the query is empty; give the words to look for")
+        query_ids = self._template.encode_query(self.model.tokenizer, query)
         max_tokens = self.pair_limit(max_tokens)
         self.truncated = 0
         if isinstance(documents, Memory):
-            found = np.concatenate([np.zeros(0, np.float32), *self._from_memory(query, documents, progress)])
+            found = np.concatenate([np.zeros(0, np.float32), *self._from_memory(query_ids, documents, progress)])
             return found[_first_places([text for _, text in documents.entries()])]
         texts = [text for _, text in _named(documents)]
-        requests = self._from_texts(query, Counter(texts), max_tokens)
+        requests = self._from_texts(query_ids, Counter(texts), max_tokens)
         scores = {
             text: self._score(result.get())
             for text, result in zip(dict.fromkeys(texts), self.model.engine.map(requests, progress), strict=True)
@@ -244,11 +244,10 @@ class Reranker:
             assert result.state is not None
             yield Remembered(name, text, result.state, mean, np.unique(ids))
 
-    def _from_memory(self, query: str, memory: Memory, progress: Callable[[int], None] | None) -> Iterator[np.ndarray]:
+    def _from_memory(self, query_ids: np.ndarray, memory: Memory, progress: Callable[[int], None] | None) -> Iterator[np.ndarray]:
         """Scores of some documents at a time: all go on with the same tokens, so their states are the rows of one step."""
         if memory.fingerprint != self.model.backbone.fingerprint():
             raise InputError("this memory was made by another model; remember the documents again with this one")
-        query_ids = self._template.encode(self.model.tokenizer, "query", query).ids
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         ids, start = torch.from_numpy(rendered.ids.astype(np.int64)), rendered.slices["query"].start
         backbone = self.model.backbone
@@ -291,10 +290,9 @@ class Reranker:
             parts.append(hidden.unflatten(0, (len(rows), len(piece))))
         return torch.cat(parts, dim=1)
 
-    def _from_texts(self, query: str, documents: Mapping[str, int], max_tokens: int | None) -> Iterator[Request]:
+    def _from_texts(self, query_ids: np.ndarray, documents: Mapping[str, int], max_tokens: int | None) -> Iterator[Request]:
         """Yield a request for each text; `documents` says how many of the documents have it."""
         tokenizer = self.model.tokenizer
-        query_ids = self._template.encode(tokenizer, "query", query).ids
         start: State | None = None
         template = self._template
         if not self.document_first and self.model.backbone.recurrent:

@@ -55,8 +55,7 @@ class Pipeline:
         self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
 
     def search(self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float]) -> list[Hit]:
-        if not query.strip():
-            raise InputError("the query is empty; give the words to look for")
+        self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # it has tokens
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}")
         wanted = conditions(where, self._store.settings.fields)

@@ -189,14 +189,14 @@ class Template:
             yield _behind(piece, len(lead))
 
     def encode_query(self, tokenizer: Tokenizer, query: str) -> np.ndarray:
-        """Encode a query (n,) int32, n >= 1.
+        """Encode a query (n,) int32, n >= 1: the query field, or the only field of a template for any text.
 
         Raises:
             InputError: the query is empty, or the tokenizer drops all its characters.
         """
         if not query.strip():
             raise InputError("the query is empty; give the words to look for")
-        ids = self.encode(tokenizer, "query", query).ids
+        ids = self.encode(tokenizer, "query" if "query" in self.fields else "document", query).ids
         if not len(ids):
             raise InputError(f"the query {query[:40]!r} has no tokens in this model's vocabulary; give words to look for")
         return ids

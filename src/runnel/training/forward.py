@@ -103,12 +103,10 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
     """A pair as `Reranker.score` reads it; `Pair.cut` tells how many of the document's tokens `max_tokens` left out.
 
     Raises:
-        InputError: the query is empty, or `max_tokens` has no room for it.
+        InputError: the query is empty or has no tokens, or `max_tokens` has no room for it.
     """
-    if not query.strip():
-        raise InputError("the query is empty; give the words to look for")
     reranker, template = Reranker(model), model.templates["rerank"]
-    query_ids = template.encode(model.tokenizer, "query", query).ids
+    query_ids = template.encode_query(model.tokenizer, query)
     document_ids = template.encode(model.tokenizer, "document", document).ids
     return reranker.pair(query_ids, document_ids, reranker.pair_limit(max_tokens))
 
@@ -180,7 +178,7 @@ def make_item(
         language: of the document, where it has to be split.
 
     Raises:
-        InputError: the query is empty, or there are not as many labels as sentences.
+        InputError: the query is empty or has no tokens, or there are not as many labels as sentences.
     """
     retriever = SentenceRetriever(model)
     query_ids, before, place = retriever.prefix(query)
