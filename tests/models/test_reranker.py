@@ -150,7 +150,9 @@ def test_bad_input(reranker: Reranker) -> None:
     with pytest.raises(InputError, match="the query is empty"):
         reranker.score(" ", DOCUMENTS)
     for documents in (DOCUMENTS, reranker.remember(DOCUMENTS)):
-        with pytest.raises(InputError, match=r"the query '\\u200b' has no tokens in this model's vocabulary; give words to look for"):
+        with pytest.raises(
+            InputError, match=r"the query '\\u200b' has no tokens in this model's vocabulary; give words to look for"
+        ):
             reranker.score("\u200b", documents)
     with pytest.raises(InputError, match="expected several: a list of texts"):
         reranker.score(QUERY, DOCUMENTS[0])

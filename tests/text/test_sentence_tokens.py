@@ -1,5 +1,7 @@
 """Tokens of sentences: where each begins and is scored, whatever pieces the tokens come in; units."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -97,3 +99,18 @@ def test_a_text_without_tokens(length):
     text = "\x00" * length
     tokens = read_spans(text, [Encoded.empty()], split_sentences(text))
     assert not tokens.bounds.any() and len(tokens.spans) == min(length, 1)
+
+
+def test_memory_goes_with_ids_and_spans_only():
+    """Each token costs its id, each sentence its span, bounds and position; nothing is kept of a piece's offsets."""
+    tokenizer = build("bert_like")
+    peaks = []
+    for sentences in (1 << 14, 1 << 15):
+        text = "the quick brown fox jumps over the lazy dog. " * sentences
+        tracemalloc.start()
+        tokens = read_sentences(text, tokenizer.encode_pieces([text]))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(tokens.spans) == sentences
+        del tokens
+    assert (peaks[1] - peaks[0]) / (len(text) / 2) < 6

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import sentencex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text.tokenizers_for_tests import build
+from tools.hostile_text import UNITS, text
 
 from runnel.errors import InputError
+from runnel.text import sentences
 from runnel.text.encoded import Encoded
 from runnel.text.sentence_tokens import sentence_of_tokens
 from runnel.text.sentences import split_clauses, split_paragraphs, split_sentences
@@ -121,10 +124,40 @@ def test_an_open_quotation_mark_does_not_hide_what_follows():
     assert len(parts(text)) > 100
 
 
-def test_very_long_lines_are_quick():
-    for unit in ("a", "“a ", "word ", "A. ", "x, ", "=" * 7 + "\n"):
-        text = (unit * 200_000)[:200_000]
-        assert_tiles(split_sentences(text), text)
+@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("max_chars", [1, 1000])
+def test_hostile_text_costs_a_fixed_amount_a_character(name, max_chars, monkeypatch):
+    """Counted: the characters that the splitter of sentences sees, which are most of the work."""
+    seen = []
+    split = sentencex.get_sentence_boundaries
+    monkeypatch.setattr(sentencex, "get_sentence_boundaries", lambda *given: seen.append(len(given[1])) or split(*given))
+    counts = []
+    for size in (10_000, 20_000):
+        seen.clear()
+        whole = text(UNITS[name], size)
+        assert_tiles(split_sentences(whole, max_chars=max_chars), whole)
+        counts.append(sum(seen))
+    assert counts[1] <= 2.2 * counts[0] + 4096
+    assert counts[1] <= (4 if max_chars == 1000 else 9) * 20_000
+
+
+def test_a_run_of_whitespace_is_read_once(monkeypatch):
+    """Searching for a place to cut in a run that goes on behind the limit would read it again from each of its characters."""
+    tried = []
+    monkeypatch.setattr(sentences, "_CUTS", tuple((Counted(pattern, tried), share) for pattern, share in sentences._CUTS))
+    assert len(split_sentences("a" + " " * 5000 + "b")) == 2
+    assert max(tried) <= 1
+
+
+class Counted:
+    """A pattern that notes how long the whitespace is at the end of what it searches."""
+
+    def __init__(self, pattern, tried):
+        self.pattern, self.tried = pattern, tried
+
+    def finditer(self, whole, start, end):
+        self.tried.append(len(whole[start:end]) - len(whole[start:end].rstrip()))
+        return self.pattern.finditer(whole, start, end)
 
 
 def test_options_are_checked():

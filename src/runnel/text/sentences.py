@@ -19,6 +19,9 @@ from runnel.errors import InputError
 
 MAX_CHARS = 1000
 _WINDOW = 2048
+_QUOTED_WINDOW = 256  # where an eighth of it is quotation marks other than ASCII's
+_STEP = 256  # the least that is done with a window before the next
+_QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u2039\u203a"
 
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]")
@@ -160,14 +163,14 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
     marker_end = item.end() if item else 0  # "1." is not a sentence of its own
     while start < end:
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
+        if sum(map(window.count, _QUOTES)) > len(window) // 8:  # no prose; sentencex is super-linear on quotation marks
+            window = window[:_QUOTED_WINDOW]
         found = [offset for offset in _sentencex_starts(window, language) if not 0 < offset < marker_end - start]
-        whole = start + len(window) == end
-        if not whole and len(found) > 1:  # the last sentence may go on behind the window
-            edges = [start + offset for offset in found]
-        elif whole:
-            edges = [*(start + offset for offset in found), end]
-        else:
-            edges = [start, _cut_before(text, start, end, max_chars)]
+        edges = [start + offset for offset in found]
+        if start + len(window) == end:
+            edges.append(end)
+        while edges[-1] - start < min(_STEP, len(window)):  # the last sentence may go on behind the window
+            edges.append(_cut_before(text, edges[-1], end, min(max_chars, len(window))))
         for first, last in itertools.pairwise(edges):
             yield from _capped(text, first, last, max_chars)
         start = edges[-1]
@@ -201,9 +204,10 @@ def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
     limit = start + max_chars
     if limit >= end:
         return end
+    stop = _end_before(text, limit + 1)  # a run of whitespace that goes on behind the limit is no place to cut
     for pattern, share in _CUTS:
         best = None
-        for match in pattern.finditer(text, start + int(share * max_chars), min(end, limit + 1)):
+        for match in pattern.finditer(text, start + int(share * max_chars), stop):
             best = match.end()
         if best is not None and start < best <= limit:
             return best
