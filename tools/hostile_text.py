@@ -44,6 +44,7 @@ def text(unit: str, characters: int) -> str:
 
 
 def main(characters: int) -> None:
+    """Time every kind of text at half of the characters and at all of them."""
     tokenizer = Tokenizer.load(BUILT_IN["pocket"])
     steps: dict[str, Callable[[str], object]] = {
         "sentences": split_sentences,

@@ -198,5 +198,12 @@ def test_bad_input(retriever: SentenceRetriever) -> None:
     for query in ("\u200b", "\x00", "\u202e \u200b"):
         with pytest.raises(InputError, match="has no tokens in this model's vocabulary; give words to look for"):
             retriever.score(query, DOCUMENT)
+    with pytest.raises(InputError, match=r"the query is None; expected text \(str\)"):
+        retriever.score(None, DOCUMENT)
+    for spans in (None, [(0, 1)]):
+        with pytest.raises(InputError, match=r"a document is b'a'; expected text \(str\)"):
+            retriever.score(QUERY, b"a", spans=spans)
+    with pytest.raises(InputError, match="documents are 'a cat'; expected several: a list of texts"):
+        list(retriever.score_many(QUERY, "a cat"))
     with pytest.raises(InputError, match="top_k must be at least 1, got 0"):
         retriever.retrieve(QUERY, DOCUMENT, top_k=0)

@@ -6,13 +6,13 @@ import sentencex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text.tokenizers_for_tests import build
-from tools.hostile_text import UNITS, text
 
 from runnel.errors import InputError
 from runnel.text import sentences
 from runnel.text.encoded import Encoded
 from runnel.text.sentence_tokens import sentence_of_tokens
 from runnel.text.sentences import split_clauses, split_paragraphs, split_sentences
+from tools.hostile_text import UNITS, text
 
 LINES = "\n|\n\n|  \n \n|# head\n|===\n|---\n|- item\n|  * x\n|1. y\n|\t|\r\n|\f|\u2029|   code()\n|\x00|\u00a0".split("|")
 WORDS = 'A word|two. |Dr. Who|!|? | |“quote|"|”|今天很好。|e\u0301|👩\u200d👩|,|; |xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'.split("|")

@@ -29,7 +29,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore
 from runnel.models.memory import Memory, Remembered, block_digest, check_precision
 from runnel.models.readers import WeightedMean
-from runnel.records import Document, Hit, expect_text
+from runnel.records import Document, Hit
 
 log = logging.getLogger("runnel")
 BLOCK = 128  # documents that are read together to be remembered, and written to disk together
@@ -116,7 +116,6 @@ class Reranker:
             InputError: the query is empty or has no tokens, the memory belongs to another model, or a pair is longer than a
                 transformer can read.
         """
-        expect_text(query, "the query")
         query_ids = self._template.encode_query(self.model.tokenizer, query)
         max_tokens = self.pair_limit(max_tokens)
         self.truncated = 0

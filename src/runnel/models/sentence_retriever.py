@@ -9,6 +9,7 @@ carried to the end).
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARKS, MatchScore
 from runnel.models.readers import SentenceScores, WeightedMean, lexical_features
-from runnel.records import Sentence
+from runnel.records import Sentence, expect_text
 from runnel.text.encoded import Encoded
 from runnel.text.sentence_tokens import SentenceTokens, Unit, read_sentences, read_spans
 
@@ -223,6 +224,7 @@ class SentenceRetriever:
         Raises:
             InputError: the query is empty or has no tokens.
         """
+        expect_text(query, "the query")
         ids = self._prefix.encode_query(self.model.tokenizer, query.strip())
         rendered = self._prefix.render(self.model.tokenizer, query=ids)
         return ids, rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
@@ -256,6 +258,7 @@ class SentenceRetriever:
 
     def _prepare_spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> _Prepared:
         """The spans and what is between them, which tile the text together."""
+        expect_text(document, "a document")
         given = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
         edges = given.ravel()
         bad = np.flatnonzero(
@@ -356,8 +359,11 @@ class SentenceRetriever:
 
 def _together(documents: Iterable[str]) -> Iterator[list[str]]:
     """Some documents at a time, as many as are tokenized in one call."""
+    if isinstance(documents, str):
+        raise InputError(f"documents are {reprlib.repr(documents)}; expected several: a list of texts")
     texts: list[str] = []
     for text in documents:
+        expect_text(text, "a document")
         texts.append(text)
         if len(texts) == _TOGETHER or sum(map(len, texts)) >= _TOGETHER_CHARS:
             yield texts

@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.records import expect_text
 from runnel.text.encoded import Encoded
 from runnel.text.tokenizer import Tokenizer
 
@@ -192,8 +193,9 @@ class Template:
         """Encode a query (n,) int32, n >= 1: the query field, or the only field of a template for any text.
 
         Raises:
-            InputError: the query is empty, or the tokenizer drops all its characters.
+            InputError: the query is no string, is empty, or the tokenizer drops all its characters.
         """
+        expect_text(query, "the query")
         if not query.strip():
             raise InputError("the query is empty; give the words to look for")
         ids = self.encode(tokenizer, "query" if "query" in self.fields else "document", query).ids
