@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 pytest_plugins = ["command_line"]
+
+TESTS = Path(__file__).parent
+# Few tests that take long, most of them in processes of their own. What comes last keeps one process busy while the other waits.
+LONGEST_FILES = (
+    "search/test_killed.py",
+    "search/test_ray.py",
+    "test_readme.py",
+    "training/test_distributed.py",
+    "training/test_resume.py",
+    "commands/test_resume.py",
+    "test_examples.py",
+    "tools/test_train_pocket.py",
+    "search/test_folder_real.py",
+    "text/documents/test_real_files.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order whole files: the longest first, then by their number of tests. `make test` hands them out in this order."""
+    order = {TESTS / name: rank for rank, name in enumerate(LONGEST_FILES)}
+    if missing := [str(path) for path in order if not path.exists()]:
+        raise pytest.UsageError(f"{', '.join(missing)}: no such file; correct LONGEST_FILES in {__file__}")
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (order.get(item.path, len(order)), -counts[item.path], item.path))
 
 
 with torch.device("meta"):  # torch looks up once which functions take a device: before the ones below are replaced
