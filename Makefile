@@ -13,6 +13,7 @@ DEMO := runs/demo
 
 demo: $(BASE)
 	mkdir -p $(DEMO)
+	cp -R examples/files/. $(DEMO)
 	$(BIN)/python examples/python_reference.py $(DEMO)/python-reference.txt
 	cd $(DEMO) && "$(abspath $(BIN))/runnel" find "When is the finally clause executed if a return statement is reached?" python-reference.txt
 	$(BIN)/python examples/stream_embedding.py $(DEMO)/python-reference.txt

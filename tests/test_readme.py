@@ -1,8 +1,8 @@
 """The README is true: its commands and Python blocks run, show what it says they show, and its links lead somewhere."""
 
-import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,33 +21,11 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the files that the README speaks of."""
-    path = tmp_path_factory.mktemp("readme")
+    """What `make demo` leaves in runs/demo, where the README's commands are to be run."""
+    path = tmp_path_factory.mktemp("readme") / "demo"
+    shutil.copytree(ROOT / "examples" / "files", path)
     subprocess.run([sys.executable, ROOT / "examples" / "python_reference.py", path / "python-reference.txt"], check=True)
-    (path / "texts.txt").write_text(
-        "A tuple cannot be changed.\nDeletion of a name removes its binding.\nThe train leaves at noon.\n"
-    )
-    (path / "notes").mkdir()
-    (path / "notes" / "binding.md").write_text("# Names\n\nDeletion of a name removes its binding from the namespace.\n")
-    (path / "notes" / "loops.txt").write_text("The break statement ends the nearest loop. A loop may have an else clause.\n")
-    (path / "notes" / "page.html").write_text("<html><body><h1>Tuples</h1><p>A tuple cannot be changed.</p></body></html>")
-    write_examples(path)
     return path
-
-
-def write_examples(path):
-    """What `runnel train` is shown with."""
-    rows = [
-        ("removes a name", "The del statement removes its binding."),
-        ("leaves a loop", "The break statement ends the nearest loop."),
-        ("never changes", "A tuple cannot be changed."),
-        ("runs at the end", "The finally clause is executed before leaving."),
-    ]
-    (path / "pairs.csv").write_text("query,positive\n" + "".join(f"{query},{text}\n" for query, text in rows))
-    document = " ".join(text for _, text in rows)
-    spans = [[document.index(text), document.index(text) + len(text)] for _, text in rows]
-    lines = [{"query": q, "document": document, "evidence": [s]} for (q, _), s in zip(rows, spans, strict=True)]
-    (path / "evidence.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def words(text):
@@ -77,7 +55,9 @@ def test_python_blocks(folder):
 
 def test_shell_blocks_are_what_the_makefile_does():
     lines = [line for kind, body in BLOCKS if kind == "sh" for line in body.splitlines()]
-    assert lines == ["python3 -m venv .venv", ".venv/bin/pip install -c constraints.txt -e ."]
+    assert lines == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -c constraints.txt -e .", "make demo"]
+    makes = subprocess.run(["make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "cp -R examples/files/. runs/demo" in makes
 
 
 @pytest.mark.parametrize(("target", "installed"), [("demo", ["."]), ("test", [".", "'.[dev]'"])])
