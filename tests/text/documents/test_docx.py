@@ -1,5 +1,7 @@
 """Word documents, written by python-docx."""
 
+import zipfile
+
 import docx
 import pytest
 from document_checks import check, paths, shown
@@ -122,6 +124,54 @@ def test_entities_are_refused(path, tmp_path, part):
         replace_in_zip(path, tmp_path / "b.docx", {part: encode})
         with pytest.raises(ReadError, match="declares XML entities"):
             read(tmp_path / "b.docx")
+
+
+ENTITY = '<!DOCTYPE w:document [<!ENTITY a "declared">]>'
+
+
+def move(path, target, new, change):
+    """Copy a document whose body is in a part of another name."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(target, "w") as copy:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == _BODY:
+                copy.writestr(new, change(data))
+            elif name == "word/_rels/document.xml.rels":
+                copy.writestr(f"word/_rels/{new.removeprefix('word/')}.rels", data)
+            else:
+                copy.writestr(name, data.replace(b"word/document.xml", new.encode()))
+
+
+def test_entities_are_refused_whatever_the_part_is_called(path, tmp_path):
+    """Else the text after them would be lost."""
+    move(path, tmp_path / "b.docx", "word/body.dat", lambda xml: xml)
+    assert shown(read(tmp_path / "b.docx")) == shown(read(path))
+    with_entity = lambda xml: xml.replace(b"?>", b"?>" + ENTITY.encode(), 1).replace(b"Last.", b"before &a; after", 1)  # noqa: E731
+    move(path, tmp_path / "c.docx", "word/body.dat", with_entity)
+    with pytest.raises(ReadError, match=r"its part '/word/body.dat' declares XML entities"):
+        read(tmp_path / "c.docx")
+
+
+def test_entities_are_refused_whatever_the_encoding(path, tmp_path):
+    def in_utf_7(xml):
+        text = xml.decode().replace("Last.", "before &a; after", 1)
+        head, _, rest = text.partition("?>")
+        return (head.replace("UTF-8", "UTF-7") + "?>" + ENTITY).encode().replace(b"<!ENTITY", b"+ADwAIQ-ENTITY") + rest.encode(
+            "utf-7"
+        )
+
+    replace_in_zip(path, tmp_path / "b.docx", {_BODY: in_utf_7})
+    with pytest.raises(ReadError, match=r"declares XML entities|not a whole Word document"):  # libxml2 may not know UTF-7
+        read(tmp_path / "b.docx")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("", "paragraph"), ("9", "paragraph"), ("12", "paragraph"), ("x", "paragraph"), ("1", "heading")]
+)
+def test_outline_levels(path, tmp_path, value, kind):
+    level = f'<w:p><w:pPr><w:outlineLvl w:val="{value}"/></w:pPr><w:r><w:t>Outlined</w:t></w:r></w:p>'.encode()
+    replace_in_zip(path, tmp_path / "b.docx", {_BODY: lambda xml: xml.replace(b"<w:sectPr", level + b"<w:sectPr", 1)})
+    assert shown(read(tmp_path / "b.docx"))[-1] == (kind, "Outlined")
 
 
 def test_damaged_documents(path, tmp_path):

@@ -57,6 +57,29 @@ def test_a_page():
     assert path["a b | 1"] == ("Big words", "Code") and path["end"] == ("Next",) and path["one"] == ("Big words",)
 
 
+@pytest.mark.parametrize(
+    "style",
+    [
+        "display:none",
+        "color: red; DISPLAY : none !important",
+        "display:none;color:red",
+        "visibility: hidden",
+        "x:y;visibility:collapse",
+    ],
+)
+def test_what_a_style_hides_is_left_out(style):
+    assert (
+        html(f'<p>seen</p><div style="{style}">un<b>seen</b></div><p>too <i style="{style}">unseen</i></p>').text == "seen\n\ntoo"
+    )
+
+
+@pytest.mark.parametrize(
+    "style", ["", "display:block", "content:'display:none'", "--display:none", "display: nonesuch", "color: red"]
+)
+def test_what_a_style_does_not_hide_is_read(style):
+    assert html(f'<p style="{style}">seen</p>').text == "seen"
+
+
 def test_tables_for_layout_are_not_rows():
     assert shown(html("<table><tr><td><p>left</p><table><tr><td>a<td>b</table><td>right</table>")) == [
         ("paragraph", "left"),

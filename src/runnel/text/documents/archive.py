@@ -15,6 +15,11 @@ _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1
 
 
+def declares_entities(name: str) -> str:
+    """Why a part is refused."""
+    return f"its part {name!r} declares XML entities, which files of this kind do not need; it is not safe to read"
+
+
 class Archive:
     """A zip file opened for reading. Use as a context.
 
@@ -57,7 +62,5 @@ class Archive:
         """One entry, refused if it declares entities: they can swell without bound or reach for other files."""
         data = self.read(name)
         if _ENTITY.search(data.replace(b"\0", b"")):  # in UTF-8 or UTF-16
-            raise ReadError(
-                f"its part {name!r} declares XML entities, which files of this kind do not need; it is not safe to read"
-            )
+            raise ReadError(declares_entities(name))
         return data

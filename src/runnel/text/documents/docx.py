@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.text.documents.archive import Archive
+from runnel.text.documents.archive import Archive, declares_entities
 from runnel.text.documents.canonical import Canonical, DocumentText
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallba
 _TEXT = (_W + "t", "{http://schemas.openxmlformats.org/officeDocument/2006/math}t")
 _WRITTEN = {_W + "tab": "\t", _W + "br": "\n", _W + "cr": "\n", _W + "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
+_OUTLINE = tuple("012345678")  # 9 is body text
 _NOTES = ("/footnotes", "/endnotes")
 
 
@@ -29,6 +30,7 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
     try:
         import docx
         from docx.opc.exceptions import OpcError
+        from docx.opc.part import XmlPart
         from docx.oxml.parser import parse_xml
         from lxml import etree  # type: ignore[import-untyped]
     except ImportError as error:
@@ -43,6 +45,9 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
         raise ReadError(
             f"not a whole Word document ({type(error).__name__}: {error}); open and save it with a word processor"
         ) from error
+    for part in document.part.package.iter_parts():
+        if isinstance(part, XmlPart):
+            _refuse_declarations(part.element, part.partname)
     canonical = Canonical()
     marks = next(body.iter(_W + "lastRenderedPageBreak"), None)
     canonical.page = None if marks is None else 1
@@ -52,8 +57,15 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
     for relation in document.part.rels.values():
         if relation.reltype.endswith(_NOTES) and not relation.is_external:
             notes = parse_xml(relation.target_part.blob)
+            _refuse_declarations(notes, relation.target_part.partname)
             _Body(canonical, {}, note=True).read(etree.iterwalk(notes, events=("start", "end")))
     return canonical.finish("docx", title=title, pages=pages)
+
+
+def _refuse_declarations(element: Any, name: str) -> None:
+    """Raise ReadError if a part declares entities, in whatever encoding and under whatever name: text after one would be lost."""
+    if element.getroottree().docinfo.internalDTD is not None:
+        raise ReadError(declares_entities(name))
 
 
 def _levels(document: Document) -> dict[str, int]:
@@ -131,8 +143,8 @@ class _Body:
         style = None if properties is None else properties.find(_W + "pStyle")
         level = None if style is None else self.levels.get(style.get(_W + "val"))
         outline = None if properties is None else properties.find(_W + "outlineLvl")
-        if level is None and outline is not None and outline.get(_W + "val", "9") in "012345678":
-            level = int(outline.get(_W + "val")) + 1
+        if level is None and outline is not None and outline.get(_W + "val") in _OUTLINE:
+            level = _OUTLINE.index(outline.get(_W + "val")) + 1
         listed = properties is not None and properties.find(_W + "numPr") is not None
         if level is not None:
             self.canonical.add(" ".join(text.split()), level=level)

@@ -17,6 +17,8 @@ _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/x-dtbook+xml")
 
+_SHOWN = 3  # names in a warning
+
 
 def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     """The pages of the spine, one after another. Pages that are missing are told as warnings."""
@@ -25,10 +27,12 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     locked = _locked(archive)
     items = {e.get("id"): e for e in package.iter() if _tag(e) == "item"}
     canonical = Canonical()
+    unknown: list[str] = []
+    missing: list[str] = []
     for reference in (e for e in package.iter() if _tag(e) == "itemref"):
         item = items.get(reference.get("idref"))
         if item is None:
-            canonical.warnings.append(f"the reading order names {reference.get('idref')!r}, which is not in the book")
+            unknown.append(repr(reference.get("idref")))
             continue
         if item.get("media-type", _PAGES[0]) not in _PAGES:
             continue  # a picture by itself
@@ -39,12 +43,26 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         if name in locked:
             raise ReadError("a book under copy protection (DRM); its pages are encrypted")
         if name not in archive.names:
-            canonical.warnings.append(f"the page {name!r} is missing from the book")
+            missing.append(repr(name))
             continue
         add_page(canonical, decode(archive.read(name), name, markup=True).text)
         limits.check_unpacked(canonical.length, "the text of the book")
+    if unknown:
+        canonical.warnings.append(
+            f"the reading order names {_some(unknown)}, which {'is' if len(unknown) == 1 else 'are'} not in the book"
+        )
+    if missing:
+        pages = f"the page {missing[0]} is" if len(missing) == 1 else f"{len(missing):,} pages are"
+        canonical.warnings.append(f"{pages} missing from the book" + (f": {_some(missing)}" if len(missing) > 1 else ""))
     title = next((e.text for e in package.iter() if _tag(e) == "title"), None)
     return canonical.finish("epub", title=title)
+
+
+def _some(names: list[str]) -> str:
+    """A few of many names."""
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN:,} more"
 
 
 def _package_name(archive: Archive) -> str:

@@ -28,6 +28,7 @@ _HEADING = re.compile(r"h([1-6])\Z")
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
 _XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
+_UNSHOWN = re.compile(r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE)
 _CELL_BREAK = " | "
 _LINE_BREAK = "\v"  # <br>, as against a line end of the file, which is a space
 
@@ -81,7 +82,10 @@ def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
 
 def _hidden(node: LexborNode) -> bool:
     attributes = node.attributes
-    return bool(attributes) and ("hidden" in attributes or attributes.get("aria-hidden") == "true")
+    if not attributes:
+        return False
+    style = _UNSHOWN.search(attributes.get("style") or "")
+    return "hidden" in attributes or attributes.get("aria-hidden") == "true" or style is not None
 
 
 class _Page:
