@@ -265,3 +265,10 @@ def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatc
     assert (
         done.code == 1 and "error: a.jsonl cannot be read: No such file or directory; check" in done.err and "b.txt:1" in done.out
     )
+
+
+def test_a_file_without_rows_is_noted(run, fake, tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n")
+    done = run("find", "dog", tmp_path / "a.csv")
+    note = "no rows; the first line of a csv or tsv file has the names of its columns"
+    assert (done.code, done.err) == (0, f"runnel: note: {tmp_path / 'a.csv'}: {note}\n")

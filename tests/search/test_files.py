@@ -87,6 +87,20 @@ def test_files_that_cannot_be_read_are_reported_and_keep_what_is_known(index, fo
     assert len(index) == 5 and changes.deleted == []
 
 
+def test_files_without_rows_are_noted(index, folder, caplog):
+    (folder / "lines.tsv").write_text("one line, taken for the name of a column\n")
+    (folder / "rows.jsonl").unlink()
+    (folder / "names.csv").write_text("id,text\n")
+    changes = index.add_files([folder])
+    assert names(changes.added, folder) == ["deep/page.html", "plain.txt"] and not changes.failed
+    note = "no rows; the first line of a csv or tsv file has the names of its columns"
+    assert caplog.messages == [f"{folder.resolve() / name}: {note}" for name in ("lines.tsv", "names.csv")]
+    (folder / "names.csv").write_text("id,text\n1,a text\n")
+    index.add_files([folder])
+    (folder / "names.csv").write_text("id,text\n")
+    assert names(index.add_files([folder]).deleted, folder) == ["names.csv#1"]
+
+
 def test_a_path_that_is_not_there_is_refused(index, tmp_path):
     with pytest.raises(InputError, match=r"no file or folder .*missing"):
         index.add_files([tmp_path / "missing"])

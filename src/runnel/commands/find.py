@@ -15,6 +15,7 @@ from runnel.records import Sentence
 from runnel.text.answers import end_of_text_below, group_repeats, normalize
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.rows import NO_ROWS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -207,6 +208,7 @@ def _documents(files: Sequence[str], reader: DocumentReader, searched: Searched)
     """(name, document) of what can be read and is not empty; the rest is told on stderr, and so is every warning."""
     for name in files:
         shown = "(standard input)" if name == "-" else name
+        document = None
         try:
             for document in reader.read(name):
                 for warning in document.warnings:
@@ -216,6 +218,8 @@ def _documents(files: Sequence[str], reader: DocumentReader, searched: Searched)
                 elif document.id is None:
                     say(f"note: {shown} is empty")
                     searched.count(shown, document, 0)
+            if document is None:
+                say(f"note: {shown}: {NO_ROWS}")
         except (ReadError, MissingDependency) as error:
             say(f"error: {describe(error)}")
             searched.skipped.append({"file": shown, "reason": describe(error)})

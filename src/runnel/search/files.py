@@ -19,7 +19,7 @@ from runnel.search.records import DocumentRow, Known, check_storable
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.reader import DocumentReader
-from runnel.text.documents.rows import Before
+from runnel.text.documents.rows import NO_ROWS, Before
 
 log = logging.getLogger("runnel")
 _MORE = "+"  # behind the file's hash in rows that are not its last: a file has been read once its last row is there
@@ -107,6 +107,8 @@ def read_files(
                     document = to_row(name, digest if whole else digest + _MORE, read)
                     fresh.append(document.id)
                     yield document
+                if not fresh and len(scan.failed) == failed:
+                    log.warning("%s: %s", name, NO_ROWS)
                 scan.gone += sorted(set(old) - set(fresh))
             except (ReadError, MissingDependency, OSError) as error:
                 scan.failed[name] = str(error)

@@ -21,7 +21,7 @@ from runnel.search.records import DocumentRow
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.kinds import HEAD_BYTES, recognise
 from runnel.text.documents.reader import DocumentReader
-from runnel.text.documents.rows import Before, read_rows
+from runnel.text.documents.rows import NO_ROWS, Before, read_rows
 from runnel.text.shards import FileRange, Shard, byte_range, line_range, range_sha256
 
 log = logging.getLogger("runnel")
@@ -104,8 +104,11 @@ def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[Docume
             try:
                 check_file(unit.file)
                 reads = reader.read(unit.file) if unit.end is None else _read_lines(reader, unit, unit.end, before)
+                read, before_it = None, len(failed)
                 for read in distinct_rows(name, reads, failed, before):
                     yield to_row(name, unit.sha256, read)
+                if read is None and unit.end is None and len(failed) == before_it:
+                    log.warning("%s: %s", name, NO_ROWS)
             except (ReadError, MissingDependency, OSError) as error:
                 failed[name] = str(error)
                 log.warning("%s", left_out(name, str(error)))

@@ -18,6 +18,8 @@ from runnel.text.documents.limits import Limits
 from runnel.text.documents.plain import read_plain
 from runnel.text.reading import Decoded
 
+NO_ROWS = "no rows; the first line of a csv or tsv file has the names of its columns"
+
 
 class Before(NamedTuple):
     """What a file has before the part that is read."""
