@@ -10,6 +10,7 @@ import pytest
 from stored_documents import SETTINGS, STORES, document, unit
 
 from runnel.errors import StoreError
+from runnel.search import shards
 
 CAT = document("cat", ["the cat sat. ", "it slept."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], year=2020)
 LARGE = document("large", [f"word{i} and more. " for i in range(4000)], [unit(1, i, 0, 0) for i in range(4000)])
@@ -25,8 +26,8 @@ def full_disk():
     """Files cannot grow beyond 20 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    def fill(size=20_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
 
     yield fill
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -59,6 +60,19 @@ def test_a_full_disk_loses_nothing(kind, change, tmp_path, full_disk):
     again = STORES[kind].open(str(tmp_path / "index"))
     assert seen(again) == before
     again.close()
+
+
+def test_a_full_disk_is_reported_with_the_place_when_an_index_is_made(kind, tmp_path, full_disk):
+    full_disk(10)
+    with pytest.raises(StoreError, match=r"could not write to the index, or read it, at .*index: .*is the disk full\?"):
+        STORES[kind].create(str(tmp_path / "index"), SETTINGS)
+
+
+def test_a_full_disk_is_reported_with_the_file_of_a_shard(tmp_path, full_disk):
+    full_disk(10)
+    with pytest.raises(StoreError, match=r"a\.json cannot be written: File too large; what was finished before is kept\. Remove"):
+        shards._write(tmp_path / "a.json", b"x" * 1000)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_any_file_that_is_lost_or_cut_is_told(kind, tmp_path):

@@ -181,6 +181,12 @@ def test_bad_input_is_refused(index, embedder, tmp_path):
         index.search("\x00\u202e")
     with pytest.raises(InputError, match="top_k must be at least 1"):
         index.search("cat", top_k=0)
+    with pytest.raises(InputError, match=r"top_k must be at least 1, and an int, got 2\.5"):
+        index.search("cat", top_k=2.5)
+    with pytest.raises(InputError, match=r'the filter is \[1\]; expected a mapping such as \{"year": \{">=": 2020\}\}'):
+        index.search("cat", where=[1])
+    with pytest.raises(InputError, match=r"expected several ids, got the text 'cat'; give \['cat'\]"):
+        index.delete("cat")
     with pytest.raises(InputError, match="cannot filter by 'size'"):
         index.search("cat", where={"size": 1})
     with pytest.raises(InputError, match="type 'date'"):

@@ -25,8 +25,10 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
     """The parts of a filter.
 
     Raises:
-        InputError: a field that the index does not know, an unknown comparison, or a value of another type.
+        InputError: no mapping, a field that the index does not know, an unknown comparison, or a value of another type or range.
     """
+    if not isinstance(given, Mapping):
+        raise InputError(f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}')
     found: list[Condition] = []
     for name, value in given.items():
         if name not in fields:

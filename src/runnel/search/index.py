@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from runnel.errors import StoreError
+from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
@@ -243,7 +243,9 @@ class Index:
         return changes
 
     def delete(self, ids: Iterable[str]) -> Changes:
-        """Take documents out; ids that are not there are in `failed`."""
+        """Take documents out; unknown ids are in `failed`."""
+        if isinstance(ids, str):
+            raise InputError(f"expected several ids, got the text {ids!r}; give [{ids!r}]")
         known = self.store.known()
         wanted = list(dict.fromkeys(ids))
         changes = Changes(deleted=[name for name in wanted if name in known])

@@ -24,7 +24,7 @@ import numpy as np
 
 from runnel.errors import InputError, StoreError
 from runnel.lock import WriterLock
-from runnel.search.connection import plainly
+from runnel.search.connection import plain_errors, plainly
 from runnel.search.filters import Condition, matches
 from runnel.search.matrix import Matrix, best
 from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
@@ -57,10 +57,11 @@ class LocalStore:
         folder = Path(folder)
         if (folder / "HEAD").exists():
             raise StoreError(f"{folder} already holds an index; open it, or choose another place")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "index.json").write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
-        _write_commit(folder, 0, {}, {}, settings)
-        return cls(folder, settings)
+        with plain_errors(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "index.json").write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+            _write_commit(folder, 0, {}, {}, settings)
+            return cls(folder, settings)
 
     @classmethod
     def open(cls, folder: str | Path) -> LocalStore:

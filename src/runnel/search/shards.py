@@ -315,6 +315,9 @@ def _write(path: Path, data: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:  # a full disk is an error without the name of the file
+        why = f"{error.strerror}; what was finished before is kept. Remove the cause and run the shard again"
+        raise StoreError(f"{path} cannot be written: {why}") from error
     finally:
         partial.unlink(missing_ok=True)
 
