@@ -58,7 +58,7 @@ def changed(tensors: dict[str, Tensor], name: str, change: str) -> dict[str, Ten
     return None if new is None else {**tensors, name: new}
 
 
-@pytest.fixture(scope="module", params=["match", "papers", "rwkv7"])
+@pytest.fixture(scope="module", params=["match", "rwkv7"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder, backbone = tmp_path_factory.mktemp("tiny"), None
     if request.param == "rwkv7":

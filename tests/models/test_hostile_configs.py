@@ -108,7 +108,6 @@ def test_a_hostile_config_is_refused(folder: Path, path: Keys, value: Any, read:
         assert str(folder) in refused(read, folder)
     finally:
         file.write_text(whole)
-    assert load_model(folder).heads.keys() == {"features", "embed", "rerank", "sentences"}
 
 
 @pytest.mark.parametrize("description", [None, [], 1, "x", {}])
@@ -121,6 +120,11 @@ def test_a_config_without_a_description_is_refused(folder: Path, description: An
         assert 'config.json lacks "backbone" with an architecture and a config; save the model again' in refused(read, folder)
     finally:
         file.write_text(whole)
+
+
+def test_the_folder_itself_is_read(folder: Path) -> None:
+    assert load_model(folder).heads.keys() == {"features", "embed", "rerank", "sentences"}
+    assert describe_model(str(folder))["heads"].keys() == {"features", "embed", "rerank", "sentences"}
 
 
 def test_messages_name_the_value_and_what_was_expected(folder: Path) -> None:

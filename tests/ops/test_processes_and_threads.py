@@ -1,4 +1,4 @@
-"""A process that forks after it has used a model: the child works, or says why it cannot. Never a hang, never a kill."""
+"""Processes that fork after they have used a model, and kernels in several Python threads: never a hang, never a kill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 START = """
 import logging, multiprocessing, os, sys, warnings
@@ -58,18 +58,22 @@ def run(tmp_path: Path, code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@FORKS
 def test_a_child_goes_on_with_a_model_that_was_used(tmp_path: Path) -> None:
     assert run(tmp_path, USED + FORK) == "same 1\nstatus 0"
 
 
+@FORKS
 def test_a_child_of_a_process_that_only_loaded_keeps_its_threads(tmp_path: Path) -> None:
     assert run(tmp_path, "expected = []\n" + FORK) == "same 2\nstatus 0"
 
 
+@FORKS
 def test_pools_of_forked_processes_answer(tmp_path: Path) -> None:
     assert run(tmp_path, USED + POOL) == "True\nTrue\nTrue 2"
 
 
+@FORKS
 def test_openmp_threads_are_lost_in_a_child_and_it_says_so(tmp_path: Path) -> None:
     """Where numba was set to them."""
     answer = run(tmp_path, USED + FORK, NUMBA_THREADING_LAYER="omp")
@@ -77,3 +81,34 @@ def test_openmp_threads_are_lost_in_a_child_and_it_says_so(tmp_path: Path) -> No
         "BackendUnavailable this process was forked after kernels had run on OpenMP threads, which a child does not have: use "
         "the start method 'spawn', load and use the model in the child only, or set NUMBA_THREADING_LAYER=workqueue\nstatus 0"
     )
+
+
+THREADS = """
+import threading
+from runnel.ops import ssd
+embedders = [embedder, Embedder(tiny_model(Path(sys.argv[1]), seed=1))]
+expected = [one.encode(texts) for one in embedders]
+wrong, start = [], threading.Barrier(4)
+def encode(one, known):
+    start.wait()
+    for _ in range(30):
+        if not np.allclose(one.encode(texts), known, atol=1e-5):
+            wrong.append(one)
+def train():
+    start.wait()
+    for _ in range(30):
+        x, b, c = (torch.randn(70, 2, 16, requires_grad=True) for _ in range(3))
+        y, _ = ssd(x, torch.rand(70, 2), -torch.ones(2), b, c, torch.ones(2))
+        y.sum().backward()
+threads = [threading.Thread(target=encode, args=pair) for pair in zip(embedders, expected)]
+threads += [threading.Thread(target=train) for _ in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(wrong))
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_kernels_of_several_python_threads_take_turns(tmp_path: Path, threads: str) -> None:
+    """Two of them at once in numba's pool would end the process."""
+    assert run(tmp_path, THREADS, OMP_NUM_THREADS=threads, NUMBA_NUM_THREADS=threads) == "0"
