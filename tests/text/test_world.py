@@ -177,6 +177,7 @@ def test_line_ends_of_windows(tmp_path):
         ("257 'é' 1", r"says id 257 and 1 bytes"),
         ("257 '' 0", r"says id 257 and 0 bytes"),
         ("0 'ab' 2", r"line 257 says id 0"),
+        ("2147483648 'ab' 2", r"line 257 has the id 2,147,483,648; expected ids below 16,777,216"),
         ("257 ['a'] 1", r"but its token is \['a'\]"),
         ("257 __import__('os') 2", r"line 257 is .* expected an id, a quoted token and its length"),
         ("257 'abc", r"line 257 is \"257 'abc\""),

@@ -189,6 +189,8 @@ def _read_line(line: str, number: int) -> tuple[bytes, int]:
         raise CheckpointError(
             f"line {number} is {line[:60]!r}; expected an id, a quoted token and its length in bytes"
         ) from error
-    if not isinstance(token, bytes) or len(token) != length or not token or not 1 <= identifier < MOST_IDS:
+    if not isinstance(token, bytes) or len(token) != length or not token or identifier < 1:
         raise CheckpointError(f"line {number} says id {identifier} and {length} bytes, but its token is {token!r}")
+    if identifier >= MOST_IDS:
+        raise CheckpointError(f"line {number} has the id {identifier:,}; expected ids below {MOST_IDS:,}")
     return token, identifier
