@@ -76,7 +76,7 @@ class MeanVector(nn.Module):
         self.options = {"size": size}  # what config.json keeps beside the hidden width
         self.project = nn.Linear(hidden_size, size or hidden_size)
         with torch.no_grad():
-            self.project.weight.copy_(torch.eye(*self.project.weight.shape))
+            self.project.weight.zero_().fill_diagonal_(1.0)  # not torch.eye, which imports torch._dynamo on the meta device
             self.project.bias.zero_()
 
     def forward(self, mean: Tensor) -> Tensor:
