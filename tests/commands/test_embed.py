@@ -270,3 +270,12 @@ def test_rows_with_half_characters_in_their_ids_are_left_out_and_named(run, fake
     done = run("embed", "in.jsonl", "--to", "out.npy")
     assert done.code == 0 and (tmp_path / "out.ids").read_text().split() == ["a", "c"]
     assert "in.jsonl: 1 row left out, as the id holds half of a surrogate pair; the first is in line 2\n" in done.err
+
+
+def test_a_disk_that_fails_is_told_with_the_file(run, fake, corpus, monkeypatch):
+    def failing(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("runnel.text.shards.FileRange.readinto", failing)
+    done = run("embed", "corpus.jsonl", "--to", "out.npy")
+    assert (done.code, done.err) == (1, "runnel: error: corpus.jsonl: Input/output error\n")

@@ -248,6 +248,25 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
         file.write(b"x")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [(EMBED, "out.npy.part"), (RERANK, "out.trec.part"), (("mine", "pairs.csv", "--to", "out.jsonl"), "out.jsonl.part")],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_full_disk_under_the_work_so_far(run, fake, files, monkeypatch, arguments, part):
+    pytest.importorskip("bm25s")
+    (files / "pairs.csv").write_text("query,positive\nwhere is it,it is here\n")
+    opened = Path.open
+
+    def full(path, mode="r", **more):
+        return opened(Path("/dev/full") if mode[0] == "a" and path.name == part else path, mode, **more)
+
+    monkeypatch.setattr(Path, "open", full)
+    done = run(*arguments)
+    assert (done.code, done.err.splitlines()[-1]) == (1, f"runnel: error: {part}: No space left on device")
+
+
 def test_a_description_that_is_damaged(tmp_path):
     (tmp_path / "out.part").write_text("work")
     (tmp_path / "out.part.json").write_text("{")

@@ -17,7 +17,7 @@ import numpy as np
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import Work
-from runnel.commands.resume import Output, beside, file_digest, naming, replacing, text_digest
+from runnel.commands.resume import Output, appending, beside, file_digest, replacing, text_digest
 from runnel.commands.vectors import VectorLog, vector_output
 from runnel.errors import InputError
 from runnel.records import Document
@@ -187,10 +187,9 @@ def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, j
     done = _trim(part)
     if done:
         say(f"note: going on after {done:,} examples of an earlier run")
-    with Meter("mining", unit="queries") as meter, part.open("a", encoding="utf-8") as file:
+    with Meter("mining", unit="queries") as meter, appending(part) as append:
         for number, mined in enumerate(mine(examples, examples.pool, search, mining, judge, start=done), start=1):
-            with naming(part):
-                file.write(_line(mined))
+            append(_line(mined).encode())
             meter(number, examples.total - done)
     refused: Counter[str] = Counter()
     drawn = fewer = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
-from runnel.commands.resume import Output, file_digest, naming, replacing
+from runnel.commands.resume import Output, appending, file_digest, replacing
 from runnel.commands.rows import read_texts
 from runnel.errors import InputError
 from runnel.records import Hit
@@ -196,12 +196,10 @@ def _append_rankings(
     part: Path, ranker: _Ranker, asked: Mapping[str, str], candidates: Mapping[str, Sequence[str]], top_k: int | None
 ) -> None:
     """Write the lines of each query when it is ranked."""
-    with part.open("a", encoding="utf-8") as file:
+    with appending(part) as append:
         for query, ids in candidates.items():
             hits = ranker.rank(asked[query], ids, top_k)
-            with naming(part):
-                file.write("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits))
-                file.flush()
+            append("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits).encode())
 
 
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:

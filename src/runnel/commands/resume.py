@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -39,6 +39,23 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """What appends bytes to a file: they are with the operating system when it returns, and its errors name the file."""
+    file = path.open("ab")
+
+    def write(data: bytes) -> None:
+        with naming(path):
+            file.write(data)
+            file.flush()
+
+    try:
+        yield write
+    finally:
+        with suppress(OSError):  # what could not be written has been reported, and cannot be written now either
+            file.close()
 
 
 @contextmanager

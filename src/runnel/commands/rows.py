@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runnel.commands.display import say
+from runnel.commands.resume import naming
 from runnel.errors import InputError, ReadError
 from runnel.records import Document, titled
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
@@ -134,7 +135,7 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
 def _read(part: Part) -> Iterator[tuple[_Place, Document]]:
     replaced: list[_Place] = []
     left_out: list[_Place] = []
-    with part.open() as file:
+    with naming(Path(part.name)), part.open() as file:
         number = 0
         try:
             parse: Callable[[str, _Place], Document] | None = None

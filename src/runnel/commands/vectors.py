@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from runnel.commands.resume import Output, naming, replacing
+from runnel.commands.resume import Output, appending, replacing
 
 FORMATS = (".npy", ".jsonl")
 
@@ -47,14 +48,14 @@ class VectorLog:
         self.output, self._size = output, size
         self._part, self._names = output.parts
         self.count = self._trim()
-        self._vectors, self._ids = self._part.open("ab"), self._names.open("ab")
+        self._files = ExitStack()
+        self._append_vectors, self._append_names = (self._files.enter_context(appending(file)) for file in output.parts)
 
     def __enter__(self) -> VectorLog:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._vectors.close()
-        self._ids.close()
+        self._files.close()
 
     def rows(self) -> Iterator[Row]:
         """The rows written so far, in order."""
@@ -64,12 +65,8 @@ class VectorLog:
 
     def add(self, rows: Sequence[Row], vectors: Sequence[np.ndarray]) -> None:
         """Append rows; a killed process leaves all, some or none of them, each whole."""
-        with naming(self._part):
-            self._vectors.writelines(np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors)
-            self._vectors.flush()
-        with naming(self._names):
-            self._ids.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-            self._ids.flush()
+        self._append_vectors(b"".join(np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors))
+        self._append_names(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
         self.count += len(rows)
 
     def truncate(self, count: int) -> None:
@@ -79,8 +76,6 @@ class VectorLog:
 
     def finish(self, **more: object) -> dict[str, object]:
         """Make the output files and return what OUT.json says: the settings, counts, and `more`."""
-        self._vectors.close()
-        self._ids.close()
         out = self.output.path
         cut = sum(row.cut for row in self.rows())
         if out.suffix == ".npy":
