@@ -175,8 +175,9 @@ def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray,
     norm = 0.9 * (0.6 + 0.4 * lengths / max(float(lengths.mean()), 1.0))
     features = np.empty((count, 2), dtype=np.float32)
     for rows, tf in _term_counts(ids, bounds, terms):
-        bm25 = (tf * 1.9 / (tf + norm[rows, None] + 1e-9)) @ dynamic
-        features[rows, 0] = (tf > 0) @ static / (static.sum() + 1e-6)
+        # Sums, not products of matrices: some BLAS kernels set the flags of an invalid operation, which numpy would report.
+        bm25 = (tf * 1.9 / (tf + norm[rows, None] + 1e-9) * dynamic).sum(axis=1)
+        features[rows, 0] = ((tf > 0) * static).sum(axis=1) / (static.sum() + 1e-6)
         features[rows, 1] = bm25 / (dynamic.sum() + 1e-6)
     return features
 
