@@ -1,4 +1,4 @@
-"""The import direction: a layer imports only itself and layers below it (design, section 3)."""
+"""The import direction: a layer imports only itself and layers below it."""
 
 import ast
 from pathlib import Path

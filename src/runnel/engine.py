@@ -380,11 +380,11 @@ def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_byte
     """Tokens of a step with one text alone, and with several."""
     if step_tokens is not None and memory_bytes is not None:
         raise InputError("give step_tokens or memory_bytes, not both")
-    if step_tokens is None and memory_bytes is None:
+    if memory_bytes is not None:
+        step_tokens = fit(backbone, memory_bytes)
+    if step_tokens is None:
         return default_steps(backbone)
-    asked = step_tokens if memory_bytes is None else fit(backbone, memory_bytes)
-    tokens = asked.segment if isinstance(asked, Plan) else asked
-    assert tokens is not None
+    tokens = step_tokens.segment if isinstance(step_tokens, Plan) else step_tokens
     if tokens < 1:
         raise InputError(f"step_tokens must be at least 1, got {tokens}")
     return tokens, tokens

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import reprlib
 from dataclasses import dataclass, field
+from typing import SupportsIndex
 
 from runnel.errors import InputError
 
@@ -58,3 +60,9 @@ def expect_text(value: object, what: str) -> None:
     """Raise InputError unless `value` is a string; `what` names it."""
     if not isinstance(value, str):
         raise InputError(f"{what} is {reprlib.repr(value)}; expected text (str)")
+
+
+def expect_count(value: object, what: str) -> None:
+    """Raise InputError unless `value` is a whole number from 1, of Python or of NumPy; `what` names it."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:
+        raise InputError(f"{what} is {reprlib.repr(value)}; expected a whole number from 1")

@@ -145,7 +145,7 @@ def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None
 def test_bad_texts(embedder: Embedder) -> None:
     with pytest.raises(InputError, match="cannot embed an empty text"):
         embedder.encode(["cat", " \n"])
-    with pytest.raises(InputError, match="texts must be strings, got int"):
+    with pytest.raises(InputError, match=r"a text is \d+; expected text \(str\)"):
         embedder.encode([3])  # type: ignore[list-item]
     with pytest.raises(InputError, match="max_tokens must be at least 1"):
         embedder.encode(["cat"], max_tokens=0)

@@ -139,6 +139,8 @@ def test_given_spans_are_scored_and_returned_as_they_are(retriever: SentenceRetr
     for bad, number in (([(3, 3)], 0), ([(5, 9), (0, 5)], 1), ([(0, 6), (5, 9)], 1), ([(-1, 2)], 0), ([(0, 10**6)], 0)):
         with pytest.raises(InputError, match=rf"span {number} is \[.*; expected \[start, end\) with start < end, inside the doc"):
             retriever.score(QUERY, DOCUMENT, spans=bad)
+    with pytest.raises(InputError, match=r"spans are \[\(0\.5, 3\)\]; expected pairs of whole numbers, \(n, 2\)"):
+        retriever.score(QUERY, DOCUMENT, spans=[(0.5, 3)])
     with pytest.raises(InputError, match="unit and spans both say what is scored"):
         retriever.score(QUERY, DOCUMENT, spans=words, unit="sentence")
 
@@ -205,5 +207,5 @@ def test_bad_input(retriever: SentenceRetriever) -> None:
             retriever.score(QUERY, b"a", spans=spans)
     with pytest.raises(InputError, match="documents are 'a cat'; expected several: a list of texts"):
         list(retriever.score_many(QUERY, "a cat"))
-    with pytest.raises(InputError, match="top_k must be at least 1, got 0"):
+    with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
         retriever.retrieve(QUERY, DOCUMENT, top_k=0)

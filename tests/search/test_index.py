@@ -179,9 +179,9 @@ def test_bad_input_is_refused(index, embedder, tmp_path):
         index.search(" ")
     with pytest.raises(InputError, match="has no tokens in this model's vocabulary"):
         index.search("\x00\u202e")
-    with pytest.raises(InputError, match="top_k must be at least 1"):
+    with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
         index.search("cat", top_k=0)
-    with pytest.raises(InputError, match=r"top_k must be at least 1, and an int, got 2\.5"):
+    with pytest.raises(InputError, match=r"top_k is 2\.5; expected a whole number from 1"):
         index.search("cat", top_k=2.5)
     with pytest.raises(InputError, match=r'the filter is \[1\]; expected a mapping such as \{"year": \{">=": 2020\}\}'):
         index.search("cat", where=[1])

@@ -157,7 +157,7 @@ def test_lone_surrogates_and_other_types_are_refused():
     for call in (tokenizer.encode, stream.feed):
         with pytest.raises(InputError, match=r"U\+DC80 .* at character 70000"):
             call("a" * 70_000 + "\udc80")
-        with pytest.raises(InputError, match="type int; expected str"):
+        with pytest.raises(InputError, match=r"the text is \d+; expected text \(str\)"):
             call(3)
     assert (stream.text, stream.position) == ("", 0)
 

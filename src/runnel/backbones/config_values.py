@@ -1,4 +1,4 @@
-"""JSON objects read strictly: as the arguments of a class, by their names and annotations."""
+"""Values of configs: JSON objects read strictly, as the arguments of a class, and the ranges of sizes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import dataclasses
 import inspect
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from runnel.errors import CheckpointError
+from runnel.errors import CheckpointError, InputError
 
 _MOST = 1 << 31  # no size, count or token id is larger
+
+
+def check_values(config: object, sizes: Iterable[str], scales: Iterable[str]) -> None:
+    """Raise InputError unless the named sizes of a config are at least 1 and its scales positive and finite."""
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise InputError(f"{name} must be at least 1, got {getattr(config, name)}")
+    for name in scales:
+        if not 0 < getattr(config, name) < math.inf:
+            raise InputError(f"{name} must be positive and finite, got {getattr(config, name)}")
 
 
 def arguments(target: type, values: object, what: str, given: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -20,7 +30,7 @@ def arguments(target: type, values: object, what: str, given: tuple[str, ...] = 
     Args:
         target: a dataclass, all of whose fields must be there, or another class, whose defaults may be left out. Annotations are
             int (from 0 to 2^31), float, bool, str, None, Literal, dict, Any, a dataclass, and unions of these.
-        what: of what these are the values, for messages: "a Mamba-2 config".
+        what: names the object in messages: "a Mamba-2 config".
         given: parameters that do not come from the object.
 
     Raises:

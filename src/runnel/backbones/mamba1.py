@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config_values import arguments
+from runnel.backbones.config_values import arguments, check_values
 from runnel.backbones.int8 import int8_problem, weight_dtype
 from runnel.backbones.layers import (
     RMSNorm,
@@ -32,7 +32,6 @@ from runnel.backbones.layers import (
     stream_dtype,
 )
 from runnel.backbones.state import State
-from runnel.errors import InputError
 from runnel.ops import causal_conv1d, selective_scan
 from runnel.ops.backend import numba_problem
 
@@ -57,11 +56,8 @@ class Mamba1Config:
     def __post_init__(self) -> None:
         if self.dt_rank is None:
             object.__setattr__(self, "dt_rank", -(-self.hidden_size // 16))
-        for name in ("vocab_size", "hidden_size", "num_layers", "state_size", "conv_width", "expand", "dt_rank"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.norm_eps < float("inf"):
-            raise InputError(f"norm_eps must be positive and finite, got {self.norm_eps}")
+        sizes = ("vocab_size", "hidden_size", "num_layers", "state_size", "conv_width", "expand", "dt_rank")
+        check_values(self, sizes, ["norm_eps"])
 
     @property
     def inner_size(self) -> int:

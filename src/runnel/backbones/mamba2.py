@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config_values import arguments
+from runnel.backbones.config_values import arguments, check_values
 from runnel.backbones.int8 import int8_problem, weight_dtype
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, run_layer, stream_dtype
 from runnel.backbones.state import State
@@ -47,11 +47,8 @@ class Mamba2Config:
     dt_max: float = float("inf")
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_layers", "state_size", "head_size", "groups", "conv_width", "expand"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.norm_eps < float("inf"):
-            raise InputError(f"norm_eps must be positive and finite, got {self.norm_eps}")
+        sizes = ("vocab_size", "hidden_size", "num_layers", "state_size", "head_size", "groups", "conv_width", "expand")
+        check_values(self, sizes, ["norm_eps"])
         if self.inner_size % self.head_size:
             raise InputError(
                 f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"

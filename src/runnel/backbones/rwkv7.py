@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config_values import arguments
+from runnel.backbones.config_values import arguments, check_values
 from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
 from runnel.backbones.layers import apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
@@ -61,13 +61,9 @@ class Rwkv7Config:
         if self.ffn_size is None:
             object.__setattr__(self, "ffn_size", 4 * self.hidden_size)
         sizes = ("vocab_size", "hidden_size", "num_layers", "head_size", "ffn_size")
-        for name in (*sizes, "decay_rank", "a_rank", "v_rank", "gate_rank"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_values(self, (*sizes, "decay_rank", "a_rank", "v_rank", "gate_rank"), ["norm_eps"])
         if self.hidden_size % self.head_size:
             raise InputError(f"hidden_size {self.hidden_size} must be a multiple of head_size {self.head_size}")
-        if not 0 < self.norm_eps < float("inf"):
-            raise InputError(f"norm_eps must be positive and finite, got {self.norm_eps}")
 
     @property
     def num_heads(self) -> int:

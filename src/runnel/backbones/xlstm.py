@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config_values import arguments
+from runnel.backbones.config_values import arguments, check_values
 from runnel.backbones.layers import RMSNorm, apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
@@ -57,15 +57,11 @@ class XlstmConfig:
     cell_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "qk_size", "v_size", "ffn_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "qk_size", "v_size", "ffn_size")
+        check_values(self, sizes, ("gate_cap", "norm_eps", "cell_eps"))
         for name in ("qk_size", "v_size"):
             if getattr(self, name) % self.num_heads:
                 raise InputError(f"{name} {getattr(self, name)} must be a multiple of num_heads {self.num_heads}")
-        for name in ("gate_cap", "norm_eps", "cell_eps"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be positive and finite, got {getattr(self, name)}")
 
     @property
     def key_size(self) -> int:

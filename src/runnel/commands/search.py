@@ -15,8 +15,8 @@ from runnel.text.answers import end_of_text_below, normalize
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from runnel.records import Hit
-    from runnel.search.records import DocumentRow, Settings
+    from runnel.records import Hit, Sentence
+    from runnel.search.records import DocumentRow, Places, Settings
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
@@ -88,10 +88,14 @@ def _as_json(hit: Hit, row: DocumentRow) -> dict[str, object]:
     sentences = []
     for sentence in hit.sentences:
         page, headings = places.at(sentence.start)
-        after = row.text[sentence.end : end_of_text_below(row.text, sentence.start, sentence.end, places.kind_at)]
-        sentences.append(asdict(sentence) | {"after": after, "page": page, "headings": headings})
+        sentences.append(asdict(sentence) | {"after": _below(row, places, sentence), "page": page, "headings": headings})
     facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "title": row.title, "source": row.source}
     return facts | {"metadata": dict(row.metadata), "sentences": sentences}
+
+
+def _below(row: DocumentRow, places: Places, sentence: Sentence) -> str:
+    """The first sentence below a heading; "" if the sentence is none."""
+    return row.text[sentence.end : end_of_text_below(row.text, sentence.start, sentence.end, places.kind_at)]
 
 
 def _show(console: Console, hits: Sequence[Hit], rows: Mapping[str, DocumentRow]) -> None:
@@ -117,7 +121,6 @@ def _show(console: Console, hits: Sequence[Hit], rows: Mapping[str, DocumentRow]
             body = Text(normalize(sentence.text))
             body.append(f"  ({where or f'characters {sentence.start}-{sentence.end}'})", style="dim italic")
             console.print(Padding(body, (0, 0, 0, 4)))
-            below = row.text[sentence.end : end_of_text_below(row.text, sentence.start, sentence.end, places.kind_at)]
-            if below:
+            if below := _below(row, places, sentence):
                 console.print(Padding(Text(normalize(below), style="dim"), (0, 0, 0, 6)))
         console.print()

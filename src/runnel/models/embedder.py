@@ -22,7 +22,8 @@ from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndVector, MeanVector, Pooling
 from runnel.models.readers import SpanMeans, WeightedMean
-from runnel.text.tokenizer import check_text
+from runnel.records import expect_text
+from runnel.text.sentence_tokens import whole_spans
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts tokenised together, and vectors that go through the head together
@@ -152,8 +153,7 @@ class Embedder:
             self._check_room(prefix, max_tokens)
         while batch := list(itertools.islice(source, _BATCH)):
             for text in batch:
-                if not isinstance(text, str):
-                    raise InputError(f"texts must be strings, got {type(text).__name__}")
+                expect_text(text, "a text")
                 if not text.strip():
                     raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
             for encoded in self.model.tokenizer.encode_batch([before + text for text in batch]):
@@ -195,8 +195,8 @@ class Embedder:
         """
         if self.pooling == "cls":
             raise InputError("this model's vector is its first token's, which no span has; load it with pooling='mean' or 'eos'")
-        check_text(text)
-        spans = _whole_spans(spans)
+        expect_text(text, "the text")
+        spans = whole_spans(spans)
         if not len(spans):
             return np.empty((0, self.dimension), dtype=np.float32)
         bad = np.flatnonzero((spans[:, 0] < 0) | (spans[:, 1] > len(text)) | (spans[:, 0] >= spans[:, 1]))
@@ -272,7 +272,7 @@ class Stream:
         Raises:
             InputError: not a string.
         """
-        check_text(text)
+        expect_text(text, "the text")
         self._advance(self._tokens.feed(text).ids)
         return self
 
@@ -337,16 +337,3 @@ class Stream:
             self._sum += (weight @ hidden).double()
             self._total += float(weight.sum())
         return hidden[-1] if len(hidden) else hidden
-
-
-def _whole_spans(spans: object) -> np.ndarray:
-    """The spans as an array (n, 2) int64."""
-    try:
-        array = np.asarray(spans)
-    except ValueError:  # rows of different lengths
-        array = np.asarray(None)
-    if not array.size:
-        return np.zeros((0, 2), dtype=np.int64)
-    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu" or (array.size and array.max() >= 1 << 62):
-        raise InputError(f"spans are {reprlib.repr(spans)}; expected pairs of whole numbers, (n, 2)")
-    return array.astype(np.int64)

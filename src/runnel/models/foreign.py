@@ -115,15 +115,15 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
 
 def _longest(folder: Path) -> int | None:
     """The longest text in tokens; from version 6 on the limit is the tokenizer's."""
-    transformer, tokenizer = (
-        _read_optional(folder / "sentence_bert_config.json"),
-        _read_optional(folder / "tokenizer_config.json"),
-    )
-    if transformer.get("do_lower_case") and _tokenizer(folder).encode("A").ids != _tokenizer(folder).encode("a").ids:
-        raise CheckpointError(
-            f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; have its tokenizer.json do it (normalizer)"
-        )
-    limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length")
+    settings = _read_optional(folder / "sentence_bert_config.json")
+    if settings.get("do_lower_case"):
+        upper, lower = (encoding.ids for encoding in _tokenizer(folder).encode_batch(["A", "a"]))
+        if upper != lower:
+            raise CheckpointError(
+                f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; have its tokenizer.json do it "
+                "(normalizer)"
+            )
+    limit = settings.get("max_seq_length") or _read_optional(folder / "tokenizer_config.json").get("model_max_length")
     return limit if limit and limit < _UNLIMITED else None
 
 

@@ -29,7 +29,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore
 from runnel.models.memory import Memory, Remembered, block_digest, check_precision
 from runnel.models.readers import WeightedMean
-from runnel.records import Document, Hit
+from runnel.records import Document, Hit, expect_count
 
 log = logging.getLogger("runnel")
 BLOCK = 128  # documents that are read together to be remembered, and written to disk together
@@ -158,8 +158,8 @@ class Reranker:
             top_k: how many to return; default all.
             max_tokens: as in `score`; remembered documents are whole.
         """
-        if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
-            raise InputError(f"top_k is {top_k!r}; expected a whole number from 1, or None for all")
+        if top_k is not None:
+            expect_count(top_k, "top_k")
         if isinstance(documents, Memory):
             pairs = documents.entries()
             scores = self.score(query, documents, progress=progress)

@@ -24,9 +24,9 @@ from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARKS, MatchScore
 from runnel.models.readers import SentenceScores, WeightedMean, lexical_features
-from runnel.records import Sentence, expect_text
+from runnel.records import Sentence, expect_count, expect_text
 from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import SentenceTokens, Unit, read_sentences, read_spans
+from runnel.text.sentence_tokens import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
 
 _TOGETHER = 8  # documents tokenized in one call, on all cores, at most ...
 _TOGETHER_CHARS = 1 << 18  # ... and this many characters, so that long documents are not held together
@@ -157,8 +157,8 @@ class SentenceRetriever:
             progress: called after each step with (tokens done, tokens in all).
 
         Raises:
-            InputError: the query is empty or has no tokens; an unknown unit; spans that are empty, unsorted, overlapping or
-                outside the document, or given together with a unit; or a window without a stride.
+            InputError: the query is empty or has no tokens; an unknown unit; spans that are not pairs of whole numbers, that are
+                empty, unsorted, overlapping or outside the document, or given together with a unit; or a window without a stride.
         """
         if unit is not None and spans is not None:
             raise InputError("unit and spans both say what is scored; give one of them")
@@ -182,10 +182,9 @@ class SentenceRetriever:
         """Return the `top_k` best sentences, best first, ties in document order. Arguments and errors as for `score`.
 
         Raises:
-            InputError: also if top_k is below 1.
+            InputError: also if `top_k` is not a whole number from 1.
         """
-        if top_k < 1:
-            raise InputError(f"top_k must be at least 1, got {top_k}")
+        expect_count(top_k, "top_k")
         sentences = self.score(query, document, unit=unit, spans=spans, language=language, progress=progress)
         return sorted(sentences, key=lambda s: (-s.score, s.index))[:top_k]
 
@@ -259,8 +258,7 @@ class SentenceRetriever:
     def _prepare_spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> _Prepared:
         """The spans and what is between them, which tile the text together."""
         expect_text(document, "a document")
-        given = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
-        edges = given.ravel()
+        given = whole_spans(spans)
         bad = np.flatnonzero(
             (given[:, 0] >= given[:, 1]) | (given[:, 0] < np.append(0, given[:-1, 1])) | (given[:, 1] > len(document))
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -56,8 +55,8 @@ class _Checked:
         ids = list(dict.fromkeys(row.document for row in rows))
         documents = self._store.documents(ids, saved=True)
         fresh = [name for name in ids if name not in self._passages]
-        for some in _groups(fresh, _MEMORIES):
-            self._store.memories(some)  # an error if they cannot be read
+        for start in range(0, len(fresh), _MEMORIES):
+            self._store.memories(fresh[start : start + _MEMORIES])  # an error if they cannot be read
         for name in fresh:
             self._passages[name] = (0, -1, 0)
             if name not in documents or name not in self._known:
@@ -113,9 +112,3 @@ def _in_place(row: PassageRow, text: str) -> bool:
     if row.number == WHOLE:
         return (row.start, row.end, row.text) == (0, len(text), "")
     return 0 <= row.start < row.end <= len(text) and text[row.start : row.end] == row.text
-
-
-def _groups(names: Iterable[str], size: int) -> Iterator[list[str]]:
-    names = iter(names)
-    while some := list(islice(names, size)):
-        yield some

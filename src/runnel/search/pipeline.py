@@ -18,7 +18,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Hit, Sentence
+from runnel.records import Hit, Sentence, expect_count
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, Found
@@ -56,8 +56,7 @@ class Pipeline:
 
     def search(self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float]) -> list[Hit]:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # it has tokens
-        if not hasattr(top_k, "__index__") or top_k < 1:
-            raise InputError(f"top_k must be at least 1, and an int, got {top_k!r}")
+        expect_count(top_k, "top_k")
         wanted = conditions(where, self._store.settings.fields)
         rerank, weights = self._how_many(stages.rerank), (stages.dense_weight, 1.0, 1.0)
         if max(top_k, rerank) > _DEPTH:  # stores cannot count to any number

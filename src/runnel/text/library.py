@@ -22,6 +22,7 @@ import numpy as np
 import tokenizers
 
 from runnel.errors import CheckpointError, InputError
+from runnel.records import expect_text
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
 from runnel.text.encoded import Encoded, skip_spaces
@@ -31,7 +32,6 @@ from runnel.text.tokenizer import (
     WORLD_FILE,
     Marker,
     Tokenizer,
-    check_text,
     damaged_stream,
     unencodable,
     unpack_saved,
@@ -129,7 +129,7 @@ class LibraryTokenizer(Tokenizer):
         return self._cuts is not None
 
     def encode(self, text: str) -> Encoded:
-        check_text(text)
+        expect_text(text, "the text")
         if self._cuts is None or len(text) <= 2 * _PIECE_CHARS:
             return self._encode_parts([text], [0], [0])[0]
         return Encoded.join(self.encode_pieces([text]))
@@ -148,7 +148,7 @@ class LibraryTokenizer(Tokenizer):
         waiting: list[str] = []
         chars = 0
         for text in texts:
-            check_text(text)
+            expect_text(text, "the text")
             if len(text) > 2 * _PIECE_CHARS:
                 done += self._encode_parts(waiting, [0] * len(waiting), [0] * len(waiting))
                 done.append(self.encode(text))

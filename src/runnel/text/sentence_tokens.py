@@ -7,6 +7,7 @@ S  units of a text   T  its tokens
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -74,6 +75,23 @@ def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "senten
         spans = split_clauses(text, language) if unit == "clauses" else split_sentences(text, language)
     found = read_spans(text, pieces, spans)
     return _joined(found, CLAUSE_TOKENS) if unit == "clauses" else found
+
+
+def whole_spans(spans: object) -> np.ndarray:
+    """Return spans that a user gave as an array (n, 2) int64.
+
+    Raises:
+        InputError: they are not pairs of whole numbers.
+    """
+    try:
+        array = np.asarray(spans)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if not array.size:
+        return np.zeros((0, 2), dtype=np.int64)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu" or array.max() >= 1 << 62:
+        raise InputError(f"spans are {reprlib.repr(spans)}; expected pairs of whole numbers, (n, 2)")
+    return array.astype(np.int64)
 
 
 def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> SentenceTokens:

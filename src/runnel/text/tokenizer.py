@@ -187,16 +187,6 @@ def tokenizer_file(folder: str | Path) -> Path | None:
     return next((path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()), None)
 
 
-def check_text(text: object) -> None:
-    """Refuse what is not a string.
-
-    Raises:
-        InputError: another type.
-    """
-    if not isinstance(text, str):
-        raise InputError(f"the text is of type {type(text).__name__}; expected str (encode_batch takes several)")
-
-
 def unencodable(texts: Iterable[str], error: Exception) -> InputError:
     """The error for texts that have no UTF-8 form: says where the lone surrogate is."""
     for text in texts:

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from runnel.errors import CheckpointError
+from runnel.records import expect_text
 from runnel.text.encoded import Encoded
-from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Marker, Tokenizer, check_text, damaged_stream, unencodable, unpack_saved
+from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Marker, Tokenizer, damaged_stream, unencodable, unpack_saved
 
 END_OF_DOCUMENT = "<|endoftext|>"  # how the authors write id 0
 _PIECE_CHARS = 1 << 16  # matched in one call: bounds the memory, long enough to hide the call
@@ -80,7 +81,7 @@ class WorldTokenizer(Tokenizer):
         return True
 
     def encode(self, text: str) -> Encoded:
-        check_text(text)
+        expect_text(text, "the text")
         if len(text) <= _PIECE_CHARS:
             return self.cut(text, 0, final=True)[0]
         return Encoded.join(self.encode_pieces([text]))
@@ -138,7 +139,7 @@ class WorldStream:
         self.text, self._used, self.position = text, used, position
 
     def feed(self, text: str) -> Encoded:
-        check_text(text)
+        expect_text(text, "the text")
         try:
             text.encode("utf-8")  # before anything is given out
         except UnicodeEncodeError as error:

@@ -20,10 +20,8 @@ _DOUBLE = 2.0  # the most, in heights of a line, that counts as usual: pages wit
 _ROW_STEP = 3.0  # the most, in heights of a line, from a row to the next
 _GAP = 1.5  # heights of a line between two cells of a table; justified text has less than one between words
 _TORN = 0.1  # heights of a line, up and sideways, within which it goes on
-_SMALL, _RAISED = (
-    0.9,
-    0.1,
-)  # a raised number: at most this high, and at least so much above the line, in heights of the character before
+# A raised number: at most this high, and at least this much above the line, in heights of the character before it.
+_SMALL, _RAISED = 0.9, 0.1
 _NUMBER = re.compile(r"\d+")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SPACES = re.compile(r"[ \t\xa0]+")
