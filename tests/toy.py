@@ -36,7 +36,7 @@ class Toy(Backbone):
     def prepare(self) -> None:
         pass
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         self.steps.append(len(hidden))
         out, ends = torch.empty_like(hidden), []
         for i, (a, b) in enumerate(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)):
