@@ -62,24 +62,15 @@ def run(
     """
     out = Path(to)
     mining = Mining(ranks=_parse_ranks(ranks), **drawing)  # type: ignore[arg-type]
-    if candidates is not None and model is not None:
-        raise InputError("negatives come from a run or from a search: give --run or --model, not both")
-    if judge is not None and not mining.needs_scores:
-        raise InputError("--judge does nothing without --max-score, --margin or --relative-margin; give one of them")
-    if mining.needs_scores and judge is None and model in (None, "bm25"):
-        raise InputError("--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too")
-    by_bm25 = candidates is None and model in (None, "bm25")
-    if not by_bm25 and (k1, b) != (None, None):
-        raise InputError("--k1 and --b are settings of BM25, which does not search here; leave them, or --model and --run, out")
+    bm25 = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
     own = {name: text for name, text in (("query", prompt), ("document", document_prompt)) if text is not None}
-    if own and judge is None and model in (None, "bm25"):
-        raise InputError(
-            "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too"
-        )
+    dense = model not in (None, "bm25")
+    _check_options(mining, model, candidates, judge, bm25=bool(bm25), prompts=bool(own))
     source = find_source(data, corpus, queries)
-    searcher = None if model in (None, "bm25") else _load(model, own)
-    judging = searcher if judge is None else _load(judge, own if searcher is None else {})
-    bm25 = {"k1": K1 if k1 is None else k1, "b": B if b is None else b} if by_bm25 else {}
+    searcher = _load(model, own) if dense else None
+    judging = searcher if judge is None else _load(judge, {} if dense else own)
+    if not dense and candidates is None:
+        bm25 = {"k1": K1, "b": B, **bm25}
     settings: dict[str, object] = {
         "files": [_digest(f) for f in (source.path, source.corpus, source.queries, candidates, *exclude)],
         "format": format,
@@ -109,6 +100,25 @@ def run(
     else:
         print_text(f"{to}: {facts['examples']:,} examples, {facts['drawn']:,} negatives drawn")
     return 0
+
+
+def _check_options(
+    mining: Mining, model: str | None, candidates: str | None, judge: str | None, *, bm25: bool, prompts: bool
+) -> None:
+    """Raise InputError for options that contradict each other or would have no effect."""
+    dense = model not in (None, "bm25")
+    if candidates is not None and model is not None:
+        raise InputError("negatives come from a run or from a search: give --run or --model, not both")
+    if judge is not None and not mining.needs_scores:
+        raise InputError("--judge does nothing without --max-score, --margin or --relative-margin; give one of them")
+    if mining.needs_scores and judge is None and not dense:
+        raise InputError("--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too")
+    if bm25 and (dense or candidates is not None):
+        raise InputError("--k1 and --b are settings of BM25, which does not search here; leave them, or --model and --run, out")
+    if prompts and judge is None and not dense:
+        raise InputError(
+            "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too"
+        )
 
 
 class _Examples:
