@@ -377,7 +377,7 @@ class Engine:
 
 
 def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
-    """Tokens of a step with one text alone, and with several."""
+    """Return the tokens of a step with one text alone, and with several."""
     if step_tokens is not None and memory_bytes is not None:
         raise InputError("give step_tokens or memory_bytes, not both")
     if memory_bytes is not None:

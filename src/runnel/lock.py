@@ -11,7 +11,7 @@ from runnel.errors import StoreBusy
 
 
 class WriterLock:
-    """The right to write something, held until `release` or until the process ends.
+    """The exclusive right to write, held until `release` or until the process ends.
 
     Args:
         path: the lock file.
@@ -31,7 +31,7 @@ class WriterLock:
         return self._file is not None
 
     def acquire(self) -> None:
-        """Take the lock; nothing happens if it is held already."""
+        """Take the lock; do nothing if it is held already."""
         while self._file is None:
             file = open(self._path, "a+", encoding="utf-8")
             if not _try_lock(file):
@@ -49,10 +49,10 @@ class WriterLock:
             self._file = file
 
     def release(self, *, remove: bool = False) -> None:
-        """Give the lock up, and with `remove` its file, too; nothing happens if it is not held."""
+        """Release the lock, and delete its file with `remove`; do nothing if it is not held."""
         if self._file is not None:
             if remove:
-                with suppress(OSError):  # Windows removes no open file: it stays, and does no harm
+                with suppress(OSError):  # Windows cannot delete an open file; it stays and does no harm
                     self._path.unlink()
             self._file.close()
             self._file = None

@@ -75,7 +75,7 @@ class Plan:
 
 
 def default_steps(backbone: Backbone) -> tuple[int, int]:
-    """The tokens of a step where none are asked for: with one text alone, and with several.
+    """Return the default numbers of tokens of a step: with one text alone, and with several.
 
     Raises:
         InputError: half of what a GPU has free is too little for one token.

@@ -47,5 +47,5 @@ def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) ->
 
 
 def count_layers(names: Mapping[str, Stored]) -> int:
-    """How many different numbers of "layers.{i}." are in the names."""
+    """Count the different numbers of "layers.{i}." in the names."""
     return len({m[1] for name in names if (m := re.match(r"layers\.(\d{1,6})\.", name))})

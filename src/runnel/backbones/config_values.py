@@ -50,7 +50,7 @@ def arguments(target: type, values: object, what: str, given: tuple[str, ...] = 
 
 
 def _read(value: object, kind: Any, what: str) -> Any:
-    """The value, if it is of this kind; a whole number for a float becomes one."""
+    """Return the value if it is of this kind, a whole number as a float where one is expected."""
     origin = get_origin(kind)
     if kind is Any or (kind is float and isinstance(value, float) and not math.isnan(value)):
         return value

@@ -152,7 +152,7 @@ class State:
 
 
 def _sorted_tensors(tensors: Mapping[str, Tensor], source: str) -> tuple[State, dict[str, Tensor]]:
-    """State and extra tensors of a file, checked as far as can be without a model."""
+    """Return the state and the extra tensors of a file, checked as far as possible without a model."""
     advice = "the file is damaged: read the text again"
     tokens = tensors.get("tokens")
     if tokens is None or tokens.ndim != 1 or tokens.dtype != torch.int64 or bool((tokens < 0).any()):

@@ -187,7 +187,7 @@ class Transformer(Backbone):
             table: nn.Module = self.model.get_input_embeddings()  # type: ignore[operator]
             embedded = table(ids)
             inputs = {"inputs_embeds": embedded + added.to(embedded)}
-        # Padding comes after the text: who reads causally does not see it.
+        # Padding comes after the text, so a causal model does not see it.
         if not self.config.causal and bool((lengths < ids.shape[1]).any()):
             inputs["attention_mask"] = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
         if self.family.kind == "decoder":

@@ -117,7 +117,7 @@ class TransformerConfig:
 
     @property
     def causal(self) -> bool:
-        """Whether a token is read with those before it alone. Decoders whose config has "is_causal": false see all."""
+        """Whether a token is read with earlier tokens only. Decoders whose config has "is_causal": false read all."""
         return self.family.kind == "decoder" and self.library.get("is_causal") is not False
 
     @property
@@ -163,14 +163,14 @@ class TransformerConfig:
 
 
 def foreign_code(config: Mapping[str, Any]) -> str | None:
-    """The first class outside the transformers library that a config.json names for the model; that of a tokenizer is none."""
+    """Return the first class that auto_map of a config.json names, other than a tokenizer; None if there is none."""
     named = config.get("auto_map") or {}
     classes = [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
     return next(iter(classes), None)
 
 
 def _check_reading(family: Family, library: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError unless this package reads such a config as its authors do."""
+    """Raise CheckpointError unless this package reads models of this config as their authors do."""
     code = foreign_code(library)
     both_ways = family.kind == "decoder" and library.get("is_causal") is False
     if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):

@@ -28,7 +28,7 @@ _JOINERS = "\u200c\u200d"
 
 
 def printable(text: str) -> str:
-    """`text` without what a terminal would act on: as long as before, characters that are no text replaced by U+FFFD.
+    """Replace characters that a terminal would act on by U+FFFD; the length stays.
 
     Control characters would move the cursor or worse, and marks of direction show text in another order than it has. Spaces, tabs
     and line feeds stay, other line ends become spaces. Joiners stay behind letters and emoji of the scripts that use them.
@@ -60,7 +60,7 @@ def describe(error: Exception) -> str:
 
 
 def report_bug(error: Exception) -> None:
-    """The traceback of an error that nobody expected, on stderr."""
+    """Write the traceback of an unexpected error to stderr."""
     sys.stderr.write(printable("".join(traceback.format_exception(error))))
 
 
@@ -72,7 +72,7 @@ class LogLines(logging.Handler):
 
 
 def print_text(text: str) -> None:
-    """Text on stdout, and the end of a line."""
+    """Write text and a line end to stdout."""
     sys.stdout.write(printable(text) + "\n")
 
 

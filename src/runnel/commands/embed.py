@@ -82,7 +82,7 @@ def run(
 
 
 class Work:
-    """The rows on their way through the embedder, a block of them at a time.
+    """Embeds rows, a block of them at a time.
 
     A vector depends, in its last bits, on which texts share the steps of the engine. So texts of one block are read together and
     apart from all others, and are written together: what is made after an interruption equals what would have been made without.
@@ -151,7 +151,7 @@ class Work:
 
 
 def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents in blocks that depend on nothing but the documents."""
+    """Yield documents in blocks that depend on the documents alone."""
     block: list[Document] = []
     characters = 0
     for document in documents:

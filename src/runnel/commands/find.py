@@ -66,7 +66,7 @@ class Found:
 
     @property
     def also(self) -> tuple[Place, ...]:
-        """The other places."""
+        """All places but the best."""
         return tuple(place for place in self.places if place is not self.place)
 
     def merge(self, later: Found) -> Found:
@@ -166,7 +166,7 @@ def search(
 
 
 def _best(file: str, document: DocumentText, scored: Scored, top_k: int, context: int, kept: Collection[str]) -> list[Found]:
-    """The `top_k` best sentences of a document, and the `kept` ones wherever they rank."""
+    """Find the `top_k` best sentences of a document, and the `kept` ones wherever they rank."""
     text, spans = document.text, scored.spans
     groups = group_repeats(scored.ranked(), top_k, kept)
     starts = [s.start + len(s.text) - len(s.text.lstrip()) for group in groups for s in group]
@@ -271,9 +271,9 @@ def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:
 
 
 def _in_context(item: Found) -> tuple[str, str, str]:
-    """The text before, in and after the sentence with line breaks undone except at blank lines.
+    """Return the text before, in and after the sentence with line breaks undone except at blank lines.
 
-    It is made printable first: private characters, which are our own marks, are not.
+    `printable` comes first: it replaces private characters, which mark the sentence afterwards.
     """
     sentence = item.sentence.text
     core = sentence.strip()

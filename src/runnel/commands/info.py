@@ -56,7 +56,7 @@ def _model(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _work(facts: dict[str, Any]) -> Iterator[str]:
-    """What is counted stands beside every count: papers count differently."""
+    """Yield counts of operations, each with what it counts: papers count differently."""
     layers = "linear layers, convolution and recurrence" if facts["recurrent"] else "linear layers"
     yield f"{_count(facts['flops_per_token'])}FLOP in {layers}, without embedding and LM head"
     if (attention := facts["attention"]) is not None:

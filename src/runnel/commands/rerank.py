@@ -218,7 +218,7 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
 def _blocks_with(
     left: Mapping[str, Sequence[str]], texts: Mapping[str, str], candidates: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """The texts that the queries in `left` need, and all others that are read in one block with them.
+    """Return the texts that the queries in `left` need, and all others that are read in one block with them.
 
     What is remembered of a document depends, in its last bits, on which others are read with it. So blocks are the same in every
     run of the command. They are in the order in which the queries need them: where work was stopped, most that come before

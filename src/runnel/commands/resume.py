@@ -43,7 +43,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """What appends bytes to a file: they are with the operating system when it returns, and its errors name the file."""
+    """Give a function that appends bytes to a file and flushes them; errors name the file."""
     file = path.open("ab")
 
     def write(data: bytes) -> None:
@@ -141,11 +141,11 @@ class Output:
         return facts
 
     def changed(self, what: str) -> InputError:
-        """An error: the work so far belongs to other input. `what` has changed, in words."""
+        """Make the error for work that belongs to other input; `what` says what has changed."""
         return InputError(f"{what}; {_remove([self._about, *self.parts])} to start from scratch")
 
     def _has_begun(self) -> bool:
-        """Whether there is described work that is worth keeping."""
+        """Whether there is work worth keeping, with a description."""
         return self._about.exists() and any(file.exists() and file.stat().st_size for file in (self.path, *self.parts))
 
     def _drop(self) -> None:

@@ -114,7 +114,7 @@ def read_rows(source: str | Part) -> Iterator[Document]:
 
 
 def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str]:
-    """Id -> text of the rows of a file, or of those with a `wanted` id.
+    """Read the texts of a file by id, or those with a `wanted` id.
 
     Raises:
         InputError, ReadError, OSError: as `read_rows`, and if two rows have one id.

@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def vector_output(path: Path) -> Output:
-    """The output that a `VectorLog` makes: .npy or .jsonl."""
+    """Make the output for a `VectorLog`: .npy or .jsonl."""
     return Output(path, parts=(".part", ".part.ids"), also=[path.with_suffix(".ids")] if path.suffix == ".npy" else [])
 
 

@@ -80,5 +80,5 @@ def read_lengths(path: str) -> list[int]:
 
 
 def _padded(lengths: Sequence[int], batch: int) -> list[int]:
-    """The lengths that texts are padded to."""
+    """Return the lengths that texts are padded to."""
     return [max(lengths[i - i % batch : i - i % batch + batch]) for i in range(len(lengths))]

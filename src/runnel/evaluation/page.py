@@ -191,13 +191,13 @@ def _is_wrong(result: Mapping[str, Any]) -> bool:
 
 
 def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All rows that have an outcome."""
+    """Return all rows that have an outcome."""
     sections = (rows if isinstance(rows, list) else [rows] for rows in result.values())
     return [row for rows in sections for row in rows if isinstance(row, dict) and "outcome" in row]
 
 
 def _not_published(folder: Path, result: Mapping[str, Any], progress: Progress) -> bool:
-    """Whether some row is an error; then what was measured is put aside and each error told."""
+    """Whether a row is an error; if so, store the measurements elsewhere and report each error."""
     errors = [row for row in _rows(result) if row["outcome"] == "error"]
     if errors:
         (folder / FAILED).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -243,7 +243,7 @@ def _parts(progress: Progress) -> list[dict[str, Any]]:
     return found
 
 
-# What can be measured by itself: how, and which bars it gives.
+# Sections that can be measured alone: how, and the bars they give.
 SECTIONS: dict[str, tuple[Callable[[Progress], Any], Callable[[Any], dict[str, float | str]]]] = {
     "search": (_search, search_values),
     "parts": (_parts, lambda found: {}),

@@ -38,7 +38,7 @@ def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False, mi
 
 
 def _apart(result: Values, section: str) -> str:
-    """When and where a section was measured, if not with the rest."""
+    """Return when and where a section was measured, if not with the rest; else ""."""
     apart = result.get("apart", {}).get(section)
     return f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
 

@@ -96,7 +96,7 @@ class Model:
         return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks)
 
     def prompt(self, prompt: str | None) -> str:
-        """Return the text of a prompt that is given by its name or as it is; None: no text.
+        """Return the text of a prompt given by name or as text; "" for None.
 
         Raises:
             InputError: it looks like a name (letters, digits, _ and -) and the model has no such prompt.
@@ -281,7 +281,7 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
     try:
         tokenizer = Tokenizer.load(folder, begin=read.markers.begin, end=read.markers.end)
         templates = {name: Template.from_dict(value) for name, value in read.templates.items()}
-    except InputError as error:  # these speak of values a user passes; here they came from a file
+    except InputError as error:  # written for arguments; here the values come from a file
         raise CheckpointError(f"{source}: config.json does not describe a model: {error}") from error
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
@@ -289,7 +289,7 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
 
 
 def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint, source: str) -> nn.ModuleDict:
-    """The heads with their weights. They get memory when their shapes are known to be those of the weights."""
+    """Read the heads with their weights. Memory is allocated after their shapes were compared with the weights."""
     with torch.device("meta"), NoRandomNumbers():
         heads = nn.ModuleDict({name: _build_head(name, head, checkpoint.backbone, source) for name, head in config.items()})
     wanted = {name: tuple(tensor.shape) for name, tensor in heads.state_dict().items()}

@@ -18,7 +18,7 @@ from runnel.models.base import BUILT_IN, Model, read_folder
 from runnel.models.baseline import read_baseline
 from runnel.text.tokenizer import Tokenizer, tokenizer_file
 
-_TEXT_TOKENS = 512  # of the text whose attention is told
+_TEXT_TOKENS = 512  # of the text whose attention is counted
 _DTYPES = (torch.bfloat16, torch.float32)  # what weights are loaded in
 
 
@@ -71,7 +71,7 @@ def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
 
 
 def _attention(backbone: Backbone) -> dict[str, int]:
-    """Operations that attention adds to each token of a text of so many."""
+    """Count the operations that attention adds per token, in a text of `_TEXT_TOKENS` tokens or the longest allowed."""
     tokens = min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
     return {"tokens": tokens, "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token}
 

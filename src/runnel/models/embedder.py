@@ -134,7 +134,7 @@ class Embedder:
             yield from self._vectors(batch)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
-        """The tokens that a text is cut to for `max_tokens`: as many, or what a transformer can read if that is less."""
+        """Return how many tokens a text is cut to: `max_tokens`, or what a transformer can read if that is less; None: no cut."""
         longest = self.model.backbone.max_tokens
         return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 

@@ -98,13 +98,13 @@ def _modules(folder: Path) -> list[dict[str, str]]:
 
 
 def _theirs(module: dict[str, str], kind: str) -> bool:
-    """Whether a module is that class of sentence-transformers, wherever the package has had it: up to version 4, from 5 on."""
+    """Whether a module is this class of sentence-transformers; its path inside the package changed with version 5."""
     package, *_, name = module["type"].split(".")
     return package == "sentence_transformers" and name == kind
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
-    """Prompts by name, the documents' as "document", and the name of the default one."""
+    """Read the prompts by name, the one of documents as "document", and the name of the default prompt."""
     settings = _read_optional(folder / "config_sentence_transformers.json")
     prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
     if document := next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), None):
@@ -114,7 +114,7 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
 
 
 def _longest(folder: Path) -> int | None:
-    """The longest text in tokens; from version 6 on the limit is the tokenizer's."""
+    """Read the length of the longest text in tokens; from version 6 on the tokenizer has this limit."""
     settings = _read_optional(folder / "sentence_bert_config.json")
     if settings.get("do_lower_case"):
         upper, lower = (encoding.ids for encoding in _tokenizer(folder).encode_batch(["A", "a"]))
@@ -137,7 +137,7 @@ def _pooling_modes(config: dict[str, Any], folder: Path) -> list[str]:
 
 
 def text_template(folder: Path) -> str:
-    """A text with the special tokens that the folder's tokenizer puts around it: "{token:[CLS]}{document}{token:[SEP]}".
+    """Return a template with the special tokens of the folder's tokenizer: "{token:[CLS]}{document}{token:[SEP]}".
 
     Without a tokenizer.json nothing is known to be added.
     """
@@ -193,7 +193,7 @@ def _parts(encoding: tokenizers.Encoding, fields: list[str]) -> list[str]:
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is no such file."""
+    """Read a JSON object; {} if there is no such file."""
     found: dict[str, Any] = _read_json(path) if path.exists() else {}
     return found
 

@@ -93,7 +93,7 @@ class Memory:
             yield Batch(state, means, [_unique_ids(tensors, row).numpy() for tensors, row in chosen])
 
     def _rows(self, shapes: Mapping[str, tuple[int, ...]], width: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
-        """(block, row in it) of every document, each block checked against the shapes of a model's state."""
+        """Yield (block, row in it) of every document; each block is checked against the shapes of a model's state."""
         for number, names in enumerate(self._names):
             tensors = self._block(number)
             stored = {key.removeprefix("state."): value.shape[1:] for key, value in tensors.items() if key.startswith("state.")}
@@ -104,7 +104,7 @@ class Memory:
             yield from ((tensors, row) for row in range(len(names)))
 
     def _block(self, number: int) -> dict[str, Tensor]:
-        """A block in RAM, or read from its file and checked."""
+        """Return a block from RAM, or read and check its file."""
         block = self._blocks[number]
         if not isinstance(block, Path):
             return block
@@ -257,7 +257,7 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def _read_block(read: Callable[[], dict[str, Tensor]], rows: int, source: str) -> dict[str, Tensor]:
-    """The tensors of a block, if they are those of `rows` documents."""
+    """Read the tensors of a block and check that they are those of `rows` documents."""
     try:
         tensors = read()
     except (SafetensorError, OSError) as error:
@@ -268,7 +268,7 @@ def _read_block(read: Callable[[], dict[str, Tensor]], rows: int, source: str) -
 
 
 def _is_block(tensors: Mapping[str, Tensor], rows: int) -> bool:
-    """Whether tensors are what `_pack` makes of so many documents: names, dtypes, lengths and places in range."""
+    """Whether tensors are what `_pack` makes of `rows` documents: names, dtypes, lengths and positions in range."""
     tokens, mean, ids, stops = (tensors.get(name) for name in ("tokens", "mean", "unique.ids", "unique.stops"))
     if tokens is None or mean is None or ids is None or stops is None:
         return False

@@ -183,7 +183,7 @@ def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray,
 
 
 def _term_counts(ids: np.ndarray, bounds: np.ndarray, terms: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """How often each sorted term is in each sentence, (s, len(terms)) float32, for some sentences at a time."""
+    """Yield counts of each sorted term in each sentence, (s, len(terms)) float32, up to `_ROWS` sentences at a time."""
     for first in range(0, len(bounds) - 1, _ROWS):
         edges = bounds[first : first + _ROWS + 1]
         tf = np.zeros((len(edges) - 1, len(terms)), dtype=np.float32)

@@ -105,7 +105,7 @@ class Reranker:
         progress: Callable[[int], None] | None = None,
         max_tokens: int | None = None,
     ) -> np.ndarray:
-        """Scores float32 (n,) of documents, or of a memory's documents, in their order. Equal texts have equal scores.
+        """Return scores (n,) float32 of documents, or of a memory's documents, in their order. Equal texts have equal scores.
 
         Args:
             max_tokens: cut documents so that query and document together keep to this many tokens (never the query), or to
@@ -366,7 +366,7 @@ class _Pair:
 
 
 def _first_places(texts: Sequence[str]) -> list[int]:
-    """For each text where it occurs first, so that ties keep their order; for an unknown one, which is empty, its own place."""
+    """Return for each text where it first occurs, so that equal texts tie; an unknown text ("") keeps its own place."""
     places: dict[str, int] = {}
     return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]
 

@@ -210,7 +210,7 @@ class SentenceRetriever:
         language: str = "en",
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Scored]:
-        """As `score_many`, for long documents of which only the best sentences are wanted: no object for each sentence."""
+        """Like `score_many`, without an object for each sentence: for long documents of which only the best are wanted."""
         yield from self._score_all(self._read_query(query), self._prepare_all(documents, unit, language), progress)
 
     # ---- one document ------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class SentenceRetriever:
                 yield _Prepared(text, read_sentences(text, pieces, unit=unit, language=language))
 
     def _prepare_spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> _Prepared:
-        """The spans and what is between them, which tile the text together."""
+        """Find the tokens of the spans and of the text between them."""
         expect_text(document, "a document")
         given = whole_spans(spans)
         bad = np.flatnonzero(
@@ -356,7 +356,7 @@ class SentenceRetriever:
 
 
 def _together(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Some documents at a time, as many as are tokenized in one call."""
+    """Yield lists of documents to be tokenized in one call."""
     if isinstance(documents, str):
         raise InputError(f"documents are {reprlib.repr(documents)}; expected several: a list of texts")
     texts: list[str] = []
@@ -370,7 +370,7 @@ def _together(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _finished(item: _Prepared, scores: np.ndarray) -> Scored:
-    """What is wanted of a document, with the lowest score where there is none."""
+    """Return the wanted sentences; those without a score get the lowest one."""
     spans = item.tokens.spans
     if item.wanted is not None:
         spans, scores = spans[item.wanted], scores[item.wanted]

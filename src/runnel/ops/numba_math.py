@@ -165,8 +165,8 @@ def softplus(x: Any) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-# The only one of numba's thread pools that a forked child can go on with: multiprocessing forks by default on Linux. The price:
-# it must not be entered by two Python threads at once, which `parallel` sees to.
+# The only one of numba's thread pools that works in a forked child, and multiprocessing forks by default on Linux. Two Python
+# threads must not enter it at once; `parallel` prevents that.
 numba.config.THREADING_LAYER_PRIORITY = ["workqueue", "tbb", "omp"]
 
 _region = threading.RLock()

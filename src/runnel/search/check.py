@@ -74,7 +74,7 @@ class _Checked:
             self._found(rows[i].document, f"the vector of {rows[i].name} has the length {length:.3g} instead of 1")
 
     def finish(self, commit: Commit) -> list[Damage]:
-        """All damage, when all passages were added."""
+        """Return all damage, after all passages were added."""
         for name in self._known:
             count, highest, whole = self._passages.get(name, (0, -1, 0))
             if highest != count - 1 or whole != 1:
@@ -98,7 +98,7 @@ class _Checked:
 
 
 def _wrong_document(row: DocumentRow, known: Known) -> str:
-    """What is wrong with a document; "" if nothing is."""
+    """Return what is wrong with a document, or ""."""
     try:
         Places(row.blocks)
     except (ValueError, KeyError, TypeError):

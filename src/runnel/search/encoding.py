@@ -103,7 +103,7 @@ class Encoder:
         return replace(row, content_hash=content_hash(row))
 
     def rows(self, documents: Iterable[Document | DocumentRow], failed: dict[str, str]) -> Iterator[DocumentRow]:
-        """Rows of documents; those that cannot be stored are logged and noted in `failed`, by id.
+        """Yield rows of documents; those that cannot be stored are logged and noted in `failed`, by id.
 
         Raises:
             InputError: something that is not a document.

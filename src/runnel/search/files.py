@@ -121,7 +121,7 @@ def read_files(
 def distinct_rows(
     name: str, reads: Iterable[DocumentText], failed: dict[str, str], before: Callable[[], Before] = Before
 ) -> Iterator[DocumentText]:
-    """What was read of a file, without rows whose id is not UTF-8 or was used before: these are logged and noted in `failed`.
+    """Drop rows whose id is not UTF-8 or was used before: these are logged and noted in `failed`.
 
     Args:
         before: asked for what the file has before the part that is read.
@@ -163,14 +163,14 @@ def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText
 
 
 def left_out(name: str, reason: str) -> str:
-    """The message about a file or document that was left out; many reasons have its name."""
+    """Return the message about a file or document that was left out; many reasons name it already."""
     line = " ".join(reason.split())
     named = repr(name) in line or (os.sep in name and name in line)  # an id such as "a" is in many words
     return f"left out: {line}" if named else f"left out: {name}: {line}"
 
 
 def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
-    """What was read of the file `source`, or of a row of it, for `Encoder.row`; its warnings are logged."""
+    """Make a row for `Encoder.row` of what was read of the file `source`; log its warnings."""
     name = source if read.id is None else f"{source}#{read.id}"
     for warning in read.warnings:
         log.warning("%s: %s", name, warning)

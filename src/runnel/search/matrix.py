@@ -68,7 +68,7 @@ class Matrix:
 
 
 def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
-    """Rows of (n, d) vectors that are not finite or not of unit length, each with its length."""
+    """Yield the rows of (n, d) vectors that are not finite or not of unit length, each with its length."""
     for start in range(0, len(vectors), _ROWS):
         part = vectors[start : start + _ROWS].astype(np.float64)
         lengths = np.sqrt((part * part).sum(axis=1))
@@ -77,7 +77,7 @@ def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
 
 
 def damaged(place: str, what: str) -> StoreError:
-    """The error for an index whose content cannot be right."""
+    """Make the error for an index whose content cannot be right."""
     return StoreError(f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is")
 
 

@@ -78,7 +78,7 @@ class DocumentRow:
 
 
 def content_hash(row: DocumentRow) -> str:
-    """SHA-256 of all that makes a document: text, title, source, metadata and blocks. A title counts once."""
+    """Hash (SHA-256) all that makes a document: text, title, source, metadata and blocks. A title counts once."""
     metadata = {key: value for key, value in row.metadata.items() if key != "title" or value != row.title}
     content = json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()

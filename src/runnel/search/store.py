@@ -63,7 +63,7 @@ class Store(Protocol):
         """The passages with the highest BM25 score, best first."""
 
     def refresh(self) -> bool:
-        """See what other processes have committed since; whether there was something."""
+        """Move to the newest commit; return whether there was a newer one."""
 
     def optimize(self) -> None:
         """Merge small pieces and bring the search structures up to date; nothing that can be seen changes."""

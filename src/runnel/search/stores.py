@@ -45,7 +45,7 @@ def open_store(place: str | Path) -> Store:
 
 
 def holds_index(place: str | Path) -> bool:
-    """Whether there is an index; a folder without one has none of other things, so that one can be made there.
+    """Whether there is an index. If not, one can be made there: a folder with other content is an error.
 
     Raises:
         StoreError: the place cannot be reached, or is a folder of other things.

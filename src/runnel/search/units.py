@@ -96,7 +96,7 @@ def unit_changed(unit: Unit) -> bool:
 
 
 def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[DocumentRow]:
-    """Documents as `files.read_files` gives them. A file or row that cannot be read is logged and noted in `failed`."""
+    """Yield documents as `files.read_files` does. A file or row that cannot be read is logged and noted in `failed`."""
     with DocumentReader() as reader:
         for unit in units:
             name = str(unit.file)
@@ -115,7 +115,7 @@ def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[Docume
 
 
 def _before(unit: Unit) -> Before:
-    """What is before a unit: rows that lack an id are numbered, and lines in messages."""
+    """Count the lines and rows before a unit: rows that lack an id are numbered, and lines in messages."""
     if not unit.start:
         return Before()
     with open(unit.file, "rb") as file:

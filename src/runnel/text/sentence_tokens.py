@@ -42,7 +42,7 @@ class SentenceTokens:
     ends: np.ndarray
 
     def part(self, first: int, last: int) -> SentenceTokens:
-        """Units [first, last) by themselves; their spans stay those of the whole text."""
+        """Return the units [first, last); their spans stay those of the whole text."""
         a, b = int(self.bounds[first]), int(self.bounds[last])
         return SentenceTokens(self.spans[first:last], self.ids[a:b], self.bounds[first : last + 1] - a, self.ends[first:last] - a)
 

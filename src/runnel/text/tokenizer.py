@@ -199,7 +199,7 @@ def unencodable(texts: Iterable[str], error: Exception) -> InputError:
 
 
 def unpack_saved(saved: str, *kinds: type | tuple[type, ...]) -> list[Any]:
-    """The values that a stream's `save` has put into a JSON list: the types given, text that is Unicode, offsets in range.
+    """Read the values that a stream's `save` put into a JSON list: of these types, text without surrogates, offsets in range.
 
     Raises:
         StateError: anything else.
@@ -218,7 +218,7 @@ def unpack_saved(saved: str, *kinds: type | tuple[type, ...]) -> list[Any]:
 
 
 def damaged_stream() -> StateError:
-    """The error for a saved stream whose pending text makes no sense."""
+    """Make the error for a saved stream whose pending text makes no sense."""
     return StateError("the pending text of the saved stream is damaged; read the text again")
 
 

@@ -95,7 +95,7 @@ class Decontaminator:
         log.info("%s: %d of %d test examples or documents are guarded against", path, guarding, examples)
 
     def _add_example(self, query: str, documents: Iterable[str]) -> bool:
-        """Remember a test example; whether anything in it is long enough to be recognized."""
+        """Remember a test example; return whether anything in it is long enough to be recognized."""
         if query.strip():
             self._queries.add(_hash(query))
         guarding = bool(query.strip())
@@ -140,7 +140,7 @@ def _words(text: str) -> list[str]:
 
 
 def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[tuple[str, list[str]]]:
-    """The queries of a test set with the documents that answer them; "" for a document without a query."""
+    """Yield the queries of a test set with the documents that answer them; "" for a document without a query."""
     if path.is_dir() and not (path / "qrels").is_dir():
         for file in find_files([path]):
             yield from _examples(file, reader, dropped)

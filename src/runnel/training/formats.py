@@ -138,7 +138,7 @@ def read_raw(source: Source, format: Format | None) -> Iterator[Raw]:
 
 
 def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) for each row of jsonl, or of csv or tsv under its header.
+    """Yield (place, row) for each row of jsonl, or of csv or tsv with a header.
 
     Raises:
         InputError: a row is damaged; the message has the line.
@@ -148,7 +148,7 @@ def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def column_names(path: Path) -> list[str]:
-    """The keys of the first row of jsonl, or the fields of the first line of any other file."""
+    """Read the keys of the first row of jsonl, or the fields of the first line of any other file."""
     _, first = next(read_lines(path), ("", ""))
     return list(next(read_json(path))[1]) if first.startswith("{") else _cells(first) if first else []
 

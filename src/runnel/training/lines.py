@@ -42,7 +42,7 @@ def open_text(path: str | Path) -> Iterator[TextIO]:
 
 
 def read_head(path: str | Path, size: int) -> bytes:
-    """The first `size` bytes of a file, uncompressed.
+    """Read the first `size` bytes of a file, uncompressed.
 
     Raises:
         ReadError, MissingDependency: as `open_text`.

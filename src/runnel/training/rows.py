@@ -87,7 +87,7 @@ def write_rows(
 
 
 def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:
-    """The prompts of an embedder that a recipe has trained: what `write_rows` and `Embedder.encode_query` put before texts.
+    """Return the prompts of a trained embedder: what `write_rows` and `Embedder.encode_query` put before texts.
 
     Args:
         prompts: the model's own. The recipe's prompt takes the place of "query"; one with "{instruction}" makes a prompt for each

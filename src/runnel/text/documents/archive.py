@@ -16,7 +16,7 @@ _ENCRYPTED = 0x1
 
 
 def declares_entities(name: str) -> str:
-    """Why a part is refused."""
+    """Return the reason for which a part is refused."""
     return f"its part {name!r} declares XML entities, which files of this kind do not need; it is not safe to read"
 
 

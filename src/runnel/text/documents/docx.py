@@ -63,7 +63,7 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
 
 
 def _refuse_declarations(element: Any, name: str) -> None:
-    """Raise ReadError if a part declares entities, in whatever encoding and under whatever name: text after one would be lost."""
+    """Raise ReadError if a part declares entities, whatever its encoding and name: text after one would be lost."""
     if element.getroottree().docinfo.internalDTD is not None:
         raise ReadError(declares_entities(name))
 

@@ -59,7 +59,7 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
 
 
 def _some(names: list[str]) -> str:
-    """A few of many names."""
+    """List the first names, and how many more there are."""
     if len(names) <= _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN:,} more"

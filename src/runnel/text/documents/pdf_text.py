@@ -54,7 +54,7 @@ def _finish(page: str, join: Any) -> str:
 
 
 def _contents_row(line: str) -> str:
-    """A line of a table of contents without the dots that lead to the page's number."""
+    """Make a row of a line of a table of contents, without the dots before the page number."""
     title, _, number = line.rstrip(" |").rpartition(" ")
     bare = title.rstrip(" .|\t")
     if title.count(".", len(bare)) < _LEADERS or not (number.isdigit() or _ROMAN.fullmatch(number)):
@@ -96,7 +96,7 @@ def _split_edge(page: str, bottom: bool) -> tuple[str, str]:
 
 
 def _keys(line: str, page: int) -> Iterator[_Key]:
-    """Under what a line may run: as it is, or with a number in it that counts pages."""
+    """Yield the keys under which a line may recur: as it is, or with a number in it that counts pages."""
     words = _flat(line.removeprefix(ROW).replace(" | ", " "))
     yield words, None
     numbers = list(_NUMBER.finditer(words))
@@ -134,7 +134,7 @@ def _join_over_pages(pages: list[str]) -> None:
 
 
 def _joiner(pages: list[str]) -> Any:
-    """How a word that was parted at a line end is written: as elsewhere in the document, else in one."""
+    """Return a function that joins a word parted at a line end: as it is written elsewhere in the document, else as one."""
     split = [pair for page in pages if HYPHEN in page for pair in _SPLIT_WORD.findall(page)]
     wanted = {form for a, b in split for form in (f"{a}{b}".lower(), f"{a}-{b}".lower())}
     counts: Counter[str] = Counter()
