@@ -18,11 +18,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import runnel
-from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError
+from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError, StoreBusy
 from runnel.models.base import load_model
 from runnel.training import recipes, smoke
-from runnel.training.progress import read_metrics
-from runnel.training.run import RECIPE, SEARCH, SUMMARY, prepared, train
+from runnel.training.examples import Examples
+from runnel.training.progress import Recorder, read_metrics
+from runnel.training.run import LOCK, RECIPE, SEARCH, SUMMARY, prepared, train
 from runnel.training.settings import DataSet, DataTable
 from runnel.training.trainers import EmbedderBatches
 
@@ -150,8 +151,6 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path, monkeypatc
     changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
     recipe = tiny(job, *changes)
     whole = train(recipe, tmp_path / "whole")
-    from runnel.training.progress import Recorder
-
     once = Recorder.on_step_end
 
     def stop(self, args, state, control, **more):
@@ -278,6 +277,46 @@ def test_a_folder_of_something_else(tmp_path):
     with pytest.raises(InputError, match="is not empty and is no run folder"):
         train(tiny("embed"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
+    """It is refused, and the first one is not disturbed; a lock file whose process has died is in nobody's way."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).write_text("process 1\n")
+    once, refused = Recorder.on_step_end, []
+
+    def train_again(self, args, state, control, **more):
+        once(self, args, state, control, **more)
+        with pytest.raises(StoreBusy, match=rf"run is being written by process {os.getpid()}; wait until it is done") as caught:
+            train(recipe, tmp_path / "run")
+        refused.append(caught)
+
+    monkeypatch.setattr(Recorder, "on_step_end", train_again)
+    recipe = tiny("embed", "train.max_steps=1")
+    assert train(recipe, tmp_path / "run").steps == len(refused) == 1
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
+    """The library then ends after no step; what it does with such rows is another test's."""
+    from runnel.training import run
+
+    def make(*_):
+        state = SimpleNamespace(global_step=0)
+        args = SimpleNamespace(world_size=world)
+        return SimpleNamespace(
+            is_fsdp_enabled=False, is_world_process_zero=lambda: False, add_callback=lambda _: None, args=args, state=state,
+            train=lambda **_: None,
+        )  # fmt: skip
+
+    monkeypatch.setattr(run, "_trainer", make)
+    sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
+    message = "1,203 rows (a: 1,200, b: 3) do not fill a batch of train.batch = 4 rows, in which no text may repeat; "
+    message += "2 processes share full batches only; " * (world > 1) + f"lower train.batch{', use one process' * (world > 1)} or "
+    message += "give more rows with different texts, in another folder (--to)"
+    with pytest.raises(InputError, match=re.escape(message)):
+        run._fit(tiny("embed", "train.batch=4"), None, Examples(sets, None), tmp_path)
 
 
 def test_a_model_without_the_head(tmp_path):

@@ -6,6 +6,7 @@
     checkpoints/     the Trainer's; the same recipe and folder go on from the last whole one
     model/           the result;  adapter/: what LoRA trained, before it was merged into it
     summary.json     written last
+    lock             held by the main process while the run is at work; a second run is refused
 
 Several processes (accelerate launch) share the work as the libraries do: each has a part of every batch.
 """
@@ -13,7 +14,6 @@ Several processes (accelerate launch) share the work as the libraries do: each h
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import logging
 import math
@@ -28,30 +28,28 @@ from typing import Any, cast
 
 import torch
 from accelerate import PartialState
-from datasets import Dataset, DatasetDict
 from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError
+from runnel.lock import WriterLock
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore
 from runnel.training import recipes
 from runnel.training.adapters import add_lora, merge, save_adapter
 from runnel.training.checkpoints import find_whole_checkpoint
-from runnel.training.data import Evidence, read_evidence
-from runnel.training.decontaminate import Decontaminator
-from runnel.training.evidence import SentenceData
+from runnel.training.examples import Examples, locate_data, read_examples, take_share
 from runnel.training.forward import finished
 from runnel.training.progress import Recorder, Watch
 from runnel.training.reading import check_segments
-from runnel.training.rows import EVIDENCE, by_negatives, require_negatives, trained_prompts, write_rows
-from runnel.training.settings import DataSet, Recipe
+from runnel.training.rows import trained_prompts
+from runnel.training.settings import Recipe
 from runnel.training.smoke import write_data, write_model
 from runnel.training.trainers import EmbedderBatches, embedder_trainer, long, reranker_trainer, sentence_trainer, tensorboard
 
 log = logging.getLogger("runnel")
 
-RECIPE, SUMMARY, SEARCH, _DATA = "recipe.toml", "summary.json", "search.jsonl", "data"
+RECIPE, SUMMARY, SEARCH, LOCK, _DATA = "recipe.toml", "summary.json", "search.jsonl", "lock", "data"
 
 
 @dataclass(frozen=True)
@@ -70,14 +68,6 @@ class Summary:
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Data:
-    """What is trained on and, maybe, what is held out."""
-
-    train: Any
-    held_out: Any
-
-
 def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None, home: str | Path | None = None) -> Summary:
     """Run a recipe to its end, or go on where the same run was stopped.
 
@@ -90,23 +80,29 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
         InputError: the recipe, the data or the folder cannot be used.
         CheckpointError: the model cannot be trained for the job.
         NumericalError: the loss or a gradient is not finite.
+        StoreBusy: another run is writing the folder.
     """
     folder = Path(folder)
     state = PartialState(cpu=not torch.cuda.is_available())  # several processes on CPUs are seen only when it is told of them
     if state.is_main_process and state.num_processes > 1:
         log.info("%d processes share every batch", state.num_processes)
-    used = _placed(recipe, folder, data, home)
+    used = locate_data(recipe, folder, data, home)
+    with _locked(folder, state):
+        return _run(used, folder, state)
+
+
+def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
     with state.main_process_first():
-        _begin(folder, used, state)
+        _begin(folder, recipe, state)
     if (folder / SUMMARY).exists():
         return Summary(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
-    model = prepared(used)
+    model = prepared(recipe)
     with state.main_process_first():
-        examples = _examples(used, model, folder / _DATA, write=state.is_local_main_process)
-    if used.search is not None:
-        used = replace(used, train=replace(used.train, learning_rate=_search(used, model, examples, folder)))
-        model = prepared(used)
-    summary = _fit(used, model, examples, folder)
+        examples = read_examples(recipe, model, folder / _DATA, write=state.is_local_main_process)
+    if recipe.search is not None:
+        recipe = replace(recipe, train=replace(recipe.train, learning_rate=_search(recipe, model, examples, folder)))
+        model = prepared(recipe)
+    summary = _fit(recipe, model, examples, folder)
     if state.is_main_process:
         (folder / SUMMARY).write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(folder / _DATA)
@@ -156,42 +152,22 @@ def prepared(recipe: Recipe) -> Model:
 # ---- the run folder --------------------------------------------------------------------------------------------------
 
 
-def _placed(recipe: Recipe, folder: Path, data: str | Path | None, home: str | Path | None) -> Recipe:
-    """The recipe with the paths of its data as they are; of a smoke run, the tiny model and data that are made for it."""
-    if not recipe.data.sets:
-        raise InputError("the recipe has no [[data.sets]]; say there what to train on")
-    if recipe.smoke is not None:
-        made = (folder / "smoke").resolve()
-        sets = [
-            DataSet(
-                str(made / Path(one.path).with_suffix(".jsonl").name),
-                EVIDENCE if one.format == EVIDENCE else None,
-                instructions=one.instructions,
-            )
-            for one in recipe.data.sets
-        ]
-        model = replace(recipe.model, name=str(made / "model"))
-        return replace(recipe, model=model, data=replace(recipe.data, sets=tuple(sets), exclude=()))
-    one_set = len(recipe.data.sets) == 1
-    exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
-    placed = []
-    for one in recipe.data.sets:
-        if data is None and home is None:
-            raise InputError("this recipe comes without data; give --data (its first lines say what it needs)")
-        path = Path(home or ".") / one.path if data is None else Path(data) / one.path
-        if data is not None and one_set and not path.exists():
-            path = Path(data)
-        if not path.exists():
-            raise InputError(f"{path} is missing; --data names the file or folder of the examples")
-        corpus, queries = (None if name is None else str((path.parent / name).resolve()) for name in (one.corpus, one.queries))
-        placed.append(replace(one, path=str(path.resolve()), corpus=corpus, queries=queries))
-    return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
+@contextmanager
+def _locked(folder: Path, state: Any) -> Iterator[None]:
+    """Hold the folder, made if it is missing, against other runs; the main process holds it for all processes of this run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = WriterLock(folder / LOCK, folder)
+    if state.is_main_process:
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
 
 
 def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
-    """Make the run folder, or check that it is of this recipe."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, inside = folder / RECIPE, {one.name for one in folder.iterdir()}
+    """Begin a run in the folder, or check that the run there is of this recipe."""
+    path, inside = folder / RECIPE, {one.name for one in folder.iterdir()} - {LOCK}
     if inside and not path.exists():
         raise InputError(f"{folder} is not empty and is no run folder; choose another one with --to")
     found = recipes.differences(recipes.used(path), recipe) if inside else []
@@ -209,72 +185,16 @@ def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
         write_data(recipe.data.sets, recipe.job)
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
-
-
-def _examples(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> _Data:
-    """Examples as the Trainers take them, in Arrow files in `folder`, which the first process writes."""
-    table, seed = recipe.data, recipe.train.seed
-    guard = Decontaminator(table.exclude if write else ())
-    if recipe.job == "sentences":
-        return _evidence(recipe, model, folder, guard, write=write)
-    rows: dict[str, Dataset] = {}
-    for number, one in enumerate(table.sets):
-        path = folder / f"{number}.arrow"
-        rows[_name(one.path, rows)] = (
-            write_rows(path, Path(one.path), one, table, recipe.job, seed, guard, model.prompts)
-            if write
-            else Dataset.from_file(str(path))
-        )
-    _tell(guard)
-    if recipe.job == "embed":
-        require_negatives(rows, table)
-    made: Any = by_negatives if recipe.job == "embed" else DatasetDict
-    if not table.held_out:
-        return _Data(made(rows), None)
-    if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
-        raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none to train on")
-    split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
-    return _Data(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
-
-
-def _tell(guard: Decontaminator) -> None:
-    if guard.counts:
-        log.warning("left out: %s", guard)
-
-
-def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> _Data:
-    table = recipe.data
-    clean = (guard.clean(read_evidence(one.path)) for one in table.sets)
-    examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
-
-    def made(name: str, part: Iterator[Evidence]) -> SentenceData:
-        path = folder / f"{name}.arrow"
-        if not write:
-            return SentenceData(model, path)
-        return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
-
-    held_out = made("held_out", itertools.islice(examples, table.held_out)) if table.held_out else None
-    data = _Data(made("train", examples), held_out)
-    _tell(guard)
-    return data
-
-
-def _name(path: str, taken: Any) -> str:
-    stem = Path(path).stem
-    return stem if stem not in taken else f"{stem} {len(taken)}"
-
-
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def _trainer(recipe: Recipe, model: Model, data: _Data, folder: Path, watch: Watch) -> Trainer:
+def _trainer(recipe: Recipe, model: Model, data: Examples, folder: Path, watch: Watch) -> Trainer:
     make: Any = {"embed": embedder_trainer, "rerank": reranker_trainer, "sentences": sentence_trainer}[recipe.job]
     trainer: Trainer = make(model, recipe, data.train, data.held_out, folder, watch)
     return trainer
 
 
-def _fit(recipe: Recipe, model: Model, data: _Data, folder: Path) -> Summary:
+def _fit(recipe: Recipe, model: Model, data: Examples, folder: Path) -> Summary:
     """Train, and save the model."""
     watch = Watch()
     recorder = Recorder(folder, watch)
@@ -294,6 +214,7 @@ def _fit(recipe: Recipe, model: Model, data: _Data, folder: Path) -> Summary:
             trainer.train(resume_from_checkpoint=str(last) if last else None)
     finally:
         recorder.close()
+    _require_steps(trainer, recipe, data)
     held_out = _losses(trainer.evaluate()) if data.held_out is not None else {}
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
         log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
@@ -311,6 +232,22 @@ def _fit(recipe: Recipe, model: Model, data: _Data, folder: Path) -> Summary:
         tokens=tokens,
         tokens_per_s=round(tokens / max(seconds, 1e-9), 1),
         seconds=round(seconds, 3),
+    )
+
+
+def _require_steps(trainer: Trainer, recipe: Recipe, data: Examples) -> None:
+    """Raise InputError if the Trainer found no batch: it ends then, after no step, as if all were done."""
+    if trainer.state.global_step:
+        return
+    sets = data.train if isinstance(data.train, dict) else {"train": data.train}
+    counts = ", ".join(f"{name}: {len(rows):,}" for name, rows in sets.items())
+    together = trainer.args.world_size > 1
+    raise InputError(
+        f"{sum(map(len, sets.values())):,} rows ({counts}) do not fill a batch of train.batch = {recipe.train.batch} rows"
+        + (", in which no text may repeat" if recipe.job == "embed" else "")
+        + (f"; {trainer.args.world_size} processes share full batches only" if together else "")
+        + f"; lower train.batch{', use one process' if together else ''} or give more rows with different texts, "
+        "in another folder (--to)"
     )
 
 
@@ -351,7 +288,7 @@ def _losses(metrics: dict[str, float]) -> dict[str, float]:
     return {**kept, "loss": sum(losses) / len(losses)}
 
 
-def _search(recipe: Recipe, model: Model, data: _Data, folder: Path) -> float:
+def _search(recipe: Recipe, model: Model, data: Examples, folder: Path) -> float:
     """The learning rate with the lowest held-out loss on a part of the data; what was tried before is not tried again.
 
     One that ends in NaN has lost; search.jsonl has null for it.
@@ -360,7 +297,7 @@ def _search(recipe: Recipe, model: Model, data: _Data, folder: Path) -> float:
     table, share = recipe.train, recipe.search.share
     if table.batch % share:
         raise InputError(f"train.batch = {table.batch} cannot be divided by search.share = {share}")
-    part = _Data(_share(data.train, share, table.seed), data.held_out)
+    part = take_share(data, share, table.seed)
     smaller = replace(table, batch=table.batch // share, checkpoints=1)
     found = _found(folder / SEARCH)
     for rate in recipe.search.learning_rates:
@@ -373,6 +310,7 @@ def _search(recipe: Recipe, model: Model, data: _Data, folder: Path) -> float:
         trainer.add_callback(Recorder(place, watch))
         try:
             trainer.train()
+            _require_steps(trainer, one, part)
             found[rate] = _losses(trainer.evaluate())["loss"]
         except NumericalError as error:
             log.info("learning rate %g: %s", rate, error)
@@ -388,10 +326,6 @@ def _search(recipe: Recipe, model: Model, data: _Data, folder: Path) -> float:
         raise NumericalError(f"no learning rate of {', '.join(map(str, found))} trains without NaN; give lower ones")
     log.info("learning rates: %s; %g is used", ", ".join(f"{rate:g} (loss {loss:.4f})" for rate, loss in found.items()), best)
     return best
-
-
-def _share(data: DatasetDict, share: int, seed: int) -> DatasetDict:
-    return DatasetDict({name: rows.shuffle(seed).select(range(max(1, len(rows) // share))) for name, rows in data.items()})
 
 
 def _found(path: Path) -> dict[float, float]:

@@ -1,0 +1,129 @@
+"""The examples of a run: where they are, and the data sets that the Trainers take, in Arrow files of the run folder."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+from runnel.errors import InputError
+from runnel.models.base import Model
+from runnel.training.data import Evidence, read_evidence
+from runnel.training.decontaminate import Decontaminator
+from runnel.training.evidence import SentenceData
+from runnel.training.rows import EVIDENCE, by_negatives, require_negatives, write_rows
+from runnel.training.settings import DataSet, Recipe
+
+log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What is trained on and, maybe, what is held out."""
+
+    train: Any
+    held_out: Any
+
+
+def locate_data(recipe: Recipe, folder: Path, data: str | Path | None, home: str | Path | None) -> Recipe:
+    """Resolve the paths of a recipe's data; those of a smoke run are of the tiny model and data that are made for it.
+
+    Raises:
+        InputError: the recipe has no data, or a file is missing.
+    """
+    if not recipe.data.sets:
+        raise InputError("the recipe has no [[data.sets]]; say there what to train on")
+    if recipe.smoke is not None:
+        made = (folder / "smoke").resolve()
+        sets = [
+            DataSet(
+                str(made / Path(one.path).with_suffix(".jsonl").name),
+                EVIDENCE if one.format == EVIDENCE else None,
+                instructions=one.instructions,
+            )
+            for one in recipe.data.sets
+        ]
+        model = replace(recipe.model, name=str(made / "model"))
+        return replace(recipe, model=model, data=replace(recipe.data, sets=tuple(sets), exclude=()))
+    one_set = len(recipe.data.sets) == 1
+    exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
+    placed = []
+    for one in recipe.data.sets:
+        if data is None and home is None:
+            raise InputError("this recipe comes without data; give --data (its first lines say what it needs)")
+        path = Path(home or ".") / one.path if data is None else Path(data) / one.path
+        if data is not None and one_set and not path.exists():
+            path = Path(data)
+        if not path.exists():
+            raise InputError(f"{path} is missing; --data names the file or folder of the examples")
+        corpus, queries = (None if name is None else str((path.parent / name).resolve()) for name in (one.corpus, one.queries))
+        placed.append(replace(one, path=str(path.resolve()), corpus=corpus, queries=queries))
+    return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
+
+
+def read_examples(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> Examples:
+    """Read the examples as the Trainers take them from Arrow files in `folder`, which the first process writes.
+
+    Raises:
+        InputError: a file cannot be read, or no examples are left to train on.
+    """
+    table, seed = recipe.data, recipe.train.seed
+    guard = Decontaminator(table.exclude if write else ())
+    if recipe.job == "sentences":
+        return _evidence(recipe, model, folder, guard, write=write)
+    rows: dict[str, Dataset] = {}
+    for number, one in enumerate(table.sets):
+        path = folder / f"{number}.arrow"
+        rows[_name(one.path, rows)] = (
+            write_rows(path, Path(one.path), one, table, recipe.job, seed, guard, model.prompts)
+            if write
+            else Dataset.from_file(str(path))
+        )
+    _tell(guard)
+    if recipe.job == "embed":
+        require_negatives(rows, table)
+    made: Any = by_negatives if recipe.job == "embed" else DatasetDict
+    if not table.held_out:
+        return Examples(made(rows), None)
+    if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
+        raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none to train on")
+    split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
+    return Examples(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
+
+
+def take_share(examples: Examples, parts: int, seed: int) -> Examples:
+    """Draw one part in `parts` of what is trained on, at least a row of each set."""
+    drawn = {name: rows.shuffle(seed).select(range(max(1, len(rows) // parts))) for name, rows in examples.train.items()}
+    return Examples(DatasetDict(drawn), examples.held_out)
+
+
+def _tell(guard: Decontaminator) -> None:
+    if guard.counts:
+        log.warning("left out: %s", guard)
+
+
+def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> Examples:
+    table = recipe.data
+    clean = (guard.clean(read_evidence(one.path)) for one in table.sets)
+    examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
+
+    def made(name: str, part: Iterator[Evidence]) -> SentenceData:
+        path = folder / f"{name}.arrow"
+        if not write:
+            return SentenceData(model, path)
+        return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
+
+    held_out = made("held_out", itertools.islice(examples, table.held_out)) if table.held_out else None
+    data = Examples(made("train", examples), held_out)
+    _tell(guard)
+    return data
+
+
+def _name(path: str, taken: Any) -> str:
+    stem = Path(path).stem
+    return stem if stem not in taken else f"{stem} {len(taken)}"
