@@ -44,11 +44,11 @@ def sentences(model: Model, long: Long = LONGS[0]) -> list[Tensor]:
 
 
 def assert_as_inference(model: Model, tolerance: float = 1e-5) -> None:
-    wanted = Embedder(model).encode(DOCUMENTS, prompt="query"), Reranker(model).score(QUERY, DOCUMENTS)
+    wanted = Embedder(model).encode(DOCUMENTS, prompt="query: "), Reranker(model).score(QUERY, DOCUMENTS)
     of_sentences = [[s.score for s in found] for found in SentenceRetriever(model).score_many(QUERY, DOCUMENTS)]
     trainable(model)
     for long in LONGS:
-        np.testing.assert_allclose(embedded(model, long, "query").detach(), wanted[0], atol=tolerance)
+        np.testing.assert_allclose(embedded(model, long, "query: ").detach(), wanted[0], atol=tolerance)
         np.testing.assert_allclose(scored(model, long).detach(), wanted[1], atol=tolerance, rtol=tolerance)
         for ours, theirs in zip(sentences(model, long), of_sentences, strict=True):
             np.testing.assert_allclose(ours.detach(), theirs, atol=tolerance, rtol=tolerance)

@@ -163,10 +163,11 @@ def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText
 
 
 def left_out(name: str, reason: str) -> str:
-    """Return the message about a file or document that was left out; many reasons name it already."""
+    """Return the message about a file or document that was left out, in well-formed text; many reasons name it already."""
     line = " ".join(reason.split())
     named = repr(name) in line or (os.sep in name and name in line)  # an id such as "a" is in many words
-    return f"left out: {line}" if named else f"left out: {name}: {line}"
+    message = f"left out: {line}" if named else f"left out: {name}: {line}"
+    return message.encode("utf-8", "backslashreplace").decode()  # names that are not UTF-8: a log file takes no half characters
 
 
 def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
