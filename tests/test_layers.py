@@ -18,7 +18,7 @@ ALLOWED = {
     "backbones": {"errors", "records", "hardware", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "engine": {"errors", "records", "hardware", "ops", "backbones", "planning"},
-    "models": {"errors", "records", "hardware", "ops", "backbones", "planning", "engine", "text"},
+    "models": {"errors", "records", "hardware", "lock", "ops", "backbones", "planning", "engine", "text"},
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny import tiny_model
 
-from runnel import Document, Embedder, Reranker
+from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
 
 TEXT = "The cat sat on the mat."
@@ -60,7 +60,9 @@ def test_what_is_no_document(reranker: Reranker, document: Any) -> None:
 
 @pytest.mark.parametrize("top_k", [0, -1, 1.5, "3", True])
 def test_top_k(reranker: Reranker, top_k: Any) -> None:
-    refused(lambda: reranker.rank("cat", [TEXT], top_k), f"top_k is {top_k!r}; expected a whole number from 1")
+    message = f"top_k is {top_k!r}; expected a whole number from 1"
+    refused(lambda: reranker.rank("cat", [TEXT], top_k), message)
+    refused(lambda: SentenceRetriever(reranker.model).retrieve("cat", TEXT, top_k), message)
 
 
 def test_generators_and_arrays_are_collections(reranker: Reranker) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from runnel import Document, Reranker
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm import Xlstm, XlstmConfig
-from runnel.errors import CheckpointError, InputError, NumericalError, StateError
+from runnel.errors import CheckpointError, InputError, NumericalError, StateError, StoreBusy
 from runnel.text.templates import Template
 
 DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]
@@ -107,6 +109,47 @@ def test_a_memory_on_disk_is_reopened_and_not_read_again(reranker: Reranker, tmp
     assert steps == [] and reranker.rank(QUERY, again) == expected
     longer = reranker.remember([*DOCUMENTS, "sea"], tmp_path / "memory", progress=steps.append)
     assert len(longer) == 5 and steps
+
+
+def test_one_writer_at_a_time_in_a_memory_and_any_number_of_readers(reranker: Reranker, tmp_path: Path) -> None:
+    """A second writer is refused as long as the first is at work; what is complete is read meanwhile."""
+    reranker.remember(DOCUMENTS, tmp_path)
+    complete = reranker.rank(QUERY, reranker.remember(DOCUMENTS))
+    refused = []
+
+    def others(tokens: int) -> None:
+        assert reranker.rank(QUERY, reranker.remember(DOCUMENTS, tmp_path)) == complete
+        for documents in ([*DOCUMENTS, "mat"], DOCUMENTS[:1], []):
+            with pytest.raises(StoreBusy, match=rf"{tmp_path} is being written by process {os.getpid()}; wait until"):
+                reranker.remember(documents, tmp_path)
+        refused.append(tokens)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runnel.models.reranker.BLOCK", 4)
+        assert len(reranker.remember([*DOCUMENTS, "sea"], tmp_path, progress=others)) == 5
+    assert refused and not (tmp_path / "memory.lock").exists()
+    assert len(reranker.remember(DOCUMENTS[:1], tmp_path)) == 1
+
+
+def test_what_another_process_has_remembered_meanwhile_is_not_read_again(reranker: Reranker, tmp_path: Path) -> None:
+    def same() -> Iterator[str]:
+        """The other process begins and ends after this one has opened the folder."""
+        reranker.remember(DOCUMENTS, tmp_path)
+        yield from DOCUMENTS
+
+    steps: list[int] = []
+    assert len(reranker.remember(same(), tmp_path, progress=steps.append)) == 4 and steps == []
+
+    def swap() -> Iterator[str]:
+        """It writes other documents in place of those that this one has found there."""
+        yield from DOCUMENTS
+        reranker.remember(["dog"], tmp_path)
+        yield "mat"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runnel.models.reranker.BLOCK", 4)
+        with pytest.raises(StoreBusy, match="has been changed by another process meanwhile; remember the documents again"):
+            reranker.remember(swap(), tmp_path)
 
 
 def test_memories_of_other_models_and_damaged_ones_are_refused(reranker: Reranker, tmp_path: Path) -> None:

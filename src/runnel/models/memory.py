@@ -24,7 +24,8 @@ from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.errors import InputError, StateError
+from runnel.errors import InputError, StateError, StoreBusy
+from runnel.lock import WriterLock
 
 Precision = Literal["fp32", "bf16", "int8"]
 Piece = bytes  # a remembered document by itself
@@ -61,6 +62,7 @@ class Memory:
         self._names: list[list[str]] = []
         self._texts: list[list[str]] = []
         self._digests: list[str] = []
+        self._lock = None if folder is None else WriterLock(folder / "memory.lock", folder)
 
     def __len__(self) -> int:
         return sum(len(names) for names in self._names)
@@ -152,9 +154,38 @@ class Memory:
         memory._names, memory._texts = [[name] for name in pieces], [[""] for _ in pieces]
         return memory
 
-    def has(self, block: int, digest: str) -> bool:
-        """Whether that block is there already and holds exactly these documents."""
+    def lacks(self, block: int, digest: str) -> bool:
+        """Return whether this block must be written because it is not there or holds other documents.
+
+        If so, this memory is the only writer of its folder until `release`.
+
+        Raises:
+            StoreBusy: another process is writing in the folder, or has changed the blocks before this one.
+        """
+        if self._has(block, digest):
+            return False
+        self._lock_folder(block)
+        return not self._has(block, digest)
+
+    def release(self) -> None:
+        """Let other processes write in the folder."""
+        if self._lock is not None:
+            self._lock.release(remove=True)
+
+    def _has(self, block: int, digest: str) -> bool:
         return block < len(self._digests) and self._digests[block] == digest
+
+    def _lock_folder(self, kept: int) -> None:
+        """Lock the folder, and read again what is there, of which the first `kept` blocks have been compared."""
+        if self.folder is None or self._lock is None or self._lock.held:
+            return
+        self._lock.acquire()
+        if not (self.folder / "memory.json").exists():
+            return
+        now = Memory.open(self.folder, fingerprint=self.fingerprint)
+        if now.precision != self.precision or now._digests[:kept] != self._digests[:kept]:
+            raise StoreBusy(f"{self.folder} has been changed by another process meanwhile; remember the documents again")
+        self._names, self._texts, self._digests, self._blocks = now._names, now._texts, now._digests, now._blocks
 
     def add(self, documents: Sequence[Remembered], digest: str) -> None:
         """Append a block; with a folder it is on disk, whole, when this returns."""
@@ -173,7 +204,14 @@ class Memory:
             self._write_index()
 
     def truncate(self, blocks: int) -> None:
-        """Forget all blocks from number `blocks` on."""
+        """Forget all blocks from number `blocks` on, if there are any.
+
+        Raises:
+            StoreBusy: as for `lacks`.
+        """
+        if blocks >= len(self._blocks):
+            return
+        self._lock_folder(blocks)
         for block in self._blocks[blocks:]:
             if isinstance(block, Path):
                 block.unlink(missing_ok=True)
@@ -189,6 +227,25 @@ class Memory:
         partial = self.folder / "memory.json.partial"
         partial.write_text(json.dumps(index))
         partial.replace(self.folder / "memory.json")
+
+    @classmethod
+    def at(cls, folder: Path, precision: Precision, fingerprint: str) -> Memory:
+        """Open the memory in `folder`, or make an empty one.
+
+        Raises:
+            InputError: it has another precision.
+            StateError: as for `open`.
+        """
+        if not (folder / "memory.json").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            return cls(precision, fingerprint, folder)
+        memory = cls.open(folder, fingerprint=fingerprint)
+        if memory.precision != precision:
+            raise InputError(
+                f"{folder} holds {memory.precision} states, {precision} was asked for; "
+                f"use another folder or dtype={memory.precision!r}"
+            )
+        return memory
 
     @classmethod
     def open(cls, folder: str | Path, *, fingerprint: str) -> Memory:

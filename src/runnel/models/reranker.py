@@ -189,6 +189,7 @@ class Reranker:
         Raises:
             InputError: the model's template puts the query first, so nothing can be remembered; or an unknown dtype.
             StateError: the folder holds a memory of another model or precision; or the model is a transformer, without a state.
+            StoreBusy: another process is writing in the folder, and the documents are not all there yet.
         """
         if not self.model.backbone.recurrent:
             raise has_no_state(self.model.backbone.title)
@@ -198,28 +199,20 @@ class Reranker:
             )
         precision = check_precision(dtype)
         fingerprint = self.model.backbone.fingerprint()
-        memory = Memory(precision, fingerprint)
-        if path is not None and (Path(path) / "memory.json").exists():
-            memory = Memory.open(path, fingerprint=fingerprint)
-            if memory.precision != precision:
-                raise InputError(
-                    f"{path} holds {memory.precision} states, {precision} was asked for; "
-                    f"use another folder or dtype={memory.precision!r}"
-                )
-        elif path is not None:
-            Path(path).mkdir(parents=True, exist_ok=True)
-            memory = Memory(precision, fingerprint, Path(path))
+        memory = Memory(precision, fingerprint) if path is None else Memory.at(Path(path), precision, fingerprint)
         source = iter(_named_stream(documents))
-        for block in itertools.count():
-            batch = list(itertools.islice(source, BLOCK))
-            if not batch:
-                memory.truncate(block)
-                return memory
-            digest = block_digest(batch)
-            if not memory.has(block, digest):
-                memory.truncate(block)
-                memory.add([*self._remember(batch, progress)], digest)
-        raise AssertionError("unreachable")
+        blocks = 0
+        try:
+            while batch := list(itertools.islice(source, BLOCK)):
+                digest = block_digest(batch)
+                if memory.lacks(blocks, digest):
+                    memory.truncate(blocks)
+                    memory.add([*self._remember(batch, progress)], digest)
+                blocks += 1
+            memory.truncate(blocks)
+        finally:
+            memory.release()
+        return memory
 
     def shares(self, embedder: Embedder) -> bool:
         """Whether the embedder's pass over a document reads what this remembers of it, so that one pass does for both."""
