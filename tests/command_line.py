@@ -52,6 +52,9 @@ def run(monkeypatch, capsys, tmp_path):
 class FakeRetriever:
     """Scores a sentence by the number of query words in it."""
 
+    def __init__(self):
+        self.model = SimpleNamespace(unit="sentence")
+
     def scan(self, query, documents, *, unit=None, progress=None):
         words = set(query.lower().split())
         for text in documents:

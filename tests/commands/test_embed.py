@@ -46,6 +46,15 @@ def test_embed_writes_jsonl_that_reads_back_equal(run, fake, corpus, tmp_path):
     assert set(fake.embed.options) == {("q: ", None)}
 
 
+def test_embed_says_that_a_model_has_no_query_prompt(run, fake, corpus):
+    note = "note: pocket has no query prompt: --query puts nothing before the texts\n"
+    assert note not in run("embed", "corpus.jsonl", "--to", "a.npy", "--query").err
+    fake.embed.model.prompts = {"document": "d: "}
+    assert run("embed", "corpus.jsonl", "--to", "b.npy", "--query").err.count(note) == 1
+    assert fake.embed.options[-1] == (None, None)
+    assert note not in run("embed", "corpus.jsonl", "--to", "c.npy").err
+
+
 @pytest.mark.parametrize("stop", [0, 1, 5, 6])
 def test_embed_goes_on_where_it_was_stopped(run, fake, corpus, tmp_path, stop):
     fake.embed = FakeEmbedder(stop_after=stop)

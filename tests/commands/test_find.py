@@ -116,6 +116,9 @@ def test_find_takes_a_unit(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     best = json.loads(run("find", "the cat", "a.txt", "--unit", "paragraph", "--json").out)["sentences"][0]
     assert best["text"] == "The cat sat on the mat. It was\nwarm there. The dog barked all night.\n\n"
+    assert run("find", "the cat", "a.txt", "--unit", "paragraph").out.endswith(" paragraphs (113 characters) in a.txt\n")
+    fake.find.model.unit = "clauses"  # of the model, where none is asked for
+    assert run("find", "the cat", "a.txt", "-k", 2).out.endswith("2 of 5 clauses (113 characters) in a.txt\n")
     done = run("find", "the cat", "a.txt", "--unit", "page")
     assert done.code == 2 and "'page' is not one of 'sentence'" in done.err
 

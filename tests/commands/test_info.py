@@ -1,6 +1,7 @@
 """`runnel info`: what it prints."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_model_folder(run, model):
     )
     assert shown["tokenizer"] == "tokenizer.json, 123 tokens"
     assert shown["markers"] == "begin 2 ([CLS]), end 3 ([SEP])"
-    assert "sentences: MatchScore, " in shown["heads"]
+    assert re.search(r"sentences: MatchScore, [\d,]+ parameters, scores a text by sentence( |$)", shown["heads"])
     assert "rerank: {begin}{document}{end}{query}{end}" in shown["templates"]
     assert shown["prompts"] == "query: 'a river runs: '"
     assert shown["machine"] == "3 cores, 1 thread, bf16 emulated"
@@ -71,6 +72,16 @@ def test_a_model_folder(run, model):
     assert shown["states beside it"] == f"{((4 << 30) - 4 * 19_896) // 10_496:,}"
     assert shown["longest step"] == "4,096 tokens; 1,024 unless asked for"
     assert max(map(len, done.out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("unit", ["clauses", "paragraph"])
+def test_the_unit_of_a_sentence_head(run, tmp_path, unit):
+    model = tiny_model(tmp_path / "tokenizer")
+    model.unit = unit
+    model.save(tmp_path / "tiny")
+    heads = describe_model(str(tmp_path / "tiny"))["heads"]
+    assert {name: head.get("unit") for name, head in heads.items() if "unit" in head} == {"sentences": unit}
+    assert f"scores a text by {unit}" in lines(run("info", "tiny"))["heads"]
 
 
 def test_json_has_all_facts(run, model):

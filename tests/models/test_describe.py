@@ -76,6 +76,7 @@ def test_the_same_as_loading(folder: Path) -> None:
     assert facts["state_bytes_per_sequence"] == model.backbone.state_bytes
     assert facts["heads"] == {
         name: {"kind": type(head).__name__, "parameters": sum(p.numel() for p in head.parameters())}
+        | ({"unit": model.unit} if name == "sentences" else {})
         for name, head in model.heads.items()
     }
     assert facts["templates"] == {name: str(template) for name, template in model.templates.items()}
@@ -94,7 +95,7 @@ def test_a_bare_checkpoint(tmp_path: Path, unread: None) -> None:
     write_tokenizer(bare(tmp_path))
     facts = describe_model(str(tmp_path))
     assert list(facts) == KEYS and facts["problem"] is None
-    assert facts["heads"]["sentences"] == {"kind": "EndScore", "parameters": 32}
+    assert facts["heads"]["sentences"] == {"kind": "EndScore", "parameters": 32, "unit": "clauses"}
     assert facts["heads"]["embed"] == {"kind": "EndVector", "parameters": 0}
     assert set(facts["templates"]) == {"document", "rerank", "sentences"}
 

@@ -18,7 +18,8 @@ from runnel.errors import RunnelError
 
 app = typer.Typer(
     name="runnel",
-    help="One pass over a text of any length, in constant memory: its vector, its relevance, the sentences that answer a query.",
+    help="One pass over a text of any length, in model memory that never grows: its vector, its relevance, "
+    "or the sentences that answer.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -62,6 +62,8 @@ def run(
         from runnel.models.embedder import Embedder
 
         embedder = Embedder.load(model, dtype=dtype, pooling=pooling)
+        if as_query and not embedder.model.prompts.get("query"):
+            say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         settings["fingerprint"] = embedder.model.backbone.fingerprint()
         facts = output.begin(settings)
         if facts is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from runnel.text.sentence_tokens import Unit
 
 _INDENT = " " * 4
+_PLURALS: dict[Unit, str] = {"sentence": "sentences", "clauses": "clauses", "paragraph": "paragraphs"}
 _ALSO = 3  # other places of a sentence that are named
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
 
@@ -80,6 +81,7 @@ class Searched:
     """The files of one call: what was read, in which sentences, and what could not be read."""
 
     found: list[Found] = field(default_factory=list)  # best first
+    unit: Unit = "sentence"  # what `found` and the counts of `files` are of
     files: list[dict[str, object]] = field(default_factory=list)
     skipped: list[dict[str, object]] = field(default_factory=list)
 
@@ -115,14 +117,16 @@ def run(
             note_compiling()
             from runnel.models.sentence_retriever import SentenceRetriever
 
+            retriever = SentenceRetriever.load(model, dtype=dtype)
+            searched.unit = unit or retriever.model.unit
             search(
-                SentenceRetriever.load(model, dtype=dtype),
+                retriever,
                 query,
                 chain([first], documents),
                 searched,
                 top_k=top_k,
                 context=context,
-                unit=unit,
+                unit=searched.unit,
             )
     if as_json:
         sentences = [_as_json(found) for found in searched.found]
@@ -250,7 +254,8 @@ def show(console: Console, searched: Searched) -> None:
     if read:
         where = str(read[0]["file"]) if len(read) == 1 else f"{len(read):,} files"
         sentences, characters = (sum(int(str(f[k])) for f in read) for k in ("sentences", "characters"))
-        console.print(f"{len(searched.found)} of {sentences:,} sentences ({characters:,} characters) in {where}", style="dim")
+        units = _PLURALS[searched.unit]
+        console.print(f"{len(searched.found)} of {sentences:,} {units} ({characters:,} characters) in {where}", style="dim")
 
 
 def _also(item: Found) -> str:

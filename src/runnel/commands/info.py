@@ -83,7 +83,9 @@ def _parts(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield (
         "heads",
         [
-            f"{key}: {head['kind']}" + (f", {head['parameters']:,} parameters" if head["parameters"] else "")
+            f"{key}: {head['kind']}"
+            + (f", {head['parameters']:,} parameters" if head["parameters"] else "")
+            + (f", scores a text by {head['unit']}" if "unit" in head else "")
             for key, head in facts["heads"].items()
         ],
     )

@@ -90,7 +90,7 @@ def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
             parts = (read_bare if facts.backbone.recurrent else read_baseline)(facts.folder, checkpoint)
         except CheckpointError as error:
             return {**nothing, "problem": str(error)}
-        model = Model(facts.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, name)
+        model = Model(facts.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, name, unit=parts.unit)
     file = tokenizer_file(facts.folder)
     return {
         "tokenizer": {
@@ -101,6 +101,7 @@ def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
         "markers": {"begin": _marker(model.tokenizer, "begin"), "end": _marker(model.tokenizer, "end")},
         "heads": {
             key: {"kind": type(head).__name__, "parameters": sum(p.numel() for p in head.parameters())}
+            | ({"unit": model.unit} if key == "sentences" else {})
             for key, head in model.heads.items()
         },
         "templates": {key: str(template) for key, template in model.templates.items()},

@@ -1,4 +1,4 @@
-"""Embedder: one vector for a text of any length, from one pass in constant memory.
+"""Embedder: one vector for a text of any length, from one pass in model memory that never grows.
 
 n  texts or spans   d  width of the vectors   T  tokens   D  width of hidden vectors
 """
