@@ -52,7 +52,7 @@ def _fill(tensor: torch.Tensor) -> torch.Tensor:
 def unwritten_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that runnel asks for without a value holds NaN, so an output element that nobody writes shows up.
 
-    Only torch's functions: numba recognises `numpy.empty` by identity, so that one cannot be replaced under it.
+    Only torch's functions: numba recognizes `numpy.empty` by identity, so that one cannot be replaced under it.
     """
 
     def filled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

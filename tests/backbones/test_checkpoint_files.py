@@ -146,11 +146,11 @@ def test_damaged_yaml(tmp_path: Path, text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F4"])
-def test_dtypes_of_quantised_weights(tmp_path: Path, dtype: str) -> None:
+def test_dtypes_of_quantized_weights(tmp_path: Path, dtype: str) -> None:
     header = json.dumps({"w": {"dtype": dtype, "shape": [2, 2], "data_offsets": [0, 4 if dtype != "F4" else 2]}}).encode()
     content = len(header).to_bytes(8, "little") + header + bytes(4 if dtype != "F4" else 2)
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"model.safetensors: tensor 'w' is stored as {dtype}; quantised weights"):
+    with pytest.raises(CheckpointError, match=rf"model.safetensors: tensor 'w' is stored as {dtype}; quantized weights"):
         open_weights(tmp_path)
 
 

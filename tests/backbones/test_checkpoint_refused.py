@@ -252,7 +252,7 @@ def test_not_a_number(tmp_path: Path, name: str, value: float) -> None:
         load_backbone(tmp_path)
 
 
-def test_quantised_tensor(tmp_path: Path) -> None:
+def test_quantized_tensor(tmp_path: Path) -> None:
     tensors = tensors_of()
     tensors["backbone.embeddings.weight"] = tensors["backbone.embeddings.weight"].to(torch.int8)
     refused(write(tmp_path, tensors), "'embeddings.weight' in model.safetensors is stored as torch.int8", "use the originals")
@@ -264,7 +264,7 @@ def test_quantised_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "parts"),
     [
-        ("falcon_mamba", ["'falcon_mamba'", "normalises B, C and dt"]),
+        ("falcon_mamba", ["'falcon_mamba'", "normalizes B, C and dt"]),
         ("mamba3", ["'mamba3'", "another recurrence"]),
         ("rwkv", ["RWKV-4"]),
         ("rwkv5", ["RWKV-5"]),
@@ -305,7 +305,7 @@ def test_foreign_tensors_without_config(tmp_path: Path, name: str, parts: list[s
         ("backbone.layers.1.self_attn.q_proj.weight", "hybrid"),
         ("backbone.layers.1.mlp.fc1.weight", "feed-forward layers"),
         ("backbone.layers.1.mixer.x_proj.weight", "both Mamba-1 (x_proj) and Mamba-2 (dt_bias)"),
-        ("backbone.layers.1.mixer.dt_layernorm.weight", "normalise B, C and dt"),
+        ("backbone.layers.1.mixer.dt_layernorm.weight", "normalize B, C and dt"),
     ],
 )
 def test_hybrid_tensors(tmp_path: Path, name: str, part: str) -> None:
@@ -345,7 +345,7 @@ def test_original_near_misses(tmp_path: Path, options: dict[str, Any], parts: li
         ({"layer_norm_epsilon": "small"}, ["layer_norm_epsilon is 'small'", "expected a number"]),
         ({"num_hidden_layers": True}, ["num_hidden_layers is True"]),
         ({"model_type": "mamba", "state_size": 8}, ["describes Mamba-1 but the tensors are those of Mamba-2"]),
-        ({"quantization_config": {"load_in_4bit": True}}, ["quantised weights"]),
+        ({"quantization_config": {"load_in_4bit": True}}, ["quantized weights"]),
     ],
 )
 def test_transformers_near_misses(tmp_path: Path, options: dict[str, Any], parts: list[str]) -> None:

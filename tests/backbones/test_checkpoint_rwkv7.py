@@ -213,7 +213,7 @@ def test_every_tensor_is_read_once(layout: str) -> None:
         return Stored(tuple(tensors[name].shape), "f", read)
 
     _, config, named = read_rwkv7(None, {name: counting(name) for name in tensors}, "here")
-    assert not any(reads.values())  # nothing is read to recognise a model
+    assert not any(reads.values())  # nothing is read to recognize a model
     expected = tiny_backbone(Rwkv7, config).state_dict()
     assert named.keys() == expected.keys()
     for name, stored in named.items():
@@ -264,9 +264,9 @@ def test_golden_formats_give_one_backbone() -> None:
         ("base_model.model.layers.0.attn.r_proj.lora_A.default.weight", ["LoRA", "merge it"]),
         ("blocks.0.att.receptance.bone", ["Bone", "merge it"]),
         ("blocks.0.att.time_state", ["a start state"]),
-        ("blocks.0.att.key.weight_mx", ["quantised", "originals"]),
-        ("model.layers.0.attn.k_proj.qweight", ["quantised"]),
-        ("model.layers.0.attn.k_proj.weight.quant_map", ["quantised"]),
+        ("blocks.0.att.key.weight_mx", ["quantized", "originals"]),
+        ("model.layers.0.attn.k_proj.qweight", ["quantized"]),
+        ("model.layers.0.attn.k_proj.weight.quant_map", ["quantized"]),
         ("model.layers.1.attn.q_proj.weight", ["hybrid", "mixes attention layers"]),
     ],
 )
@@ -292,7 +292,7 @@ def test_relatives_are_refused_by_name(name: str, parts: list[str], alone: bool)
         ({"num_hidden_layers": 2}, ["num_hidden_layers is 2, in the weights it is 3"]),
         ({"num_hidden_layers": "3"}, ["num_hidden_layers is '3'", "positive whole number"]),
         ({"vocab_size": 65536}, ["vocab_size is 65536, in the weights it is 50"]),
-        ({"quantization_config": {"load_in_4bit": True}}, ["quantised weights"]),
+        ({"quantization_config": {"load_in_4bit": True}}, ["quantized weights"]),
     ],
 )
 def test_other_options_are_refused(options: dict[str, Any], parts: list[str]) -> None:

@@ -155,7 +155,7 @@ def test_transformers_agrees(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def fused_model(transformers: Any, declared: Any) -> Any:
-    """transformers 5.23 fails to initialise weight_mode "fused"."""
+    """transformers 5.23 fails to initialize weight_mode "fused"."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transformers.xLSTMPreTrainedModel, "_init_weights", lambda self, module: None)
         return transformers.xLSTMForCausalLM(declared)
@@ -186,7 +186,7 @@ def fuse(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def test_nothing_is_read_while_recognising() -> None:
+def test_nothing_is_read_while_recognizing() -> None:
     def fail() -> Tensor:
         raise AssertionError("a tensor was read")
 

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from runnel.backbones.checkpoint import build_backbone
 from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.transformer import Transformer, sub_batches
-from runnel.backbones.transformer_config import FAMILIES, TransformerConfig, choose_attention, recognises
+from runnel.backbones.transformer_config import FAMILIES, TransformerConfig, choose_attention, recognizes
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency, NumericalError, StateError
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
@@ -302,7 +302,7 @@ def test_what_cannot_be_loaded_is_said(folder: Any, tmp_path: Path) -> None:
         load(changed(source, tmp_path / "c", lambda stored: stored | {"model.norm.weight": torch.ones(31)}))
     with pytest.raises(NumericalError, match=r"model.norm.weight.*NaN"):
         load(changed(source, tmp_path / "d", lambda stored: stored | {"model.norm.weight": torch.full((32,), float("nan"))}))
-    with pytest.raises(CheckpointError, match="quantised"):
+    with pytest.raises(CheckpointError, match="quantized"):
         load(changed(source, tmp_path / "e", quantization_config={"bits": 4}))
     with pytest.raises(CheckpointError, match="'gpt2' checkpoint; the transformers read here are bert, roberta, electra"):
         load(changed(source, tmp_path / "f", model_type="gpt2"))
@@ -322,8 +322,8 @@ def test_kernels_and_classes_that_a_config_names_are_ignored(folder: Any, tmp_pa
     assert found.attention == "sdpa" and "architectures" not in found.config.library
 
 
-def test_recognises() -> None:
-    assert recognises({"model_type": "mistral"}) and recognises({"model_type": "bert"})
+def test_recognizes() -> None:
+    assert recognizes({"model_type": "mistral"}) and recognizes({"model_type": "bert"})
     for other in (
         None,
         {},
@@ -331,7 +331,7 @@ def test_recognises() -> None:
         {"model_type": "mistral", "dim": 4096},
         {"model_type": "bert", "runnel": {}},
     ):
-        assert not recognises(other)
+        assert not recognizes(other)
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, folder: Any) -> None:

@@ -83,8 +83,8 @@ def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
     assert [(t.query, t.positives) for t in found] == [(t.query, t.positives) for t in read_triples(tmp_path / "pairs.csv")]
     for triple in found:
         assert len(set(triple.negatives)) == 3 and not set(triple.positives) & set(triple.negatives)
-        _, _, _, colour, *_, number = triple.query.split()  # one of which the ten best have
-        assert all(colour in text or text.endswith(f" {number}") for text in triple.negatives)
+        _, _, _, color, *_, number = triple.query.split()  # one of which the ten best have
+        assert all(color in text or text.endswith(f" {number}") for text in triple.negatives)
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.jsonl", "out.jsonl.json"]
 
 

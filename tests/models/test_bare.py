@@ -1,4 +1,4 @@
-"""Bare checkpoints of every architecture with their published vocabularies: markers, templates, tokenisers that are missing."""
+"""Bare checkpoints of every architecture with their published vocabularies: markers, templates, tokenizers that are missing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_all_templates_begin_with_the_marker(case: str, expected: str, tmp_path:
 
 
 def test_text_after_a_marker_begins_as_a_text_does(tmp_path: Path) -> None:
-    """Mistral's tokeniser puts a space in front of a text; a literal after `{begin}` is the start of one."""
+    """Mistral's tokenizer puts a space in front of a text; a literal after `{begin}` is the start of one."""
     model = Embedder.load(put_published("mistral_v3", checkpoint("codestral", tmp_path)), dtype="float32").model
     ids = model.templates["rerank"].before("document").render(model.tokenizer).ids.tolist()
     assert ids == [1, *model.tokenizer.encode("document:").ids.tolist()]
@@ -104,7 +104,7 @@ def test_what_belongs_to_a_weights_file_is_beside_it(tmp_path: Path) -> None:
     assert Embedder.load(file, dtype="float32").model.tokenizer.encode("\n\n").ids.tolist() == [261]
 
 
-# ---- tokenisers that are missing -------------------------------------------------------------------------------------
+# ---- tokenizers that are missing -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_missing_and_needless_fields():
         templates.QUERY.render(tokenizer, np.arange(3), np.arange(3))
     with pytest.raises(InputError, match="has no field 'document'; it has query"):
         templates.QUERY.before("document")
-    with pytest.raises(InputError, match="needs an end marker and the tokeniser has none"):
+    with pytest.raises(InputError, match="needs an end marker and the tokenizer has none"):
         templates.QUERY.render(build("cl100k_like"), np.arange(3))
     assert len(Template.parse("").render(tokenizer).ids) == 0
 

@@ -1,4 +1,4 @@
-"""Tokenising, whatever the kind: streams equal one call, special tokens stay text, offsets, saving."""
+"""Tokenizing, whatever the kind: streams equal one call, special tokens stay text, offsets, saving."""
 
 import ast
 import functools
@@ -33,7 +33,7 @@ NAMES = pytest.mark.parametrize("name", sorted([*BUILDERS, *PUBLISHED]))
 
 
 def whole(tokenizer: Tokenizer, text: str) -> Encoded:
-    """One call of the library; for the World tokeniser its definition, letter by letter."""
+    """One call of the library; for the World tokenizer its definition, letter by letter."""
     if not isinstance(tokenizer, WorldTokenizer):
         return tokenizer._encode_parts([text], [0], [0])[0]
     tokens, data, rows, at = world_tokens(tokenizer), text.encode(), [], 0
@@ -268,10 +268,10 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
     assert_equal(LibraryTokenizer(json.dumps(spec)).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
 
 
-@pytest.mark.skipif(minilm_folder() is None, reason="the development package with MiniLM's tokeniser is not installed")
+@pytest.mark.skipif(minilm_folder() is None, reason="the development package with MiniLM's tokenizer is not installed")
 @settings(max_examples=60, deadline=None)
 @given(text=TEXTS, size=st.integers(1, 9))
-def test_the_real_wordpiece_tokeniser(text, size):
+def test_the_real_wordpiece_tokenizer(text, size):
     tokenizer = load(minilm_folder())
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size) == (101, 102, 30522)
     with small_pieces():

@@ -1,4 +1,4 @@
-"""The RWKV World tokeniser against another implementation, its file format, and streaming in bounded memory."""
+"""The RWKV World tokenizer against another implementation, its file format, and streaming in bounded memory."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ def test_what_other_programs_register_changes_nothing(tmp_path):
 
 @settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
-def test_offsets_are_those_of_the_byte_level_tokenisers_of_the_library(text):
+def test_offsets_are_those_of_the_byte_level_tokenizers_of_the_library(text):
     """With single bytes for tokens both cut every character to pieces."""
     alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     library = HuggingFaceTokenizer(models.BPE(vocab=alphabet, merges=[]))
@@ -95,7 +95,7 @@ def ours_of(text: str) -> np.ndarray:
 
 
 def test_whitespace_in_front_of_a_word_is_not_part_of_it():
-    """The kernel tells whitespace from its bytes: all of it, its neighbours, and every so many of the rest."""
+    """The kernel tells whitespace from its bytes: all of it, its neighbors, and every so many of the rest."""
     letters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     blank = {letter for letter in letters if letter.isspace()}
     near = {chr(ord(letter) + step) for letter in blank for step in (-64, -8, -1, 1, 8, 64) if ord(letter) + step > 0}

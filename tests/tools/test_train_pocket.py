@@ -41,7 +41,7 @@ def test_one_document_in_ten_is_held_back_and_both_lengths_of_a_question_fall_to
     assert all(held_back(name) == held_back(name + "-long") for name in names)
 
 
-def test_groups_are_runs_of_neighbouring_sentences():
+def test_groups_are_runs_of_neighboring_sentences():
     import random
 
     text = " ".join(f"This is sentence number {i} of the text." for i in range(30))

@@ -48,7 +48,7 @@ def test_the_sentences_of_a_long_passage_are_positive() -> None:
     assert positives(0, len(TEXT)) == [0, 1, 2, 3]
 
 
-def test_a_span_that_spills_over_into_a_neighbour_leaves_it_negative() -> None:
+def test_a_span_that_spills_over_into_a_neighbor_leaves_it_negative() -> None:
     assert positives(*around("A river runs to the sea.", before=4, after=5)) == [1]
 
 

@@ -23,7 +23,7 @@ def main() -> None:
         "--model", type=Path, default=Path("src/runnel/models/pocket"), help="model folder to write or to measure"
     )
     parser.add_argument("--texts", type=int, default=150_000, help="how many distillation texts")
-    parser.add_argument("--steps", type=int, help="optimiser steps of this stage")
+    parser.add_argument("--steps", type=int, help="optimizer steps of this stage")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

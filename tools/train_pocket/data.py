@@ -1,6 +1,6 @@
 """Where the training texts come from: readers of the data folder, the held-back rule, and the distillation texts.
 
-Only sets with a permissive or share-alike licence are named here; the sets that measure the result are named in
+Only sets with a permissive or share-alike license are named here; the sets that measure the result are named in
 evaluate.py and read nowhere else.
 """
 
@@ -94,7 +94,7 @@ def paper_pairs(data: Path, name: str) -> list[tuple[str, str]]:
 
 
 def groups(text: str, rng: random.Random, wanted: int) -> list[str]:
-    """Up to `wanted` runs of 1-6 neighbouring sentences. Exact sentence limits do not matter here, so a pattern will do."""
+    """Up to `wanted` runs of 1-6 neighboring sentences. Exact sentence limits do not matter here, so a pattern will do."""
     pieces = [p.strip() for p in _BREAK.split(text)]
     pieces = [p for p in pieces if len(p) >= 20]
     found = []

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tools.train_pocket.loop import Outcome, Run
-from tools.train_pocket.student import Ids, Pocket, framed, initialise, pack
+from tools.train_pocket.student import Ids, Pocket, framed, initialize, pack
 from tools.train_pocket.teacher import MAX_TOKENS
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def distill(out: Path, teacher: Path, steps: int, seed: int, threads: int, rates
     torch.manual_seed(seed)
     texts = TeacherTexts(out / "distill", load_tokenizer(teacher), seed)
     model = Pocket()
-    initialise(model, teacher, texts.rows)
+    initialize(model, teacher, texts.rows)
     run = Run(model, rates, steps, out / "stage1", floor=0.1)
 
     def loss(number: int) -> Outcome:

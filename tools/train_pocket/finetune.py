@@ -34,17 +34,17 @@ _PAIRS = 8  # (query, passage, hard negative) triples in a batch of vectors
 
 
 class VectorTask:
-    """Distillation on groups of neighbouring texts, with InfoNCE on pairs."""
+    """Distillation on groups of neighboring texts, with InfoNCE on pairs."""
 
     def __init__(
-        self, lists: TeacherLists, texts: TeacherTexts, pairs: list[Pair], seed: int, seeds: int = 6, neighbours: int = 7
+        self, lists: TeacherLists, texts: TeacherTexts, pairs: list[Pair], seed: int, seeds: int = 6, neighbors: int = 7
     ) -> None:
-        self.lists, self.texts, self.pairs, self.seed, self.seeds, self.neighbours = lists, texts, pairs, seed, seeds, neighbours
+        self.lists, self.texts, self.pairs, self.seed, self.seeds, self.neighbors = lists, texts, pairs, seed, seeds, neighbors
 
     def loss(self, model: Pocket, step: int) -> tuple[Tensor, int, dict[str, float]]:
         rng = np.random.default_rng((self.seed, 3, step))
         chosen = rng.integers(len(self.texts.rows), size=self.seeds)
-        near = np.unique(self.lists.nearest(chosen, self.neighbours).numpy())
+        near = np.unique(self.lists.nearest(chosen, self.neighbors).numpy())
         ids, cu_seqlens = pack([self.texts.rows[i] for i in near])
         target = F.normalize(torch.from_numpy(self.texts.vectors[near].astype(np.float32)), dim=-1)
         taught, figures = distillation_loss(model.vectors(ids, cu_seqlens), target)

@@ -1,4 +1,4 @@
-"""What both stages share: the optimiser, its schedule, checkpoints that resume exactly, and the log line.
+"""What both stages share: the optimizer, its schedule, checkpoints that resume exactly, and the log line.
 
 A step is cut into parts, each a batch of its own. Threads with one core each take the parts in turn and the gradients are
 added in the order of the parts: faster than sharing every operation among the cores, most of all on a machine that has
@@ -25,7 +25,7 @@ Part = Callable[[], Outcome]
 _SAVE_EVERY = 120.0  # seconds
 
 
-def optimiser(model: Pocket, rates: dict[str, float]) -> list[torch.optim.Optimizer]:
+def optimizer(model: Pocket, rates: dict[str, float]) -> list[torch.optim.Optimizer]:
     """Muon for the matrices between layers, AdamW for the rest. `rates`: "matrices", "embeddings", "heads", "other"."""
     groups: dict[str, list[nn.Parameter]] = {"matrices": [], "embeddings": [], "heads": [], "other": []}
     for name, value in model.named_parameters():
@@ -53,7 +53,7 @@ class Run:
         self, model: Pocket, rates: dict[str, float], steps: int, folder: Path, *, warm: float = 0.03, floor: float = 0.02
     ) -> None:
         self.model, self.steps, self.folder, self.warm, self.floor = model, steps, folder, warm, floor
-        self.optimisers = optimiser(model, rates)
+        self.optimizers = optimizer(model, rates)
         self.step = 0
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -65,14 +65,14 @@ class Run:
         if self.checkpoint.exists():
             saved = torch.load(self.checkpoint)
             self.model.load_state_dict(saved["model"])
-            for one, state in zip(self.optimisers, saved["optimisers"], strict=True):
+            for one, state in zip(self.optimizers, saved["optimizers"], strict=True):
                 one.load_state_dict(state)
             self.step = saved["step"]
             log.info("resumed at step %d", self.step)
 
     def save(self) -> None:
         partial = self.checkpoint.with_suffix(".partial")
-        saved = {"model": self.model.state_dict(), "optimisers": [o.state_dict() for o in self.optimisers], "step": self.step}
+        saved = {"model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers], "step": self.step}
         torch.save(saved, partial)
         partial.replace(self.checkpoint)
 
@@ -83,13 +83,13 @@ class Run:
         tokens, averages = 0, _Averages()
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             while self.step < self.steps:
-                for one in self.optimisers:
+                for one in self.optimizers:
                     for group in one.param_groups:
                         group["lr"] = group["base"] * schedule(self.step / self.steps, self.warm, self.floor)
                 for count, figures in self._gradients(pool, parts(self.step)):
                     tokens += count
                     averages.add(figures)
-                for one in self.optimisers:
+                for one in self.optimizers:
                     one.step()
                 self.step += 1
                 now = time.perf_counter()

@@ -64,7 +64,7 @@ class Pocket(nn.Module):
         return sums / torch.zeros(len(starts)).index_add(0, owner, chosen)[:, None].clamp(min=1e-6)
 
 
-def initialise(model: Pocket, teacher: Path, texts: Iterable[Ids]) -> None:
+def initialize(model: Pocket, teacher: Path, texts: Iterable[Ids]) -> None:
     """Start from the teacher's word embeddings as they leave its embedding layer, and from token statistics of `texts`."""
     from safetensors.torch import load_file
 

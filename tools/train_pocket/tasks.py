@@ -185,15 +185,15 @@ class TeacherLists:
 class RerankTask:
     """Lists of one positive and hard negatives, and lists of texts whose order the teacher gives."""
 
-    def __init__(self, pairs: Sequence[Pair], lists: TeacherLists, seed: int, labelled: int = 2, taught: int = 3) -> None:
-        self.pairs, self.lists, self.seed, self.labelled, self.taught = pairs, lists, seed, labelled, taught
+    def __init__(self, pairs: Sequence[Pair], lists: TeacherLists, seed: int, labeled: int = 2, taught: int = 3) -> None:
+        self.pairs, self.lists, self.seed, self.labeled, self.taught = pairs, lists, seed, labeled, taught
 
     def loss(self, model: Pocket, step: int) -> tuple[Tensor, int, dict[str, float]]:
         rng = np.random.default_rng((self.seed, 2, step))
         queries: list[Ids] = []
         documents: list[Ids] = []
         targets: list[Tensor] = []
-        for pair in (self.pairs[i] for i in rng.integers(len(self.pairs), size=self.labelled)):
+        for pair in (self.pairs[i] for i in rng.integers(len(self.pairs), size=self.labeled)):
             candidates = [pair.positive, *pair.negatives]
             queries += [pair.query] * len(candidates)
             documents += candidates
@@ -208,8 +208,8 @@ class RerankTask:
         )
         tokens = sum(map(len, queries)) + sum(map(len, documents))
         figures = {
-            "rerank": float(losses[: self.labelled].detach().mean()),
-            "rerank_taught": float(losses[self.labelled :].detach().mean()),
+            "rerank": float(losses[: self.labeled].detach().mean()),
+            "rerank_taught": float(losses[self.labeled :].detach().mean()),
         }
         return losses.mean(), tokens, figures
 

@@ -1,4 +1,4 @@
-"""Vectors of the teacher, all-MiniLM-L6-v2: mean pooling, normalised, bf16, at most 256 tokens."""
+"""Vectors of the teacher, all-MiniLM-L6-v2: mean pooling, normalized, bf16, at most 256 tokens."""
 
 from __future__ import annotations
 

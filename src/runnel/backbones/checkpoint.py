@@ -1,9 +1,9 @@
 """Load a backbone from any published checkpoint.
 
     folder or hub id --find_checkpoint--> folder --read_config, open_weights--> dict, {name: Stored}
-        --recognise--> architecture, config, tensors sorted --build--> Backbone, checked and in the wanted dtype
+        --recognize--> architecture, config, tensors sorted --build--> Backbone, checked and in the wanted dtype
 
-Tensors are read one at a time and assigned, not copied into an initialised model: a checkpoint in the wanted dtype stays
+Tensors are read one at a time and assigned, not copied into an initialized model: a checkpoint in the wanted dtype stays
 memory-mapped and takes its own size once. Every tensor of the file is used exactly once or named in an error; the only
 one left out knowingly is the LM head, which is no part of a backbone.
 """
@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint_files import Stored, find_checkpoint, from_tensors, open_weights, read_config, some
-from runnel.backbones.checkpoint_formats import BACKBONES, parse_config, recognise
+from runnel.backbones.checkpoint_formats import BACKBONES, parse_config, recognize
 from runnel.backbones.int8 import int8_problem, quantize, replace_linear
-from runnel.backbones.transformer_config import recognises
+from runnel.backbones.transformer_config import recognizes
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, NumericalError
 from runnel.hardware import has_native_bf16
 
@@ -55,7 +55,7 @@ class Checkpoint:
 def load_backbone(
     folder_or_hub_id: str | Path, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
 ) -> Backbone:
-    """Load a backbone, recognised by what the folder holds.
+    """Load a backbone, recognized by what the folder holds.
 
     Reads Mamba-1 and Mamba-2 as published by state-spaces (pytorch_model.bin), by transformers (safetensors, also sharded or
     without the `backbone.` prefix) and by Mistral (Codestral, both forms), single-pass scanners, and runnel's own folders.
@@ -83,11 +83,11 @@ def load_checkpoint(
     wanted = wanted_dtype(dtype, target)  # before any reading: these are cheap to get wrong
     folder = find_checkpoint(folder_or_hub_id)
     config = read_config(folder)
-    if recognises(config):
+    if recognizes(config):
         from runnel.backbones.checkpoint_transformer import load  # it is built on this module
 
         return load(folder, wanted, target)
-    found = recognise(config, open_weights(folder), str(folder))
+    found = recognize(config, open_weights(folder), str(folder))
     heads = {name: read_tensor(name, stored, str(folder)).to(target, torch.float32) for name, stored in found.heads.items()}
     backbone = _build(found.architecture, found.config, found.backbone, wanted, target, str(folder))
     return Checkpoint(backbone, heads, found.layout, folder if folder.is_dir() else folder.parent)
@@ -174,7 +174,7 @@ def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
 
 
 class NoRandomNumbers(TorchFunctionMode):
-    """Skips random initialisation: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
+    """Skips random initialization: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
 
     _RANDOM = frozenset(
         {Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.uniform_, torch.nn.init.normal_}
@@ -215,7 +215,7 @@ def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
         raise CheckpointError(f"{where}: cannot read {place}: {error}; copy the file again") from error
     if tensor.dtype not in _STORED_DTYPES:
         raise CheckpointError(
-            f"{where}: {place} is stored as {tensor.dtype}; quantised weights cannot be loaded, use the originals"
+            f"{where}: {place} is stored as {tensor.dtype}; quantized weights cannot be loaded, use the originals"
         )
     if tensor.numel():
         low, high = torch.aminmax(tensor)  # both carry a NaN on; needs no memory beside the tensor

@@ -14,15 +14,15 @@ from torch import nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint import check_tensors, meta_backbone, wanted_dtype
 from runnel.backbones.checkpoint_files import find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint_formats import recognise
+from runnel.backbones.checkpoint_formats import recognize
 from runnel.backbones.checkpoint_transformer import SCORERS
 from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import TransformerConfig, model_class, options, recognises
+from runnel.backbones.transformer_config import TransformerConfig, model_class, options, recognizes
 
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """A checkpoint that was recognised and not loaded.
+    """A checkpoint that was recognized and not loaded.
 
     Args:
         checkpoint: the folder, or the weights file that was named.
@@ -69,7 +69,7 @@ class CheckpointFacts:
 
 
 def describe_checkpoint(source: str | Path) -> CheckpointFacts:
-    """Recognise a checkpoint without loading it.
+    """Recognize a checkpoint without loading it.
 
     Args:
         source: as for `load_backbone`.
@@ -80,11 +80,11 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     path = find_checkpoint(source)
     config, tensors = read_config(path), open_weights(path)
     heads: dict[str, tuple[int, ...]] = {}
-    if config is not None and recognises(config):
+    if config is not None and recognizes(config):
         backbone, layout = _transformer(config)
         heads = {found[1]: tensor.shape for name, tensor in tensors.items() if (found := SCORERS.match(name))}
     else:
-        known = recognise(config, tensors, str(path))
+        known = recognize(config, tensors, str(path))
         backbone, layout = meta_backbone(known.architecture, known.config), known.layout
         check_tensors(known.backbone, {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}, str(path))
         heads = {name: tensor.shape for name, tensor in known.heads.items()}

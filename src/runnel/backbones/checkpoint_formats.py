@@ -1,4 +1,4 @@
-"""Recognise a published checkpoint: from its config first, confirmed by its tensor names and shapes.
+"""Recognize a published checkpoint: from its config first, confirmed by its tensor names and shapes.
 
 Every format becomes the same pair: a config dataclass, and tensors under the names of a backbone's module. Each architecture
 has its own reader (`checkpoint_mamba.py`, `checkpoint_rwkv7.py`, `checkpoint_xlstm.py`). What looks similar but computes
@@ -29,7 +29,7 @@ from runnel.errors import CheckpointError, InputError
 BACKBONES: dict[str, type[Backbone]] = {cls.architecture: cls for cls in (Mamba1, Mamba2, Rwkv7, Xlstm, Transformer)}
 
 _REFUSED_TYPES = {  # model_type -> why
-    "falcon_mamba": "Falcon-Mamba normalises B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
+    "falcon_mamba": "Falcon-Mamba normalizes B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
     "mamba3": "Mamba-3 has another recurrence (rotated states, no convolution)",
     "rwkv": "RWKV-4 has another recurrence than RWKV-7",
     "rwkv5": "RWKV-5 has another recurrence than RWKV-7",
@@ -49,13 +49,13 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
     ),
     (r"time_maa_|time_faaaa|time_decay|time_mix_|time_first", "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7"),
     (r"mixer\.(B_bias|C_bias|B_norm|C_norm|mimo_x)", "Mamba-3 has another recurrence (rotated states, no convolution)"),
-    (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalise B, C and dt, which Mamba-1 does not"),
+    (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalize B, C and dt, which Mamba-1 does not"),
 )
 _KNOWN_TYPES = {"mamba", "mamba2", "rwkv7", "rwkv7_fla", "xlstm", *_REFUSED_TYPES}
 
 
 @dataclass(frozen=True)
-class Recognised:
+class Recognized:
     """What a checkpoint is: `layout` in words, its architecture and config, and its tensors sorted by what they are for."""
 
     layout: str
@@ -65,7 +65,7 @@ class Recognised:
     heads: dict[str, Stored]
 
 
-def recognise(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str) -> Recognised:
+def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str) -> Recognized:
     """Decide what a checkpoint is. Reads names and shapes, no weights.
 
     Args:
@@ -101,7 +101,7 @@ def recognise(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
             "config and weights do not belong together"
         )
     _check_sizes(backbone, parsed, where)
-    return Recognised(f"{found.title}, {layout} layout", found.architecture, parsed, backbone, heads)
+    return Recognized(f"{found.title}, {layout} layout", found.architecture, parsed, backbone, heads)
 
 
 def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:
@@ -127,7 +127,7 @@ def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> Ba
 def _refuse_type(config: Mapping[str, Any], where: str) -> None:
     kind = str(config.get("model_type", ""))
     if config.get("quantization_config"):
-        raise CheckpointError(f"{where} holds quantised weights (quantization_config); load the unquantised checkpoint")
+        raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
     if kind in _REFUSED_TYPES:
         raise CheckpointError(f"{where} is a {kind!r} checkpoint: {_REFUSED_TYPES[kind]}")
     if kind and kind not in _KNOWN_TYPES and "dim" not in config and "runnel" not in config:
@@ -165,7 +165,7 @@ def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: 
 # ---- runnel's own folders ---------------------------------------------------------------------------------------------
 
 
-def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str) -> Recognised:
+def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str) -> Recognized:
     """A folder that runnel wrote: `backbone.*` and `heads.*`, and the backbone's config as `to_dict` gave it."""
     declared = description.get("backbone") if isinstance(description, Mapping) else None
     if not isinstance(declared, Mapping) or not isinstance(declared.get("config"), Mapping):
@@ -183,7 +183,7 @@ def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str)
         raise CheckpointError(f"{where}: unexpected tensors {some(stray)}; a runnel model has only backbone.* and heads.*")
     if BACKBONES[architecture].recurrent:  # the transformers library builds the others
         _check_sizes(backbone, config, where)
-    return Recognised(f"{BACKBONES[architecture].title}, runnel layout", architecture, config, backbone, heads)
+    return Recognized(f"{BACKBONES[architecture].title}, runnel layout", architecture, config, backbone, heads)
 
 
 def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:

@@ -19,7 +19,7 @@ from runnel.errors import CheckpointError
 
 Config = Mamba1Config | Mamba2Config
 
-# Keys of ssm_cfg that say how weights were initialised or which kernel ran, not what is computed.
+# Keys of ssm_cfg that say how weights were initialized or which kernel ran, not what is computed.
 _SSM_IGNORED = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "A_init_range", "conv_init"}
 _SSM_IGNORED |= {
     "layer",

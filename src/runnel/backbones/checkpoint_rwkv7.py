@@ -28,7 +28,7 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
     ),
     (
         r"\.(qweight|qzeros|scales|absmax|SCB|weight_(mx|rx|my|ry)|weight_(scale|format))$|\.quant_(map|state)",
-        "its weights are quantised; load the originals",
+        "its weights are quantized; load the originals",
     ),
     (r"\.qkv\.|\.(qkv_emb|k_emb|v_emb)\b", f"RWKV-7b {_TABLES}, and attention"),
     (r"\.ffn\.(s_emb|s_emb_x|s0|s1|s2)\b", f"RWKV-7a {_TABLES}"),
@@ -169,7 +169,7 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
     place of |.|; official models, which these are converted from, are not.)
     """
     if config.get("quantization_config"):
-        raise CheckpointError(f"{where} holds quantised weights (quantization_config); load the unquantised checkpoint")
+        raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
     if config.get("attn"):
         raise CheckpointError(f"{where} is a hybrid (its config has attn: {config['attn']}): it {ATTENTION}")
     published = {"hidden_act": "sqrelu", "norm_first": True, "norm_bias": True}

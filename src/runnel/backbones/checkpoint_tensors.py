@@ -80,7 +80,7 @@ def _open_safetensors(path: Path) -> dict[str, Stored]:
     unknown = sorted(name for name, entry in header.items() if entry["dtype"] not in _DTYPES)
     if unknown:
         raise CheckpointError(
-            f"{path}: tensor {unknown[0]!r} is stored as {header[unknown[0]]['dtype']}; quantised weights cannot be loaded, "
+            f"{path}: tensor {unknown[0]!r} is stored as {header[unknown[0]]['dtype']}; quantized weights cannot be loaded, "
             "use the originals"
         )
 

@@ -27,7 +27,7 @@ from runnel.backbones.transformer_config import (
     library,
     model_class,
     options,
-    recognises,
+    recognizes,
 )
 from runnel.errors import CheckpointError
 
@@ -58,7 +58,7 @@ def load(
         attention: "auto" (flash attention where it is installed and runs, else SDPA), "flash", "sdpa" or "eager".
 
     Raises:
-        CheckpointError: not a transformer that is known here, quantised, damaged, or config and weights disagree.
+        CheckpointError: not a transformer that is known here, quantized, damaged, or config and weights disagree.
         NumericalError: a weight is NaN or infinite.
         MissingDependency: the transformers library is not installed.
         BackendUnavailable: the device or flash attention is not there.
@@ -70,11 +70,11 @@ def load(
     if wanted == torch.int8:
         check_int8(Transformer, target, where)
     values = read_config(folder)
-    if values is None or not recognises(values):
+    if values is None or not recognizes(values):
         kind = (values or {}).get("model_type")
         raise CheckpointError(f"{where} is a {kind!r} checkpoint; the transformers read here are {', '.join(FAMILIES)}")
     if values.get("quantization_config"):
-        raise CheckpointError(f"{where} holds quantised weights (quantization_config); load the unquantised checkpoint")
+        raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
     stored = {name: tensor for name, tensor in open_weights(folder).items() if not _NO_WEIGHTS.search(name)}
     config = TransformerConfig.of(values, output)
     model = _build(config, stored, choose_attention(attention, config.family, target, wanted), wanted, where)

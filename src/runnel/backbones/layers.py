@@ -1,4 +1,4 @@
-"""What backbones share: norms, linear layers in their own dtype, recomputed layers, and the published initialisation.
+"""What backbones share: norms, linear layers in their own dtype, recomputed layers, and the published initialization.
 
 T tokens, D width, L layers, Di inner width.
 """

@@ -126,7 +126,7 @@ class Mamba1Layer(nn.Module):
 
 
 class Mamba1(Backbone):
-    """A Mamba-1 backbone with fp32 weights, freshly initialised as published."""
+    """A Mamba-1 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba1"
     config_class = Mamba1Config

@@ -146,7 +146,7 @@ class Mamba2Layer(nn.Module):
 
 
 class Mamba2(Backbone):
-    """A Mamba-2 backbone with fp32 weights, freshly initialised as published."""
+    """A Mamba-2 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba2"
     config_class = Mamba2Config

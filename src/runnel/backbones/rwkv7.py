@@ -212,7 +212,7 @@ class Rwkv7Layer(nn.Module):
 
 
 class Rwkv7(Backbone):
-    """An RWKV-7 backbone with fp32 weights, freshly initialised as published."""
+    """An RWKV-7 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "rwkv7"
     config_class = Rwkv7Config
@@ -238,7 +238,7 @@ class Rwkv7(Backbone):
         self.layers = nn.ModuleList(Rwkv7Layer(config, index == 0) for index in range(config.num_layers))
         self.norm_f = nn.LayerNorm(config.hidden_size, config.norm_eps)
         if not self.embeddings.weight.is_meta:
-            _initialise(self)
+            _initialize(self)
 
     @property
     def blocks(self) -> list[Rwkv7Layer]:
@@ -318,7 +318,7 @@ def _low_rank(width: int, rank: int) -> tuple[nn.Linear, nn.Linear]:
 
 
 @torch.no_grad()
-def _initialise(model: Rwkv7) -> None:
+def _initialize(model: Rwkv7) -> None:
     """The published start: each layer adds nothing yet, decays spread from slow to fast, low-rank parts at their bias.
 
     Source: RWKV_Tmix_x070, RWKV_CMix_x070 and generate_init_weight in RWKV-v7/train_temp/src/model.py of BlinkDL/RWKV-LM.

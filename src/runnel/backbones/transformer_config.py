@@ -48,7 +48,7 @@ _GTE = "modeling_qwen.Qwen2Model"  # code of the GTE-Qwen2 folders: Qwen2 that h
 _DEFAULT_OUTPUT: dict[str, Output] = {"bart": "decoder", "t5": "encoder"}
 
 
-def recognises(config: Mapping[str, Any] | None) -> bool:
+def recognizes(config: Mapping[str, Any] | None) -> bool:
     """Whether a config.json is that of a transformer read here. Mistral's own layout ("dim") and runnel's folders are not."""
     return config is not None and str(config.get("model_type")) in FAMILIES and not {"dim", "runnel"} & config.keys()
 

@@ -176,7 +176,7 @@ class XlstmLayer(nn.Module):
 
 
 class Xlstm(Backbone):
-    """An xLSTM backbone with fp32 weights, freshly initialised as published."""
+    """An xLSTM backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "xlstm"
     title = "xLSTM"

@@ -104,7 +104,7 @@ def _speed(result: Values) -> str:
         "peak MiB",
     ]
     skipped = "".join(f"\n- {s['system']}, {s['model']}: {s['reason']}" for s in result["skipped"])
-    text = "## Speed\n\nReading texts, tokenisation excluded, in segments of 1,024 tokens.\n\n" + table(head, rows)
+    text = "## Speed\n\nReading texts, tokenization excluded, in segments of 1,024 tokens.\n\n" + table(head, rows)
     return text + (f"\n\nNot compared:\n{skipped}" if skipped else "") + "\n\n![tokens per second and memory](performance.png)"
 
 

@@ -22,7 +22,7 @@ from runnel.backbones.checkpoint_transformer import load as load_transformer
 from runnel.backbones.mamba1 import Mamba1Config
 from runnel.backbones.mamba2 import Mamba2Config
 from runnel.backbones.rwkv7 import Rwkv7Config
-from runnel.backbones.transformer_config import recognises
+from runnel.backbones.transformer_config import recognizes
 from runnel.backbones.xlstm import XlstmConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
@@ -73,7 +73,7 @@ def load_subject(name: str, dtype: torch.dtype, device: str = "cpu") -> Backbone
         architecture, config = SHAPES[name]
         return random_backbone(architecture, config, dtype, device)
     source = BUILT_IN.get(name, Path(name) if Path(name).exists() else name)
-    if isinstance(source, Path) and source.is_dir() and recognises(read_config(source)):
+    if isinstance(source, Path) and source.is_dir() and recognizes(read_config(source)):
         return load_transformer(source, dtype, device).backbone
     return load_checkpoint(source, dtype=dtype, device=device).backbone
 

@@ -34,13 +34,13 @@ class Trainer:
 
     def __init__(self, system: System) -> None:
         self._module = _trainable(system)
-        self._optimiser = torch.optim.AdamW(self._module.parameters(), lr=1e-5)
+        self._optimizer = torch.optim.AdamW(self._module.parameters(), lr=1e-5)
 
     def step(self, ids: Tensor) -> None:
         """One step on ids (B, T)."""
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         _loss(self._module, ids).backward()
-        self._optimiser.step()
+        self._optimizer.step()
 
 
 def gradient(system: System, ids: Tensor, *, plain: bool) -> np.ndarray:

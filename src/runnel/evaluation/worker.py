@@ -109,7 +109,7 @@ class Job:
         return {"parts": time_parts(self.system.backbone, lambda: run(ids, segment))}
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Seconds of one training step; the first one makes the optimiser's buffers and is not counted."""
+        """Seconds of one training step; the first one makes the optimizer's buffers and is not counted."""
         if self.trainer is None:
             self.trainer = steps.Trainer(self.system)
             self.trainer.step(self._ids(request["batch"], request["tokens"]))

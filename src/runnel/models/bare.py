@@ -78,7 +78,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
 
 
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
-    """The tokeniser of a bare checkpoint, with the markers that `text/markers.py` gives this architecture.
+    """The tokenizer of a bare checkpoint, with the markers that `text/markers.py` gives this architecture.
 
     A folder without one whose vocabulary is known to be GPT-NeoX's gets that from the hub or its cache.
 
@@ -98,7 +98,7 @@ def bare_templates(tokenizer: Tokenizer) -> dict[str, Template]:
 
 
 def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
-    """The tokeniser of a folder that has none, if it can be had."""
+    """The tokenizer of a folder that has none, if it can be had."""
     rows, architecture = backbone.vocab_size, backbone.architecture
     if rows in _NEOX_ROWS and architecture in ("mamba1", "mamba2", "rwkv7", "xlstm"):
         log.info("%s has no tokenizer; taking %s of %s", folder, LIBRARY_FILE, _NEOX)

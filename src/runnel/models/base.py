@@ -28,7 +28,7 @@ from runnel.backbones.checkpoint_files import read_config
 from runnel.backbones.config_values import arguments
 from runnel.backbones.int8 import quantize
 from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import recognises
+from runnel.backbones.transformer_config import recognizes
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import read_bare
@@ -217,7 +217,7 @@ def load_model(
     found = BUILT_IN.get(str(name)) or resolve_folder(name)
     folder = found if found.is_dir() else found.parent  # a weights file: what belongs to it is beside it
     config = read_config(found) or {}
-    if recognises(config):
+    if recognizes(config):
         checkpoint, parts = load_baseline(folder, config, dtype, device, pooling=pooling, template=template, job=job)
         return Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
     checkpoint = load_checkpoint(found, dtype=dtype, device=device)

@@ -26,7 +26,7 @@ from runnel.records import expect_text
 from runnel.text.sentence_tokens import whole_spans
 
 log = logging.getLogger("runnel")
-_BATCH = 32  # texts tokenised together, and vectors that go through the head together
+_BATCH = 32  # texts tokenized together, and vectors that go through the head together
 
 
 class Embedder:

@@ -45,7 +45,7 @@ class TokenFeatures(nn.Module):
 
 
 class EndVector(nn.Module):
-    """The normalised hidden vector at the end marker (papers A and D). No parameters."""
+    """The normalized hidden vector at the end marker (papers A and D). No parameters."""
 
     pooling: ClassVar[Pooling] = "eos"
 
@@ -55,19 +55,19 @@ class EndVector(nn.Module):
 
 
 class FirstVector(EndVector):
-    """The normalised hidden vector of the first token, the encoders' [CLS] (paper A's BERT and RoBERTa)."""
+    """The normalized hidden vector of the first token, the encoders' [CLS] (paper A's BERT and RoBERTa)."""
 
     pooling = "cls"
 
 
 class PlainMeanVector(EndVector):
-    """The normalised mean of all hidden vectors, each with the same weight, as sentence-transformers takes it."""
+    """The normalized mean of all hidden vectors, each with the same weight, as sentence-transformers takes it."""
 
     pooling = "mean"
 
 
 class MeanVector(nn.Module):
-    """The normalised projection of a weighted mean of hidden vectors, the end marker's among them."""
+    """The normalized projection of a weighted mean of hidden vectors, the end marker's among them."""
 
     pooling: ClassVar[Pooling] = "mean"
 

@@ -281,7 +281,7 @@ def piece(document: Remembered, precision: Precision) -> Piece:
 
 
 def block_digest(documents: Sequence[tuple[str, str]]) -> str:
-    """Digest of (id, text) pairs, to recognise a block that is already there."""
+    """Digest of (id, text) pairs, to recognize a block that is already there."""
     return hashlib.blake2b(json.dumps(documents).encode(), digest_size=16).hexdigest()
 
 

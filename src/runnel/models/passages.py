@@ -1,7 +1,7 @@
 """One pass over documents: a vector for each, and for each of their passages, conditioned on all that comes before.
 
 Long documents also give the state before their last passage. If text is appended later, reading goes on from there, so the
-old text costs nothing but its tokenisation; the vectors are those of reading the whole.
+old text costs nothing but its tokenization; the vectors are those of reading the whole.
 
 Where the reranker of the same model reads a document as the embedder does (`Reranker.shares`), the pass also gives the document
 as the reranker remembers it.
@@ -142,7 +142,7 @@ def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
 
 
 def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save_from: int) -> list[_Reading]:
-    """Tokenised together, which uses all cores."""
+    """Tokenized together, which uses all cores."""
     if not all(text.strip() for text in texts):
         raise InputError("cannot read an empty document; leave it out")
     model = embedder.model

@@ -73,7 +73,7 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
 
 
 def matches(wanted: list[Condition], metadata: Mapping[str, Any]) -> bool:
-    """Whether metadata fulfils all conditions. A document without a field fulfils no condition on it."""
+    """Whether metadata fulfills all conditions. A document without a field fulfills no condition on it."""
     for name, sign, value in wanted:
         have = metadata.get(name)
         if have is None or not (have in value if sign == "in" else _COMPARE[sign](have, value)):

@@ -53,7 +53,7 @@ class Matrix:
         return len(self._owner)
 
     def allowed(self, where: list[Condition]) -> np.ndarray:
-        """(n,) bool: whether each passage's document fulfils the conditions."""
+        """(n,) bool: whether each passage's document fulfills the conditions."""
         fits = np.array([matches(where, self._metadata[name]) for name in self._ids], dtype=bool)
         return fits[self._owner]
 

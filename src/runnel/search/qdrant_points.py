@@ -76,7 +76,7 @@ def points_like(kind: str) -> Any:
 
 
 def to_qdrant(wanted: list[Condition]) -> Any:
-    """Conditions as a filter of Qdrant. A document without a field fulfils no condition on it.
+    """Conditions as a filter of Qdrant. A document without a field fulfills no condition on it.
 
     Raises:
         InputError: an order of texts or of true and false, which Qdrant does not have.

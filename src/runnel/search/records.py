@@ -33,7 +33,7 @@ class Settings:
 
     Attributes:
         model: name or folder of the embedder, as it was given.
-        probe: the embedder's vectors of a few fixed texts, by which another model is recognised whatever its name is.
+        probe: the embedder's vectors of a few fixed texts, by which another model is recognized whatever its name is.
         dimension: width d of the vectors.
         passage_tokens: the most tokens of a passage of several sentences.
         fields: metadata that searches may filter by, with their types.

@@ -19,7 +19,7 @@ from runnel.errors import MissingDependency, ReadError
 from runnel.search.files import check_file, distinct_rows, find_files, left_out, to_row
 from runnel.search.records import DocumentRow
 from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.kinds import HEAD_BYTES, recognise
+from runnel.text.documents.kinds import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before, read_rows
 from runnel.text.shards import FileRange, Shard, byte_range, line_range, range_sha256
@@ -147,7 +147,7 @@ def _is_cut(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            return recognise(file.read(HEAD_BYTES), path.name) == "jsonl"
+            return recognize(file.read(HEAD_BYTES), path.name) == "jsonl"
     except (ReadError, OSError):
         return False  # told when it is read
 

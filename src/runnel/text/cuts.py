@@ -1,17 +1,17 @@
-"""Where a text may be cut so that tokenising the parts gives the ids and offsets of tokenising the whole.
+"""Where a text may be cut so that tokenizing the parts gives the ids and offsets of tokenizing the whole.
 
 `cut_pattern` reads a parsed `tokenizer.json` and returns a pattern whose matches end at such places, or None when no place
 can be shown to be safe. The argument runs through the pipeline, for a cut between the characters a and b:
 
 added tokens   none that is matched in text can hold the pair (a, b), so no match crosses the cut;
-normaliser     works per character, or on graphemes and combining sequences that never join a with b (the classes of a and b
+normalizer     works per character, or on graphemes and combining sequences that never join a with b (the classes of a and b
                below are stable under the Unicode normal forms), or only touches the very ends of a text;
-pre-tokeniser  splits at the cut whatever stands around it: all that it does on the left ends there, all that it does on the
+pre-tokenizer  splits at the cut whatever stands around it: all that it does on the left ends there, all that it does on the
                right starts there. Regular expressions are known by their exact text, because a proof needs the text;
-model          works inside one pre-token. Without any pre-tokeniser a BPE model sees the whole text as one word: then no entry
+model          works inside one pre-token. Without any pre-tokenizer a BPE model sees the whole text as one word: then no entry
                of the vocabulary may hold (a, b), and no merge can cross.
 
-What a tokeniser does only at the start of a text (a prefix space, stripping) is kept away by `tokenizer.py`: it encodes every
+What a tokenizer does only at the start of a text (a prefix space, stripping) is kept away by `tokenizer.py`: it encodes every
 later part together with the one character before the cut and drops that character's tokens.
 """
 
@@ -45,7 +45,7 @@ _PATTERNS = {
 }
 _BREAKING = {_SPACE, _NEWLINE, _PUNCTUATION}
 
-# Pre-tokenising expressions with alternatives that never hold a pair (a, b) and that look ahead over blanks only.
+# Pre-tokenizing expressions with alternatives that never hold a pair (a, b) and that look ahead over blanks only.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _KNOWN_SPLITS = frozenset(
     [
@@ -60,7 +60,7 @@ _KNOWN_SPLITS = frozenset(
 
 
 def cut_pattern(spec: Spec) -> re.Pattern[str] | None:
-    """The places where a text may be cut for this tokeniser.
+    """The places where a text may be cut for this tokenizer.
 
     Args:
         spec: a parsed `tokenizer.json`.
@@ -77,7 +77,7 @@ def cut_pattern(spec: Spec) -> re.Pattern[str] | None:
 
 
 def adds_space(spec: Spec) -> bool:
-    """Whether the tokeniser puts a space in front of a text by itself."""
+    """Whether the tokenizer puts a space in front of a text by itself."""
     parts = _flatten(spec.get("normalizer"), "normalizers") + _flatten(spec.get("pre_tokenizer"), "pretokenizers")
     for part in parts:
         kind = part["type"]
@@ -106,7 +106,7 @@ def _flatten(part: Spec | None, key: str) -> list[Spec]:
 
 
 def _after_normalizer(normalizer: Spec | None) -> tuple[set[str], str]:
-    """Kinds of cuts that survive the normaliser, and what a space has become."""
+    """Kinds of cuts that survive the normalizer, and what a space has become."""
     kinds, space = set(_PATTERNS), " "
     parts = _flatten(normalizer, "normalizers")
     for part in parts:
@@ -121,13 +121,13 @@ def _after_normalizer(normalizer: Spec | None) -> tuple[set[str], str]:
             continue
         else:
             return set(), space
-    # Blanks and ideographs behave as described only in BERT's own pair of normaliser and pre-tokeniser.
+    # Blanks and ideographs behave as described only in BERT's own pair of normalizer and pre-tokenizer.
     plain_bert = len(parts) == 1 and parts[0]["type"] == "BertNormalizer" and parts[0].get("handle_chinese_chars")
     return (kinds if plain_bert else kinds - {_ISOLATED, _BLANK}), space
 
 
 def _breaks(part: Spec, space: str) -> tuple[set[str], set[str]]:
-    """(kinds where this pre-tokeniser always splits, kinds that it leaves to the others)."""
+    """(kinds where this pre-tokenizer always splits, kinds that it leaves to the others)."""
     kind = part["type"]
     if kind == "Metaspace":
         split = part.get("split", True) and part.get("replacement", "\u2581") == "\u2581"
@@ -175,7 +175,7 @@ def _vocabulary_breaks(model: Spec, kind: str, space: str) -> bool:
     newline = "\u010a" if space == "\u0120" else "\n"
     right = space if kind == _SPACE else newline
     vocab = model["vocab"]
-    # A character outside the vocabulary could be fused with its neighbours into one unknown token.
+    # A character outside the vocabulary could be fused with its neighbors into one unknown token.
     known = right in vocab or (right == "\n" and model.get("byte_fallback") and "<0x0A>" in vocab)
     inner = re.compile(rf"[^\s\u2581\u0120\u010a]{right}")
     return bool(known) and not any(inner.search(token) for token in vocab)

@@ -1,13 +1,13 @@
-"""Tokenisers of the tokenizers library (tokenizer.json, or converted from SentencePiece), in bounded memory.
+"""Tokenizers of the tokenizers library (tokenizer.json, or converted from SentencePiece), in bounded memory.
 
 Exactness. `encode`, `encode_batch`, `encode_pieces` and `LibraryStream` give the ids and offsets of one call of the library
-on the whole text. Long texts are cut only at places where that can be shown from the tokeniser's own definition
+on the whole text. Long texts are cut only at places where that can be shown from the tokenizer's own definition
 (`cuts.py`): after a word or closing mark before a space, after a letter or digit before a newline or a punctuation mark, and
-so on. What cannot be cut is kept and encoded in one piece, so a text without any such place (or a tokeniser whose pipeline is
-not recognised; `LibraryTokenizer.streams` is False then) costs memory in proportion to the longest stretch between two cuts.
+so on. What cannot be cut is kept and encoded in one piece, so a text without any such place (or a tokenizer whose pipeline is
+not recognized; `LibraryTokenizer.streams` is False then) costs memory in proportion to the longest stretch between two cuts.
 One case is bounded even then: with WordPiece a word over the length limit is one unknown token, so only its ends are kept.
 
-The few tokenisers that cannot encode a special token's text as ordinary characters (Unigram vocabularies hold "</s>" as a
+The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram vocabularies hold "</s>" as a
 piece) give the unknown token instead.
 """
 
@@ -44,7 +44,7 @@ _KEPT_WORD_CHARS = 1 << 10
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokeniser of the tokenizers library. Its attributes are those of every `Tokenizer`."""
+    """A tokenizer of the tokenizers library. Its attributes are those of every `Tokenizer`."""
 
     def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
         """Build from the content of files; `load` reads them from a folder.
@@ -55,7 +55,7 @@ class LibraryTokenizer(Tokenizer):
             config: the content of `tokenizer_config.json`, kept for `save`.
 
         Raises:
-            CheckpointError: the source is not a tokeniser.
+            CheckpointError: the source is not a tokenizer.
             InputError: a marker is not in the vocabulary.
         """
         try:
@@ -114,7 +114,7 @@ class LibraryTokenizer(Tokenizer):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / WORLD_FILE).exists():
-            raise InputError(f"{folder} holds {WORLD_FILE}, which would be read in place of this tokeniser; use an empty folder")
+            raise InputError(f"{folder} holds {WORLD_FILE}, which would be read in place of this tokenizer; use an empty folder")
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **self._config}
         for keys, number in ((("bos_token", "cls_token"), self.begin_id), (("eos_token", "sep_token"), self.end_id)):
             token = None if number is None else self._library.id_to_token(number)
@@ -204,7 +204,7 @@ class LibraryTokenizer(Tokenizer):
             if self._unknown is None:
                 raise InputError(
                     f"the text {text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base} is the special token "
-                    f"with id {ids[at]} in this tokeniser, which cannot encode it as ordinary text; remove it from the text"
+                    f"with id {ids[at]} in this tokenizer, which cannot encode it as ordinary text; remove it from the text"
                 )
             ids[at] = self._unknown
         starts = skip_spaces(text, starts, ends)

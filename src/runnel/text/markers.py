@@ -1,6 +1,6 @@
 """Which ids stand before and behind a text, for every published pair of architecture and vocabulary.
 
-Config files are not asked: several of them disagree with the tokeniser that their model was trained with. docs/tokenizers.md
+Config files are not asked: several of them disagree with the tokenizer that their model was trained with. docs/tokenizers.md
 has this table in words.
 """
 
@@ -35,7 +35,7 @@ class Markers:
 _PUBLISHED = {
     ("mamba1", "GPT-NeoX"): Markers(None, 0, "trained on documents with 0 between them, without a begin marker"),
     ("mamba2", "GPT-NeoX"): Markers(None, 0, "trained on documents with 0 between them, without a begin marker"),
-    ("mamba2", "Mistral v3"): Markers(1, 2, "the tokeniser's own <s> and </s>; the ids in the configs contradict it"),
+    ("mamba2", "Mistral v3"): Markers(1, 2, "the tokenizer's own <s> and </s>; the ids in the configs contradict it"),
     ("rwkv7", "RWKV World"): Markers(0, 0, "0 stands between documents, and the authors put it before each text"),
     ("rwkv7", "GPT-NeoX"): Markers(0, 0, "0 stands between documents, and the authors put it before each text"),
     ("xlstm", "GPT-NeoX"): Markers(0, 0, "the config forces a begin marker; its end marker, 2, is '!' in this vocabulary"),
@@ -62,4 +62,4 @@ def markers(architecture: str, tokenizer: Tokenizer) -> Markers:
     if found := _PUBLISHED.get((architecture, name or "")):
         return found
     begin = None if architecture in ("mamba1", "mamba2") else tokenizer.begin_id
-    return Markers(begin, tokenizer.end_id, "as the tokeniser's own files say")
+    return Markers(begin, tokenizer.end_id, "as the tokenizer's own files say")

@@ -1,6 +1,6 @@
 """A SentencePiece model (tokenizer.model) as a tokenizer.json of the tokenizers library, with the same ids.
 
-Converted are BPE models whose normaliser changes nothing but spaces, which is what Mistral and Llama publish. Others are
+Converted are BPE models whose normalizer changes nothing but spaces, which is what Mistral and Llama publish. Others are
 refused by name: a conversion that is nearly right gives ids that are silently wrong.
 
 The file is one protobuf message, of which a few fields are needed; numbers and names are those of `sentencepiece_model.proto`
@@ -93,7 +93,7 @@ def _unsupported(pieces: list[Piece], trainer: dict[int, Any], normalizer: dict[
     if kind != 2:
         return f"is a {_MODEL_TYPES.get(kind, 'unknown')} model and only BPE models are converted"
     if normalizer.get(2):
-        return f"rewrites characters before it cuts (normaliser {str(normalizer.get(1, b''), 'utf-8', 'replace')!r})"
+        return f"rewrites characters before it cuts (normalizer {str(normalizer.get(1, b''), 'utf-8', 'replace')!r})"
     if normalizer.get(4, 1) or not normalizer.get(5, 1) or trainer.get(24):
         return "drops spaces, leaves them as they are, or puts them behind words"
     normal = {piece.text for piece in pieces if piece.kind == _NORMAL}
@@ -109,7 +109,7 @@ def _unsupported(pieces: list[Piece], trainer: dict[int, Any], normalizer: dict[
 
 
 def _parse(data: bytes) -> tuple[list[Piece], dict[int, Any], dict[int, Any]]:
-    """(pieces, the trainer's settings, the normaliser's settings) with protobuf's field numbers."""
+    """(pieces, the trainer's settings, the normalizer's settings) with protobuf's field numbers."""
     pieces: list[Piece] = []
     settings: dict[int, dict[int, Any]] = {2: {}, 3: {}}
     for number, value in _fields(data):

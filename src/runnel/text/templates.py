@@ -1,14 +1,14 @@
 """How a query and a document become one sequence of ids.
 
-A template is a row of parts: literal text, special tokens and the two fields. Every part is tokenised apart and the ids are
+A template is a row of parts: literal text, special tokens and the two fields. Every part is tokenized apart and the ids are
 joined, so the ids up to a field are the same whatever the field holds, and a state saved after them stays valid.
 
-Notation: `{query}` and `{document}` are fields; `{begin}` and `{end}` the tokeniser's markers; `{token:[SEP]}` any other token
+Notation: `{query}` and `{document}` are fields; `{begin}` and `{end}` the tokenizer's markers; `{token:[SEP]}` any other token
 by its text; `{{` and `}}` braces; all else literal text.
 
 Whitespace: one space right before a field belongs to the field, because most vocabularies hold words with their leading
 space: in "document: {document}" the literal is "document:" and the document is encoded as " " + document. `Template.encode`
-does so (offsets still refer to the document); who encodes a document bit by bit feeds `Template.lead` first. Tokenisers that
+does so (offsets still refer to the document); who encodes a document bit by bit feeds `Template.lead` first. Tokenizers that
 put the space there themselves (SentencePiece style) get none from the template.
 """
 
@@ -220,7 +220,7 @@ class Template:
 
         Raises:
             InputError: a field is missing or not part of the template, a budget is not positive or too small for everything but
-                the document, or the template needs a marker that the tokeniser lacks.
+                the document, or the template needs a marker that the tokenizer lacks.
         """
         _check_budget("max_tokens", max_tokens)
         given = {name: ids for name, ids in (("query", query), ("document", document)) if ids is not None}
@@ -268,7 +268,7 @@ class Template:
         marker = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}.get(part.value, -1)
         if marker is None:
             raise InputError(
-                f"the template {str(self)!r} needs an {part.value} marker and the tokeniser has none; name it with {part.value}="
+                f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has none; name it with {part.value}="
             )
         if marker < 0:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))

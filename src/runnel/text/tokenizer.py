@@ -1,4 +1,4 @@
-"""Text to token ids with character offsets, whole or as a stream: what every tokeniser does, and which one a folder holds.
+"""Text to token ids with character offsets, whole or as a stream: what every tokenizer does, and which one a folder holds.
 
     file in the folder                      class
     rwkv_vocab_v20230424.txt                `world.WorldTokenizer`: greedy longest match of bytes (RWKV)
@@ -70,13 +70,13 @@ class TokenStream(Protocol):
 
 
 class Tokenizer(ABC):
-    """A tokeniser that adds no special tokens, truncates nothing and pads nothing. `Tokenizer.load` makes one.
+    """A tokenizer that adds no special tokens, truncates nothing and pads nothing. `Tokenizer.load` makes one.
 
     Attributes:
         begin_id, end_id: the markers of a text's start and end, None where the model has none.
         vocabulary: token -> id, special ones included, of all tokens that can be written as text.
         vocab_size: one more than the largest id.
-        adds_space: the tokeniser puts a space in front of a text by itself.
+        adds_space: the tokenizer puts a space in front of a text by itself.
     """
 
     begin_id: int | None
@@ -87,14 +87,14 @@ class Tokenizer(ABC):
 
     @staticmethod
     def load(folder: str | Path, *, begin: Marker = None, end: Marker = None) -> Tokenizer:
-        """Read the tokeniser of a model folder.
+        """Read the tokenizer of a model folder.
 
         Args:
             folder: a local model folder.
             begin, end: markers that replace those of the folder's files.
 
         Raises:
-            CheckpointError: no tokeniser in the folder, or a file is damaged.
+            CheckpointError: no tokenizer in the folder, or a file is damaged.
             InputError: a marker is not in the vocabulary.
         """
         # imported here because both are built on this class
@@ -104,12 +104,12 @@ class Tokenizer(ABC):
         path = tokenizer_file(folder)
         if path is None:
             others = ", ".join(name for name in TOKENIZER_FILES if name != LIBRARY_FILE)
-            raise CheckpointError(f"no tokenizer.json in {folder}, nor {others}; put the tokeniser's file of this model there")
+            raise CheckpointError(f"no tokenizer.json in {folder}, nor {others}; put the tokenizer's file of this model there")
         return (WorldTokenizer if path.name == WORLD_FILE else LibraryTokenizer).read(path, begin=begin, end=end)
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:
-        """Write the tokeniser's files so that `load` gives it back."""
+        """Write the tokenizer's files so that `load` gives it back."""
 
     @property
     @abstractmethod
@@ -121,12 +121,12 @@ class Tokenizer(ABC):
         """Ids and offsets of a text of any length. No special tokens are added.
 
         Raises:
-            InputError: the text holds a lone surrogate, or a special token's text that this tokeniser can encode in no other way.
+            InputError: the text holds a lone surrogate, or a special token's text that this tokenizer can encode in no other way.
         """
 
     @abstractmethod
     def encode_inside(self, text: str) -> Encoded:
-        """As `encode`, but as if other text stood before: no space is put in front by the tokeniser."""
+        """As `encode`, but as if other text stood before: no space is put in front by the tokenizer."""
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
@@ -166,7 +166,7 @@ class Tokenizer(ABC):
         if number is None:
             near = difflib.get_close_matches(token, [name for name in self.vocabulary if len(name) < 40], n=1)
             hint = f"; the nearest is {near[0]!r}" if near else ""
-            raise InputError(f"no token {token!r} in this tokeniser's vocabulary of {self.vocab_size}{hint}")
+            raise InputError(f"no token {token!r} in this tokenizer's vocabulary of {self.vocab_size}{hint}")
         return number
 
     def marker_id(self, marker: Marker) -> int | None:
@@ -183,7 +183,7 @@ class Tokenizer(ABC):
 
 
 def tokenizer_file(folder: str | Path) -> Path | None:
-    """The file that `Tokenizer.load` reads in this folder; None: it holds no tokeniser."""
+    """The file that `Tokenizer.load` reads in this folder; None: it holds no tokenizer."""
     return next((path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()), None)
 
 

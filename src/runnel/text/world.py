@@ -1,11 +1,11 @@
-r"""The RWKV World tokeniser: the longest token first, byte by byte, with no merges and no splitting into words.
+r"""The RWKV World tokenizer: the longest token first, byte by byte, with no merges and no splitting into words.
 
 The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in bytes. Ids are those of the
 file, from 1; 0, which ends a document, is not in it. Every byte is a token, so there is no unknown token. What the folders of
 other programs say beside it is not read: some register "\n\n" (261) as a special token with an id of its own, which
 the models were not trained with.
 
-A token that splits a character covers the whole of it, as with the byte-level tokenisers of the tokenizers library.
+A token that splits a character covers the whole of it, as with the byte-level tokenizers of the tokenizers library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIECE_CHARS = 1 << 16  # matched in one call: bounds the memory, long enough to
 
 
 class WorldTokenizer(Tokenizer):
-    """The RWKV World tokeniser. Its attributes are those of every `Tokenizer`."""
+    """The RWKV World tokenizer. Its attributes are those of every `Tokenizer`."""
 
     adds_space = False
 

@@ -47,7 +47,7 @@ def add_lora(
         alpha: they count alpha / r times.
         dropout: of their inputs, in training mode.
         targets: ends of names of linear layers; default: all of them (`LORA_TARGETS`).
-        four_bit: hold the large layers that get adapters in 4 bits (NF4 with double quantisation), as QLoRA does.
+        four_bit: hold the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
 
     Raises:
         InputError: a number is out of range, no linear layer has a target's name, or the weights are 8-bit numbers or have

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from runnel.errors import InputError
 from runnel.records import titled
 from runnel.search.files import find_files
-from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognise
+from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognize
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_sentences
 from runnel.training.corpora import keys
@@ -159,7 +159,7 @@ def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[
 def _holds_rows(path: Path) -> bool:
     """Whether a file has rows of a table or of jsonl; if not, it is a document."""
     head = read_head(path, HEAD_BYTES)
-    kind = recognise(head, str(path).removesuffix(".zst"))
+    kind = recognize(head, str(path).removesuffix(".zst"))
     line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]
     return kind in ROWS or (kind == "txt" and (line.startswith(b"{") or b"\t" in line))
 

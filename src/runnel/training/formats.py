@@ -1,4 +1,4 @@
-"""The file formats of training data for embedders and rerankers: recognised by their first row, then read row by row.
+"""The file formats of training data for embedders and rerankers: recognized by their first row, then read row by row.
 
 What a row means (empty texts, contradictions) is decided in `runnel.training.data`; here is only where things stand.
 """
@@ -89,7 +89,7 @@ def qrels_of(folder: Path) -> list[Path]:
     return found
 
 
-def recognise(path: Path) -> Format:
+def recognize(path: Path) -> Format:
     """The format of a file, by its first row.
 
     Raises:
@@ -99,7 +99,7 @@ def recognise(path: Path) -> Format:
     if not line:
         raise InputError(f"{path} is empty; expected training examples")
     if line.startswith("{"):
-        return _recognise_json(*next(read_json(path)))
+        return _recognize_json(*next(read_json(path)))
     if line.startswith("["):
         raise InputError(f"{where}: a list in JSON; expected jsonl, one object a line")
     cells, fields = _cells(line), line.split()
@@ -114,7 +114,7 @@ def recognise(path: Path) -> Format:
     raise InputError(f"{where}: cannot tell the format from {line[:80]!r}; give format= one of {', '.join(get_args(Format))}")
 
 
-def _recognise_json(where: str, row: dict[str, Any]) -> Format:
+def _recognize_json(where: str, row: dict[str, Any]) -> Format:
     if "evidence" in row:
         raise InputError(
             f"{where}: these are examples with evidence, which train a sentence retriever; read them with read_evidence"
@@ -134,7 +134,7 @@ def read_raw(source: Source, format: Format | None) -> Iterator[Raw]:
     """
     if format is not None and format not in get_args(Format):
         raise InputError(f"unknown format {format!r}; expected one of {', '.join(get_args(Format))}")
-    yield from _READERS[format or recognise(source.path)](source, format is not None)
+    yield from _READERS[format or recognize(source.path)](source, format is not None)
 
 
 def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

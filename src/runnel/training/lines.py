@@ -19,7 +19,7 @@ ENDINGS = ("", ".gz", ".zst")  # what may follow the name of a file
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[TextIO]:
-    """The text of a file in UTF-8, with line ends as they are; .gz and .zst are recognised by their first bytes.
+    """The text of a file in UTF-8, with line ends as they are; .gz and .zst are recognized by their first bytes.
 
     Raises:
         ReadError: missing, a directory, damaged or not UTF-8 (the last two while it is being read inside the context).

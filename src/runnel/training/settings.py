@@ -92,7 +92,7 @@ class DataTable:
 
 @dataclass(frozen=True)
 class TrainTable:
-    """The optimiser's settings (AdamW) and the run's.
+    """The optimizer's settings (AdamW) and the run's.
 
     Attributes:
         batch: queries of one step, over all devices.

@@ -1,9 +1,9 @@
-"""Recognising files by content before name."""
+"""Recognizing files by content before name."""
 
 import pytest
 
 from runnel.errors import ReadError
-from runnel.text.documents.kinds import recognise
+from runnel.text.documents.kinds import recognize
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from runnel.text.documents.kinds import recognise
     ],
 )
 def test_kinds(head, name, kind):
-    assert recognise(head, name) == kind
+    assert recognize(head, name) == kind
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_kinds(head, name, kind):
 )
 def test_what_cannot_be_read_is_named(head, message):
     with pytest.raises(ReadError, match=f"a.x is .*{message}"):
-        recognise(head, "a.x")
+        recognize(head, "a.x")

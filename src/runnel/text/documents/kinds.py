@@ -47,7 +47,7 @@ _REFUSED = (
 _HTML = re.compile(rb"\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]", re.IGNORECASE | re.DOTALL)
 
 
-def recognise(head: bytes, name: str) -> str:
+def recognize(head: bytes, name: str) -> str:
     """The kind of a file from its first `HEAD_BYTES`: of `DocumentText.kind`, "zip" (docx, epub or another) or "gz".
 
     Raises:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.kinds import HEAD_BYTES, PARSED_APART, ROWS, recognise
+from runnel.text.documents.kinds import HEAD_BYTES, PARSED_APART, ROWS, recognize
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.plain import read_markdown, read_plain
 from runnel.text.documents.rows import read_rows
@@ -110,7 +110,7 @@ class DocumentReader:
 
     def _read(self, file: BinaryIO, path: Path, name: str) -> Iterator[DocumentText]:
         head = file.read(HEAD_BYTES)
-        kind = recognise(head, name)
+        kind = recognize(head, name)
         file.seek(0)
         if kind == "gz":
             yield from self._read_gzip(file, name)
@@ -129,7 +129,7 @@ class DocumentReader:
     def _read_gzip(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
         try:
             with gzip.open(file) as source:
-                kind = recognise(source.read(HEAD_BYTES), name)
+                kind = recognize(source.read(HEAD_BYTES), name)
                 source.seek(0)
                 if kind == "gz":
                     raise ReadError(f"{name} is packed by gzip twice; unpack it first")
