@@ -329,14 +329,9 @@ def _is_block(tensors: Mapping[str, Tensor], rows: int) -> bool:
     tokens, mean, ids, stops = (tensors.get(name) for name in ("tokens", "mean", "unique.ids", "unique.stops"))
     if tokens is None or mean is None or ids is None or stops is None:
         return False
-    counts = all(counted.dtype == torch.int64 and counted.shape == (rows,) for counted in (tokens, stops))
-    if (
-        not counts
-        or mean.ndim != 2
-        or mean.dtype not in (torch.float32, torch.float64)
-        or ids.ndim != 1
-        or ids.dtype != torch.int32
-    ):
+    counted = all(tensor.dtype == torch.int64 and tensor.shape == (rows,) for tensor in (tokens, stops))
+    averaged = mean.ndim == 2 and mean.dtype in (torch.float32, torch.float64)
+    if not (counted and averaged and ids.ndim == 1 and ids.dtype == torch.int32):
         return False
     ends = [0, *stops.tolist()]
     if ends != sorted(ends) or ends[-1] != len(ids) or bool((tokens < 0).any()):
