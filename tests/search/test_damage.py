@@ -120,6 +120,17 @@ def test_an_index_that_has_lost_its_list_of_commits_is_not_overwritten(tmp_path)
         STORES["lance"].create(str(folder), SETTINGS)
 
 
+@pytest.mark.parametrize("name", ["documents", "passages"])
+def test_an_index_that_has_lost_a_table_is_told(tmp_path, name):
+    folder = tmp_path / "index"
+    store = STORES["lance"].create(str(folder), SETTINGS)
+    store.commit([CAT[0]], CAT[1], [])
+    store.close()
+    shutil.rmtree(folder / f"{name}.lance")
+    with pytest.raises(StoreError, match=f"index has lost its {name}; restore it from a copy, or remove"):
+        STORES["lance"].open(str(folder))
+
+
 def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
     folder = tmp_path / "index"
     STORES["lance"].create(str(folder), SETTINGS).close()

@@ -131,7 +131,7 @@ def test_unreadable_files_by_the_error(monkeypatch):
         open_bytes("a.txt")
 
 
-@pytest.mark.parametrize("encoding", ["hex", "rot13", "base64", "no such encoding", "utf\0"])
+@pytest.mark.parametrize("encoding", ["hex", "rot13", "base64", "no such encoding", "utf\0", ""])
 def test_only_encodings_of_text_are_taken(encoding):
     with pytest.raises(InputError, match=r"unknown encoding .*; expected a name such as 'utf-8'"):
         check_encoding(encoding)

@@ -107,7 +107,8 @@ class LanceStore:
         """
         with plain_errors(uri):
             database = connect(uri, create=False)
-            commits = _whole_tables(database).get("commits")
+            tables = _whole_tables(database)
+            commits = tables.get("commits")
             if commits is None:
                 raise StoreError(f"{uri} holds no index; make one with `runnel index` or Index.create")
             metadata = commits.schema.metadata or {}
@@ -116,6 +117,12 @@ class LanceStore:
             settings = json.loads(metadata[b"runnel"])
             if settings["format"] != _FORMAT:
                 raise StoreError(f"{uri} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
+            lost = [name for name in _CONTENT if name not in tables]
+            if lost:
+                names = " and ".join(lost)
+                raise StoreError(
+                    f"{uri} has lost its {names}; restore it from a copy, or remove {uri} and index the documents again"
+                )
             return cls(uri, database, Settings(**settings))
 
     def close(self) -> None:

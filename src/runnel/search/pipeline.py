@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
@@ -40,12 +41,13 @@ class Stages:
     sentences: int = 3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dense_weight < math.inf:
-            raise InputError(f"dense_weight must be a finite number of at least 0, got {self.dense_weight}")
+        weight: object = self.dense_weight
+        if not (isinstance(weight, Real) and 0 <= float(weight) < math.inf):
+            raise InputError(f"dense_weight must be a finite number of at least 0, got {weight!r}")
         for name in ("rerank", "read", "sentences"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InputError(f"{name} must be at least 0, got {value}")
+            if not (isinstance(value, Integral) and int(value) >= 0) and (name, value) != ("rerank", None):
+                raise InputError(f"{name} must be at least 0, and an int, got {value!r}")
 
 
 class Pipeline:

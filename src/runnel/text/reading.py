@@ -60,7 +60,7 @@ def check_encoding(encoding: str | None) -> None:
     """Raise InputError for a name that Python does not know, or knows as something else than text, such as 'hex'."""
     error: Exception | None = None
     try:
-        if codecs.lookup(encoding or "utf-8")._is_text_encoding:
+        if encoding is None or codecs.lookup(encoding)._is_text_encoding:
             return
     except (LookupError, ValueError) as failure:  # ValueError: a NUL character in it
         error = failure
