@@ -103,7 +103,7 @@ def _of_python() -> Iterator[tuple[str, str]]:
     notes = (ast.get_docstring(node) or "" for tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
     seen = set()
     for text in (*notes, *(piece for topic in topics.values() for piece in re.split(r"\n\n(?=\S)", inspect.cleandoc(topic)))):
-        body = " ".join(text.split())[:900]
+        body = " ".join(text.split())[:900].strip()
         if len(body) > 80 and _plain(body) and body[:80] not in seen:
             seen.add(body[:80])
             yield str(len(seen)), body

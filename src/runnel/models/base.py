@@ -297,6 +297,11 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing or extra:
         raise CheckpointError(f"{source}: head tensors do not fit config.json; missing {missing[:3]}, unexpected {extra[:3]}")
+    for name in wanted:
+        if wanted[name] == () and found[name] == (
+            1,
+        ):  # of a run whose parameters were sharded, which have one dimension at least
+            found[name] = ()
     if other := next((name for name in wanted if wanted[name] != found[name]), None):
         raise CheckpointError(f"{source}: head tensor {other!r} is {found[other]}, by config.json it should be {wanted[other]}")
     heads.to_empty(device="cpu").load_state_dict(checkpoint.heads)
