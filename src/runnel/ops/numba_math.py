@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numba
@@ -165,9 +165,10 @@ def softplus(x: Any) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-# The only one of numba's thread pools that works in a forked child, and multiprocessing forks by default on Linux. Two Python
-# threads must not enter it at once; `parallel` prevents that.
-numba.config.THREADING_LAYER_PRIORITY = ["workqueue", "tbb", "omp"]
+# numba's OpenMP layer takes its symbols from the OpenMP library that torch has already loaded (so torch must be imported first,
+# as above), and both run on one pool of threads. Any other layer has threads of its own, which compete with torch's: short texts
+# took up to three times as long. The price: a forked child has no such pool.
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 _region = threading.RLock()
 _entered = False  # a region has run in this process or in the one it was forked from
@@ -178,34 +179,47 @@ _pool_is_lost = False
 def parallel() -> Iterator[None]:
     """Enter before calling any kernel compiled with `parallel=True`.
 
-    One region runs at a time, because numba's pool must not be entered twice and because two regions at once would only share
-    the same cores; other Python threads wait here. The region uses as many threads as torch does.
+    One region runs at a time, because numba's portable pool must not be entered twice and because two regions at once would only
+    share the same cores; other Python threads wait here. The region uses as many threads as torch does. Where that is one,
+    each Python thread is its own worker, and they run side by side if numba's pool allows it.
 
     Raises:
-        BackendUnavailable: this process was forked from one whose kernels ran on OpenMP threads, by another setting of numba.
+        BackendUnavailable: this process was forked from one whose kernels had run on OpenMP threads.
     """
     global _entered
     if _pool_is_lost:
         raise BackendUnavailable(
-            "this process was forked after kernels had run on OpenMP threads, which a child does not have: use the start method "
-            "'spawn', load and use the model in the child only, or set NUMBA_THREADING_LAYER=workqueue"
+            "this process was forked after a model had been used, and has no OpenMP threads: use the start method 'spawn', use "
+            "the model in the child only, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
         )
-    with _region:
-        _entered = True
-        threads = torch.get_num_threads()
+    _entered = True
+    threads = torch.get_num_threads()
+    with nullcontext() if threads == 1 and _pool_may_be_shared() else _region:
         numba.set_num_threads(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
-        if torch.get_num_threads() != threads:  # starting an OpenMP pool, once per process, resets the shared library's count
+        if torch.get_num_threads() != threads:  # starting numba's pool, once per process, resets the shared library's count
             torch.set_num_threads(threads)
         yield
 
 
+def _layer() -> str | None:
+    """numba's threading layer; None before the first kernel has run."""
+    try:
+        return numba.threading_layer()
+    except ValueError:
+        return None
+
+
+def _pool_may_be_shared() -> bool:
+    return _layer() in ("omp", "tbb")
+
+
 def _after_fork() -> None:
-    """Let a forked child work on one thread: it has none of torch's OpenMP threads, and would wait for them forever."""
+    """Refuse kernels in a child that has lost their threads; let torch work on one thread, for it would wait for the others."""
     global _region, _pool_is_lost
     _region = threading.RLock()  # another thread of the parent may have held it
     if _entered:
         torch.set_num_threads(1)
-        _pool_is_lost = numba.threading_layer() == "omp"
+        _pool_is_lost = _layer() == "omp"
 
 
 if hasattr(os, "register_at_fork"):
