@@ -85,6 +85,19 @@ def test_index_and_search(run, tmp_path, monkeypatch, as_json):
     check(run("search", "one dog", "--in", NAME, *as_json), code=1)
 
 
+def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
+    forged = "a\n 1. forged"
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / f"{forged}.md").write_text("# Head\n\nOne dog.\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": forged, "text": "one dog"}) + "\n")
+    run("index", "files", "rows.jsonl", "--to", "library")
+    for done in (
+        run("find", "one dog", f"files/{forged}.md", "rows.jsonl"),
+        run("search", "one dog", "--in", "library"),
+    ):
+        assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
+
+
 def test_mine_train_info_and_bench(run, tmp_path):
     check(run("info", NAME), code=1)
     check(run("bench", NAME), code=1)

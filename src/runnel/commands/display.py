@@ -47,9 +47,14 @@ def _printable(c: str, before: str) -> str:
     return c if joins else "\ufffd"
 
 
+def one_line(name: str) -> str:
+    """Replace line feeds and tabs by spaces: a name or a heading must not look like lines of the output."""
+    return name.replace("\n", " ").replace("\t", " ")
+
+
 def say(message: str) -> None:
     """One line on stderr, where notes, progress and errors go."""
-    sys.stderr.write(printable(f"runnel: {message}".replace("\n", " ")) + "\n")
+    sys.stderr.write(printable(one_line(f"runnel: {message}")) + "\n")
 
 
 def describe(error: Exception) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import Meter, describe, note_compiling, print_json, printable, say, stdout_console
+from runnel.commands.display import Meter, describe, note_compiling, one_line, print_json, printable, say, stdout_console
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.records import Sentence
 from runnel.text.answers import end_of_text_below, group_repeats, normalize
@@ -235,7 +235,7 @@ def show(console: Console, searched: Searched) -> None:
 
     for rank, item in enumerate(searched.found, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(str(item.place), style="bold cyan")
+        head.append(one_line(str(item.place)), style="bold cyan")
         head.append(f"  characters {item.sentence.start}-{item.sentence.end}  score {item.sentence.score:.2f}", style="dim")
         before, marked, after = _in_context(item)
         body = Text(before, style="dim")
@@ -243,19 +243,21 @@ def show(console: Console, searched: Searched) -> None:
         body.append(after)
         console.print(head, soft_wrap=True)
         if item.place.headings:
-            console.print(Text(_INDENT + " › ".join(item.place.headings), style="dim italic"), soft_wrap=True)
+            console.print(Text(_INDENT + one_line(" › ".join(item.place.headings)), style="dim italic"), soft_wrap=True)
         for line in body.wrap(console, console.width - len(_INDENT)):
             line.rstrip()
             console.print(Text(_INDENT) + line)
         if item.also:
-            console.print(Text(_INDENT + _also(item), style="dim italic"), soft_wrap=True)
+            console.print(Text(_INDENT + one_line(_also(item)), style="dim italic"), soft_wrap=True)
         console.print()
     read = [f for f in searched.files if f["sentences"]]
     if read:
         where = str(read[0]["file"]) if len(read) == 1 else f"{len(read):,} files"
         sentences, characters = (sum(int(str(f[k])) for f in read) for k in ("sentences", "characters"))
         units = _PLURALS[searched.unit]
-        console.print(f"{len(searched.found)} of {sentences:,} {units} ({characters:,} characters) in {where}", style="dim")
+        console.print(
+            f"{len(searched.found)} of {sentences:,} {units} ({characters:,} characters) in {one_line(where)}", style="dim"
+        )
 
 
 def _also(item: Found) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import note_compiling, print_json, stdout_console
+from runnel.commands.display import note_compiling, one_line, print_json, stdout_console
 from runnel.errors import InputError
 from runnel.text.answers import end_of_text_below, normalize
 
@@ -110,16 +110,16 @@ def _show(console: Console, hits: Sequence[Hit], rows: Mapping[str, DocumentRow]
         row = rows[hit.id]
         places = Places(row.blocks)
         head = Text(f"{hit.rank:>2}. ")
-        head.append(row.title or hit.id, style="bold cyan")
+        head.append(one_line(row.title or hit.id), style="bold cyan")
         head.append(f"  {hit.score:.4f}", style="dim")
         console.print(head, soft_wrap=True)
         if row.title:
-            console.print(Text("    " + hit.id, style="dim"), soft_wrap=True)
+            console.print(Text("    " + one_line(hit.id), style="dim"), soft_wrap=True)
         for sentence in hit.sentences:
             page, headings = places.at(sentence.start)
             where = ", ".join([*([f"page {page:,}"] if page else []), *([" › ".join(headings)] if headings else [])])
             body = Text(normalize(sentence.text))
-            body.append(f"  ({where or f'characters {sentence.start}-{sentence.end}'})", style="dim italic")
+            body.append(f"  ({one_line(where) or f'characters {sentence.start}-{sentence.end}'})", style="dim italic")
             console.print(Padding(body, (0, 0, 0, 4)))
             if below := _below(row, places, sentence):
                 console.print(Padding(Text(normalize(below), style="dim"), (0, 0, 0, 6)))
