@@ -1,6 +1,6 @@
 """Output files that are made in steps, so that a command resumes where it was stopped.
 
-While OUT is made there are beside it:
+While OUT is being made, these files are next to it:
 
     OUT.part, ...   the work so far; each command has its own such files
     OUT.part.json   the settings that the work depends on: work with other settings is refused, not mixed

@@ -214,10 +214,10 @@ def _parts(result: Values) -> str:
         )
         rows.append([*name, shares, f"{1e6 * whole / row['tokens']:,.0f}"])
     tokens = result["parts"][0]["tokens"] if result["parts"] else 0
-    told = textwrap.fill(_apart(result, "parts"), 130)
+    context = textwrap.fill(_apart(result, "parts"), 130)
     return f"""## Where the time goes
 
-One step of {tokens:,} tokens, by part; kernels by their names in `runnel.ops`.{told and chr(10) * 2 + told}
+One step of {tokens:,} tokens, by part; kernels by their names in `runnel.ops`.{context and chr(10) * 2 + context}
 
 {table(["model", "dtype", "share of the time", "µs per token"], rows)}"""
 
@@ -293,9 +293,9 @@ def _search(result: Values) -> str:
         "against the embedder's, the nearest ones against all inner products, and scores of remembered documents against those "
         "of whole pairs."
     )
-    told = "\n\n".join(textwrap.fill(paragraph, 130) for paragraph in (facts, _apart(result, "search")) if paragraph)
+    context = "\n\n".join(textwrap.fill(paragraph, 130) for paragraph in (facts, _apart(result, "search")) if paragraph)
     times = found["stages"]["whole search"]["runs"]
-    return f"""{head}{told}
+    return f"""{head}{context}
 
 Milliseconds of {times} searches for eight words in a row from a document:
 
