@@ -39,10 +39,10 @@ bench: $(READY)
 bench-check: $(READY)
 	$(BIN)/runnel bench --check
 
-# Trains the built-in model anew, for hours: make pocket DATA=folder. tools/train_pocket says what the folder holds.
+# Fits the head of pocket-encoder again, for an hour: make pocket DATA=folder. tools/train_pocket says what the folder holds.
 pocket: $(READY)
 	test -n "$(DATA)" || { echo "say where the data is: make pocket DATA=folder"; exit 2; }
-	for step in teach distill finetune settle export measure; do $(BIN)/python -m tools.train_pocket $$step --data "$(DATA)" || exit 1; done
+	for step in encode fit export measure; do $(BIN)/python -m tools.train_pocket $$step --data "$(DATA)" || exit 1; done
 
 $(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"runnel needs Python >= 3.11, this is {sys.version}"'

@@ -26,6 +26,7 @@ class Ended(SimpleNamespace):
 def run(monkeypatch, capsys, tmp_path):
     """Call the command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
 
     def call(*arguments, stdin=""):
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])
@@ -51,6 +52,8 @@ def run(monkeypatch, capsys, tmp_path):
 
 class FakeRetriever:
     """Scores a sentence by the number of query words in it."""
+
+    remembers = False
 
     def __init__(self):
         self.model = SimpleNamespace(unit="sentence")

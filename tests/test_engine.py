@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_transformers import LONGEST, write_transformer
+from torch import Tensor
 from toy import Toy
 
 from runnel.backbones.checkpoint_transformer import load
@@ -302,3 +304,70 @@ def test_horizontally_a_text_goes_on_from_a_state() -> None:
 def test_horizontal_inference_has_no_budget() -> None:
     with pytest.raises(InputError, match="give memory_bytes or whole, not both"):
         Engine(Toy(), memory_bytes=1 << 20, whole=True)
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+BEGIN = 7  # the id that begins a block
+
+
+class Blocks(Toy):
+    """Every token becomes the sum of the embeddings of its block."""
+
+    title = "Toy encoder"
+    block, max_tokens = 4, 9
+
+    def block_ends(self, ids: np.ndarray) -> np.ndarray:
+        return np.append(np.flatnonzero(ids[1:] == BEGIN) + 1, len(ids))
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        raise NotImplementedError
+
+    def step(self, ids: Tensor, cu_seqlens: Tensor, *_: object) -> Tensor:
+        self.steps.append(len(ids))
+        edges = sorted({*cu_seqlens.tolist(), *(ids == BEGIN).nonzero()[:, 0].tolist()})
+        return torch.cat([self.table[ids[a:b]].sum(0).repeat(b - a, 1) for a, b in pairwise(edges)])
+
+
+def blocks_of(lengths: list[int]) -> np.ndarray:
+    """Ids of blocks of so many tokens, each of which starts with BEGIN."""
+    ids = np.concatenate([ids_of(n, n) for n in lengths])
+    ids[ids == BEGIN] = BEGIN + 1
+    ids[np.cumsum([0, *lengths[:-1]])] = BEGIN
+    return ids
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(1, 40))
+def test_a_step_ends_at_the_end_of_a_block(texts: list[list[int]], step: int) -> None:
+    backbone = Blocks()
+    requests = [Request(blocks_of(lengths), positions=range(sum(lengths))) for lengths in texts]
+    for lengths, found in zip(texts, Engine(backbone, step_tokens=step).run(requests), strict=True):
+        parts = np.split(blocks_of(lengths), np.cumsum(lengths)[:-1])
+        expected = torch.cat([backbone.table[part].sum(0).repeat(len(part), 1) for part in parts])
+        torch.testing.assert_close(found, expected)
+    assert max(backbone.steps) <= max(step, 9) and sum(backbone.steps) == sum(map(sum, texts))
+
+
+def test_long_blocks_and_states_are_refused_where_blocks_are_read() -> None:
+    engine = Engine(Blocks(), step_tokens=16)
+    requests = [Request(blocks_of([3, 10, 2])), Request(blocks_of([3]), keep_state=True), Request(blocks_of([9, 9, 9]))]
+    long, kept, good = engine.map(requests)
+    assert "10 tokens" in str(long.error) and isinstance(kept.error, StateError) and good.error is None
+
+
+def test_a_map_that_is_closed_within_a_step_of_the_same_thread_does_not_block() -> None:
+    """As the garbage collector does with one that was never finished."""
+    engine = Engine(Toy(), step_tokens=16)
+    unfinished = engine.map([Request(ids_of(3)), Request(ids_of(200), keep_state=True)])
+    next(unfinished)
+
+    class Closing(AtPositions):
+        def read(self, start: int, hidden: Tensor) -> None:
+            unfinished.close()
+            super().read(start, hidden)
+
+    thread = threading.Thread(target=lambda: engine.run([Request(ids_of(40), reader=Closing([39]))]), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()

@@ -13,9 +13,19 @@ from tokenizers import models, normalizers, pre_tokenizers
 from torch import nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder import Encoder, EncoderConfig
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.models.base import Model
-from runnel.models.heads import EndScore, EndVector, MatchScore, MeanVector, TokenFeatures
+from runnel.models.heads import (
+    EndScore,
+    EndVector,
+    MatchScore,
+    MeanVector,
+    PlainMeanVector,
+    TokenFeatures,
+    VectorRelevance,
+    VectorScore,
+)
 from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
 
@@ -62,6 +72,21 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backb
         )
     templates = {name: Template.parse(text) for name, text in TEMPLATES.items()}
     return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")
+
+
+def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20) -> Model:
+    """An encoder of two layers that reads passages of `block` tokens, and texts of up to `longest` as one, with all its heads."""
+    sizes = {"num_heads": 2, "intermediate_size": 48, "max_positions": longest + 2, "passage_tokens": block}
+    config = EncoderConfig(128, 32, 2, **sizes, begin_id=2)
+    torch.manual_seed(2)
+    model = tiny_model(folder, backbone=Encoder(config))
+    features = model.heads["features"]
+    head = VectorScore(32, size=8)
+    nn.init.normal_(head.out.weight)
+    heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector(), "sentences": head, "rerank": VectorRelevance(32)})
+    nn.init.zeros_(features.log_weight)
+    templates = {"document": Template.parse(TEMPLATES["document"])}
+    return Model(model.backbone, model.tokenizer, heads, templates, source="tiny encoder")
 
 
 def byte_level_model(folder: Path, *, papers_heads: bool = False) -> Model:

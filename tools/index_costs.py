@@ -128,7 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("LANCEDB_LOG", "error")
     with tempfile.TemporaryDirectory() as folder:
-        found = filling(new_settings(Embedder.load("pocket")), Path(folder) / "made-up", (5000, 20_000, 80_000))
+        found = filling(new_settings(Embedder.load("pocket-mamba2")), Path(folder) / "made-up", (5000, 20_000, 80_000))
         found |= on_disk(texts(options.folder, options.documents), Path(folder))
     PAGE.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps(found, indent=2))

@@ -17,7 +17,7 @@ TOKENS = 1300  # of a document of 1,000 words; assumed
 REMEMBERED = 350e3  # bytes of a remembered document, docs/search.md
 SIZES = (1e5, 1e6, 1e7, 1e8)
 PRICES = {"a machine with 2 cores, an hour": 0.10, "object storage, a GB and month": 0.023, "local NVMe, a GB and month": 0.10}
-MODELS = {"pocket": "pocket", "mamba2-130m": "Mamba-2 130M"}
+MODELS = {"pocket-mamba2": "pocket-mamba2", "mamba2-130m": "Mamba-2 130M"}
 
 
 def rate(model: str) -> float:
@@ -89,12 +89,12 @@ def plan() -> str:
         for name, title in MODELS.items()
     ]
     rows += [
-        ["shards on disk, pocket"] + [size(n * shard) for n in SIZES],
-        ["index on disk, pocket"] + [size(n * whole) for n in SIZES],
+        ["shards on disk, pocket-mamba2"] + [size(n * shard) for n in SIZES],
+        ["index on disk, pocket-mamba2"] + [size(n * whole) for n in SIZES],
     ]
     rows += [["taking shards into one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]]
     rows += [["its memory for ids"] + [size(n * known) for n in SIZES]]
-    rows += [["remembered documents, pocket, if wanted"] + [size(n * REMEMBERED) for n in SIZES]]
+    rows += [["remembered documents, pocket-mamba2, if wanted"] + [size(n * REMEMBERED) for n in SIZES]]
     return table(["documents", "10^5", "10^6", "10^7", "10^8"], rows)
 
 

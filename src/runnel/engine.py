@@ -5,9 +5,9 @@ them through all layers. A request that is not finished keeps its state in a row
 new ones join at the next step. So memory depends on `step_tokens`, not on the lengths, and a short query never waits for
 a long document. Hidden vectors are handed to the request's reader as they appear and are not kept.
 
-That is vertical inference. With `whole`, and where a backbone has no state (`Backbone.recurrent` is False), it is horizontal:
-each request is read whole, in one step, layer by layer: several short ones together, one that is longer than `step_tokens` alone.
-Both give the same; horizontally memory depends on the longest text too.
+That is vertical inference. A recurrence may be cut after any token, other backbones at the end of a block (`block_ends`): an
+encoder after each passage, a transformer after the text. With `whole` a recurrence is read like a transformer (horizontal
+inference): both give the same; horizontally memory depends on the longest text too.
 
     T  tokens of one request   n  tokens of one segment   D  width of hidden vectors   K  kinds of mark
 """
@@ -27,7 +27,6 @@ from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
-from runnel.backbones.transformer_config import has_no_state, too_long
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.planning import Plan, default_steps, fit, plan
 
@@ -121,16 +120,34 @@ class Result:
 class _Active:
     """A request in flight: how far it has been read and the pool row of its state (-1: none)."""
 
-    __slots__ = ("done", "ids", "index", "reader", "request", "row")
+    __slots__ = ("done", "ends", "ids", "index", "reader", "request", "row")
 
-    def __init__(self, index: int, request: Request, ids: np.ndarray, reader: Reader) -> None:
-        self.index, self.request, self.ids, self.reader = index, request, ids, reader
+    def __init__(self, index: int, request: Request, ids: np.ndarray, reader: Reader, ends: np.ndarray | None) -> None:
+        self.index, self.request, self.ids, self.reader, self.ends = index, request, ids, reader, ends
         self.done = 0
         self.row = -1
 
     @property
     def left(self) -> int:
         return len(self.ids) - self.done
+
+    @property
+    def least(self) -> int:
+        """Tokens of the next block."""
+        return 1 if self.ends is None else int(self.ends[np.searchsorted(self.ends, self.done, side="right")]) - self.done
+
+    def blocks(self, count: int) -> list[int]:
+        """Tokens of each of the blocks that make up the next `count` tokens."""
+        assert self.ends is not None
+        first, last = np.searchsorted(self.ends, [self.done, self.done + count], side="right")
+        return np.diff(self.ends[first:last], prepend=self.done).tolist()
+
+    def most(self, room: int) -> int:
+        """Tokens of the whole blocks that come next and fit into `room`."""
+        if self.ends is None:
+            return max(0, min(self.left, room))
+        count = int(np.searchsorted(self.ends, self.done + room, side="right"))
+        return max(0, int(self.ends[count - 1]) - self.done) if count else 0
 
 
 class Engine:
@@ -162,10 +179,10 @@ class Engine:
         if whole and backbone.recurrent and memory_bytes is not None:
             raise InputError("memory of horizontal inference grows with the longest text: give memory_bytes or whole, not both")
         self.backbone = backbone
-        self.whole = whole or not backbone.recurrent
+        self.whole = whole
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors = mark_vectors
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may close an unfinished `map` within a step of the same thread
         self._pool = backbone.new_state(1)
         self._free = [0]
 
@@ -239,51 +256,35 @@ class Engine:
                 )
             if request.marks is not None and request.marks.shape[0] != len(ids):
                 raise InputError(f"marks must have one row per token ({len(ids)}), got {request.marks.shape[0]}")
-            if not self.backbone.recurrent:
-                self._check_whole(request, len(ids))
+            ends = np.array([len(ids)]) if self.whole else self.backbone.block_ends(ids)
+            if not self.backbone.recurrent and ends is not None:
+                continues = request.state is not None or request.keep_state
+                self.backbone.check_whole(torch.from_numpy(np.append(0, ends)), continues=continues)
             if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
             reader = request.reader or AtPositions(request.positions if request.positions is not None else [len(ids) - 1])
         except RunnelError as error:
             return Result(index, error=error)
-        return _Active(index, request, ids, reader)
+        return _Active(index, request, ids, reader, ends)
 
     def _share(self, item: _Active) -> int:
-        """Tokens that a request can add to a step with others; none where it must be read whole and has a step to itself."""
-        return item.left if not self.whole or item.left <= self.step_tokens else 0
-
-    def _check_whole(self, request: Request, tokens: int) -> None:
-        if request.state is not None or request.keep_state:
-            raise has_no_state(self.backbone.title)
-        if self.backbone.max_tokens is not None and tokens > self.backbone.max_tokens:
-            raise too_long(self.backbone.title, tokens, self.backbone.max_tokens)
+        """Tokens that a request can add to a step with others; none if its next block needs a step to itself."""
+        return item.left if item.least <= self.step_tokens else 0
 
     def _plan(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
         """(request, tokens) of the next step: half for the oldest, then the shortest first, the rest to the oldest."""
         oldest = active[0]
-        if self.whole:
-            return self._plan_whole(active)
         room = self.step_tokens if len(active) > 1 else self.text_tokens
-        takes = {id(oldest): min(oldest.left, max(1, room // 2))}
+        takes = {id(oldest): max(oldest.most(room // 2), oldest.least)}
         room -= takes[id(oldest)]
         for item in sorted(itertools.islice(active, 1, None), key=lambda a: a.left):
             if room <= 0:
                 break
-            takes[id(item)] = min(item.left, room)
+            takes[id(item)] = item.most(room)
             room -= takes[id(item)]
-        takes[id(oldest)] += min(room, oldest.left - takes[id(oldest)])
-        return [(item, takes[id(item)]) for item in active if id(item) in takes]
-
-    def _plan_whole(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
-        """The same horizontally: the oldest whatever its length, then the shortest first while they fit."""
-        oldest, *others = active
-        chosen, room = {id(oldest)}, self.step_tokens - oldest.left
-        for item in sorted(others, key=lambda a: a.left):
-            room -= item.left
-            if room < 0:
-                break
-            chosen.add(id(item))
-        return [(item, item.left) for item in active if id(item) in chosen]
+        if room > 0:
+            takes[id(oldest)] = oldest.most(takes[id(oldest)] + room)
+        return [(item, takes[id(item)]) for item in active if takes.get(id(item))]
 
     def _step(self, active: deque[_Active]) -> tuple[list[Result], int]:
         """One step over some of `active`; finished and failed requests are removed from it."""
@@ -311,6 +312,19 @@ class Engine:
             return finished, start
 
     def _read(self, plan: list[tuple[_Active, int]]) -> Tensor:
+        ids = torch.from_numpy(np.concatenate([item.ids[item.done : item.done + count] for item, count in plan], dtype=np.int64))
+        if self.backbone.recurrent:
+            lengths, read_rows, write_rows = [count for _, count in plan], *self._rows(plan)
+        else:
+            lengths = [length for item, count in plan for length in item.blocks(count)]
+            read_rows = write_rows = [-1] * len(lengths)
+        cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)])
+        return self.backbone.step(
+            ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), self._added(plan, ids.numel())
+        )
+
+    def _rows(self, plan: list[tuple[_Active, int]]) -> tuple[list[int], list[int]]:
+        """The pool's rows that each request's state is read from and written to; see `Backbone.step`."""
         read_rows, write_rows = [], []
         for item, count in plan:
             continues = item.row >= 0
@@ -319,11 +333,7 @@ class Engine:
                 continues = item.request.state is not None
             read_rows.append(item.row if continues else -1)
             write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
-        ids = torch.from_numpy(np.concatenate([item.ids[item.done : item.done + count] for item, count in plan], dtype=np.int64))
-        cu_seqlens = torch.tensor([0, *itertools.accumulate(count for _, count in plan)])
-        return self.backbone.step(
-            ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), self._added(plan, ids.numel())
-        )
+        return read_rows, write_rows
 
     def _added(self, plan: list[tuple[_Active, int]], total: int) -> Tensor | None:
         if self.mark_vectors is None or all(item.request.marks is None for item, _ in plan):

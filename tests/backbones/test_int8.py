@@ -220,7 +220,7 @@ def round_input(layer: nn.Module, given: tuple[Tensor]) -> Tensor:
 @needs_kernels
 def test_pocket_on_real_text() -> None:
     """Python's own reference: the vectors of its chapters, and of its words, point where fp32's do."""
-    exact, small = (Embedder.load("pocket", dtype=dtype, device="cpu") for dtype in ("float32", "int8"))
+    exact, small = (Embedder.load("pocket-mamba2", dtype=dtype, device="cpu") for dtype in ("float32", "int8"))
     chapters = [topics[name].strip() for name in sorted(topics)[:12]]
     vectors = [embedder.encode_document(chapters) for embedder in (exact, small)]
     assert (vectors[0] * vectors[1]).sum(1).min() > 0.9995

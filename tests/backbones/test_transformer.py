@@ -20,7 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from runnel.backbones.checkpoint import build_backbone
 from runnel.backbones.checkpoint_transformer import load
-from runnel.backbones.transformer import Transformer, sub_batches
+from runnel.backbones.layers import sub_batches
+from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import FAMILIES, TransformerConfig, choose_attention, recognizes
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency, NumericalError, StateError
 

@@ -63,7 +63,7 @@ def test_what_is_asked_for_is_handed_on(monkeypatch, capsys, place, address):
         "shards": [Shard(n, 3) for n in (1, 2, 3)],
         "model": "pocket",
         "fields": {"kind": "str"},
-        "passage_tokens": 256,
+        "passage_tokens": None,
         "remember": False,
         "workers": 2,
         "cpus": 1,

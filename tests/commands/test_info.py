@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_model
+from tiny import tiny_encoder, tiny_model
 
 from runnel.models import describe
 from runnel.models.describe import describe_model
+from runnel.models.lexical import FEATURES
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -135,6 +136,27 @@ def test_what_the_loader_refuses(run, tmp_path, files, message):
     done = run("info", ".")
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
     assert done.err.startswith("runnel: error: ") and message in done.err
+
+
+def test_a_model_that_reads_passages(run, tmp_path):
+    tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
+    done = run("info", tmp_path / "model")
+    shown = lines(done)
+    wanted = "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
+    assert shown["state per sequence"] == wanted and "attention in a text of 12 tokens" in done.out
+    assert "states beside it" not in shown and "VectorScore" in done.out
+    facts = json.loads(run("info", tmp_path / "model", "--json").out)
+    assert (facts["recurrent"], facts["max_tokens"], facts["passage_tokens"]) == (False, 22, 12)
+
+
+def test_a_head_for_other_features_is_refused(run, tmp_path):
+    tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["runnel"]["heads"]["sentences"]["features"] -= 2
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    done = run("find", "a dog", "--model", tmp_path / "model", tmp_path / "model" / "README.md")
+    few, now = FEATURES - 2, FEATURES
+    assert done.code == 1 and f"takes {few} features of a sentence, this runnel makes {now}; use the runnel" in done.err
 
 
 def test_a_transformer(run, tmp_path):

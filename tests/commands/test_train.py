@@ -73,7 +73,7 @@ def test_pocket_adapts_to_evidence(run, examples, tmp_path):
             total += sum(inside) / len(inside) - sum(outside) / len(outside)
         return total / len(rows)
 
-    assert margin(summary["model"]) > margin("pocket") + 0.2
+    assert margin(summary["model"]) > margin("pocket-mamba2") + 0.2
 
 
 def test_default_folder_and_smoke(run, tmp_path):

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint import build_backbone
 from runnel.backbones.checkpoint_formats import BACKBONES
+from runnel.backbones.encoder import Encoder, EncoderConfig
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
@@ -83,7 +84,23 @@ ARCHITECTURES = {
             "smallest": XlstmConfig(VOCABULARY, 16, 1, num_heads=1, qk_size=1, v_size=2, ffn_size=1, norm_eps=0.01),
         },
     ),
+    "encoder": Architecture(
+        Encoder,
+        {
+            "tiny": EncoderConfig(VOCABULARY, 24, 3, num_heads=3, intermediate_size=40, max_positions=72, passage_tokens=16),
+            "one-head": EncoderConfig(
+                VOCABULARY, 32, 2, num_heads=1, intermediate_size=256, max_positions=70, layer_norm_eps=0.01, passage_tokens=16
+            ),
+            "smallest": EncoderConfig(
+                VOCABULARY, 16, 1, num_heads=16, intermediate_size=1, max_positions=70, layer_norm_eps=0.01, passage_tokens=16
+            ),
+        },
+    ),
 }
+# For tests of what carries a state.
+recurrent = pytest.mark.parametrize(
+    "architecture", [name for name, entry in ARCHITECTURES.items() if entry.build().recurrent], indirect=True
+)
 SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
 INT8_SHAPES = [shape for shape in SHAPES if BACKBONES[str(shape.id).split("-")[0]].int8_layers]
 NO_INT8 = int8_problem(torch.device("cpu"))
@@ -122,15 +139,18 @@ def test_fast_step_equals_forward(entry: Architecture, config: str) -> None:
     hidden, state = model(ids, cu)
     with torch.no_grad():
         fast, fast_state = model(ids, cu)
-        again, again_state = model(ids, cu, fast_state)
     assert fast.dtype == torch.float32
     assert hidden.requires_grad
     assert_close(fast, hidden)
     assert_states_close(fast_state, state)
-    hidden, state = model(ids, cu, state)
-    assert_close(again, hidden)
-    assert_states_close(again_state, state)
-    assert again_state.tokens.tolist() == [2 * n for n in LENGTHS]
+    assert fast_state.tokens.tolist() == list(LENGTHS)
+    if model.recurrent:
+        with torch.no_grad():
+            again, again_state = model(ids, cu, fast_state)
+        hidden, state = model(ids, cu, state)
+        assert_close(again, hidden)
+        assert_states_close(again_state, state)
+        assert again_state.tokens.tolist() == [2 * n for n in LENGTHS]
 
 
 def test_fast_step_equals_double_precision(architecture: Architecture, model: Backbone) -> None:
@@ -143,6 +163,7 @@ def test_fast_step_equals_double_precision(architecture: Architecture, model: Ba
     assert_states_close(state.to(torch.float64), end, 1e-5)
 
 
+@recurrent
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("pieces", [(1,) * 12, (2, 1, 3, 0, 6), (5, 7), (11, 1)])
 def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int, ...]) -> None:
@@ -168,6 +189,7 @@ def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
             assert_states_close(state.select([s]), alone_state)
 
 
+@recurrent
 @pytest.mark.parametrize("fast", [True, False])
 def test_pool_rows_are_read_forked_and_written(architecture: Architecture, model: Backbone, fast: bool) -> None:
     prefix, ends = token_ids(6, seed=1), [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)]
@@ -188,6 +210,7 @@ def test_pool_rows_are_read_forked_and_written(architecture: Architecture, model
     assert pool.tokens.tolist() == [10, 0, 6, 2]
 
 
+@recurrent
 def test_nothing_to_read_moves_the_state(model: Backbone) -> None:
     with torch.no_grad():
         _, state = model(token_ids(5))
@@ -205,6 +228,15 @@ def test_nothing_to_read_moves_the_state(model: Backbone) -> None:
     assert pool.tokens.tolist() == [5, 5, 0]
 
 
+@pytest.mark.parametrize("lengths", [(0,), (0, 0, 0)])
+@pytest.mark.parametrize("plain", [True, False])
+def test_no_tokens_give_no_vectors(model: Backbone, plain: bool, lengths: tuple[int, ...]) -> None:
+    with torch.set_grad_enabled(plain):
+        hidden, state = model(token_ids(0), cumulative(lengths))
+    assert hidden.shape == (0, model.hidden_size)
+    assert state.tokens.tolist() == list(lengths)
+
+
 def test_vectors_added_to_the_embeddings(model: Backbone) -> None:
     ids, added = token_ids(8), torch.randn(8, model.hidden_size, generator=torch.Generator().manual_seed(5))
     expected, _ = model(ids, added=added)
@@ -214,6 +246,7 @@ def test_vectors_added_to_the_embeddings(model: Backbone) -> None:
     assert torch.equal(added, kept)
 
 
+@recurrent
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_pool_of_another_dtype_is_rounded_but_used(architecture: Architecture, model: Backbone, fast: bool) -> None:
     runner = model if fast else architecture.build()
@@ -262,7 +295,7 @@ def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) ->
             hidden, _ = model(ids, cu)
         finally:
             torch.set_num_threads(before)
-    assert_close(hidden, expected, 1e-6)
+    assert_close(hidden, expected, 5e-6)  # matrix products may be cut otherwise
 
 
 def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone) -> None:
@@ -280,6 +313,7 @@ def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone)
 # ---- precision and gradients ---------------------------------------------------------------------------------------------
 
 
+@recurrent
 def test_double_precision_segments_agree_to_1e_10(architecture: Architecture) -> None:
     model = architecture.build().double()
     model.prepare()
@@ -318,10 +352,10 @@ def test_8_bit_linear_layers_stay_close_to_fp32(entry: Architecture, config: str
     with torch.no_grad():
         expected, _ = exact(ids, cu)
         fast, state = small(ids, cu)
-        again, _ = small(ids, cu, state)
+        again, _ = small(ids, cu, state if small.recurrent else None)
         small.fast = None
         plain, plain_state = small(ids, cu)
-        plain_again, _ = small(ids, cu, plain_state)
+        plain_again, _ = small(ids, cu, plain_state if small.recurrent else None)
     assert fast.dtype == torch.float32
     assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
     for actual, wanted in ((fast, expected), (plain, expected), (fast, plain), (again, plain_again)):
@@ -364,6 +398,6 @@ def test_gradients_reach_every_parameter_and_the_state(model: Backbone) -> None:
     for tensor in start.tensors.values():
         tensor.requires_grad_()
     trained = copy.deepcopy(model)
-    trained(token_ids(9), None, start)[0].square().sum().backward()
+    trained(token_ids(9), None, start if model.recurrent else None)[0].square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trained.parameters())
     assert all(t.grad is not None and t.grad.abs().sum() > 0 for t in start.tensors.values())

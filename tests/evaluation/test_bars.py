@@ -29,8 +29,8 @@ POINTS = [
     point("mamba2-130m", "llama.cpp", 900.0),
 ]
 LONG = [
-    point("pocket", "runnel", 50000.0, tokens=8192) | {"peak_bytes": 400},
-    point("pocket", "runnel", 49000.0, tokens=262144) | {"peak_bytes": 404},
+    point("pocket-mamba2", "runnel", 50000.0, tokens=8192) | {"peak_bytes": 400},
+    point("pocket-mamba2", "runnel", 49000.0, tokens=262144) | {"peak_bytes": 404},
     point("mamba2-130m", "runnel", 4000.0, tokens=8192) | {"peak_bytes": 800},
     point("mamba2-130m", "runnel", 4000.0, tokens=262144) | {"peak_bytes": 800},
 ]
@@ -121,6 +121,7 @@ def test_long_texts(fake_workers):
 def test_the_whole_check(fake_workers, monkeypatch):
     """All bars from processes that answer at once: four times the linear layers' time, so every roofline is lost."""
     monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
+    monkeypatch.setattr(bars, "has_native_bf16", lambda: True)
     monkeypatch.setattr(
         bars, "absent", lambda settings: (("transformers",), [{"system": "llama.cpp", "kind": "missing", "reason": "-"}])
     )
@@ -136,6 +137,23 @@ def test_the_whole_check(fake_workers, monkeypatch):
     assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
     assert [round(found[key].value, 3) for key in ("indexing", "first stage", "search")] == [0.95, 10.0, 200.0]
     assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}
+
+
+def test_without_bf16_in_hardware_fp32_is_measured_and_other_programs_are_not(fake_workers, monkeypatch):
+    monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
+    monkeypatch.setattr(bars, "has_native_bf16", lambda: False)
+    ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
+    fake_workers.answers = {"runnel": {"rerank": {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}, "first": READY}}
+    measured, dtypes = bars.measure, []
+    monkeypatch.setattr(
+        bars, "measure", lambda settings, progress: dtypes.append(settings.dtypes) or measured(settings, progress)
+    )
+    found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
+    assert dtypes == [("fp32", "int8"), ("fp32",)]
+    assert {system for system, *_ in fake_workers.asked} & {"transformers", "llama.cpp"} == set()
+    for key in ("transformers", "llama.cpp"):
+        assert (found[key].shown, found[key].lost) == ("this processor has no bf16 in hardware", False)
+    assert isinstance(found["roofline mamba2-130m"].value, float)
 
 
 def test_an_index_loses_its_bars_where_it_is_wrong_and_not_where_it_cannot_be_made(fake_workers):

@@ -27,11 +27,11 @@ def small(fake_workers, monkeypatch):
         page, "SPEED", (Settings(("mamba2-130m",), cells=cells, others=("transformers", "llama.cpp"), memory=True),)
     )
     monkeypatch.setattr(page, "absent", lambda settings: (settings.others, []))
-    monkeypatch.setattr(page, "GRIDS", (Grid("pocket", ((1, 256),), (64, None)),))
+    monkeypatch.setattr(page, "GRIDS", (Grid("pocket-mamba2", ((1, 256),), (64, None)),))
     monkeypatch.setattr(page, "CHUNK_CELLS", ((1, 40),))
     monkeypatch.setattr(page, "PROFILED", (("mamba2-130m", "bf16"), ("mamba2-130m", "int8")))
     monkeypatch.setattr(page, "CHUNKS", (16, 32))
-    monkeypatch.setattr(page, "TRAINING", (("pocket", "runnel", (1, 4)),))
+    monkeypatch.setattr(page, "TRAINING", (("pocket-mamba2", "runnel", (1, 4)),))
     monkeypatch.setattr(page, "help_seconds", lambda: 0.2)
     return fake_workers
 
@@ -51,7 +51,7 @@ def test_files_and_sections(small, tmp_path):
     assert "Written by `make bench`" in text
     assert "| mamba2-130m | runnel | bf16 | 1 x 2,048 | 1,000" in text
     assert "llama.cpp, mamba2-130m: llama-cpp-python is not installed" in text
-    assert "| pocket | 1 x 256 | all (horizontal) | 0.256 |" in text
+    assert "| pocket-mamba2 | 1 x 256 | all (horizontal) | 0.256 |" in text
     assert "| mamba2-130m | int8 | matrix products 75%, scan_heads 20%, all else 5% | 1 |" in text
     assert "LOST by" in text  # a quarter of the roofline
     result = json.loads((tmp_path / "performance.json").read_text())

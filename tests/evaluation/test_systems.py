@@ -67,9 +67,9 @@ def test_the_transformers_library_has_no_rwkv7(tiny_shapes):
 
 def test_bert_of_equal_size():
     pytest.importorskip("transformers", reason="the comparison needs transformers")
-    system = EqualBert("pocket", "bf16", "cpu")
+    system = EqualBert("pocket-mamba2", "bf16", "cpu")
     weights = sum(p.numel() for name, p in system.model.named_parameters() if "encoder" in name)
-    ours = sum(m.weight.numel() for m in load_subject("pocket", torch.float32).modules() if isinstance(m, torch.nn.Linear))
+    ours = sum(m.weight.numel() for m in load_subject("pocket-mamba2", torch.float32).modules() if isinstance(m, torch.nn.Linear))
     assert 0.75 < weights / ours < 1.33
     assert system.title == "BERT, 3 layers of 384"
     same(system.hidden(TEXTS), system.plain_hidden(TEXTS), "bf16")

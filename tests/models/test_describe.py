@@ -20,7 +20,7 @@ SMALL = Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16
 KEYS = [
     *("model", "path", "architecture", "title", "layout", "layers", "width", "vocabulary", "config"),
     *("parameters", "embedding_parameters", "files", "file_bytes", "stored_bytes", "device", "dtype", "weight_bytes"),
-    *("recurrent", "max_tokens", "state_bytes_per_sequence", "state"),
+    *("recurrent", "max_tokens", "passage_tokens", "state_bytes_per_sequence", "state"),
     *("flops_per_token", "standard_flops_per_token", "attention"),
     *("tokenizer", "markers", "heads", "templates", "prompts", "problem"),
     *("cores", "threads", "native_bf16", "memory_free_bytes", "fits", "states_that_fit", "step_tokens", "longest_step_tokens"),
@@ -85,8 +85,8 @@ def test_the_same_as_loading(folder: Path) -> None:
 
 
 def test_the_built_in_model(unread: None) -> None:
-    facts = describe_model("pocket")
-    assert (facts["model"], facts["parameters"], facts["problem"]) == ("pocket", 17_385_816, None)
+    facts = describe_model("pocket-mamba2")
+    assert (facts["model"], facts["parameters"], facts["problem"]) == ("pocket-mamba2", 17_385_816, None)
     assert facts["stored_bytes"].keys() == {"int8", "float32"}
     assert set(facts["heads"]) == {"features", "embed", "sentences", "rerank"}
 
@@ -159,5 +159,6 @@ def test_a_transformer_with_its_classifier(tmp_path: Path, unread: None) -> None
     facts = describe_model(str(tmp_path))
     assert list(facts) == KEYS and facts["problem"] is None
     assert (facts["recurrent"], facts["max_tokens"], facts["states_that_fit"], facts["state"]) == (False, LONGEST, None, {})
+    assert facts["passage_tokens"] is None
     assert {name: head["parameters"] for name, head in facts["heads"].items()} == {"embed": 0, "rerank": 32 * 33 + 33}
     assert set(facts["templates"]) == {"document", "rerank"}

@@ -13,6 +13,8 @@ from tiny import byte_level_model, tiny_model
 
 from runnel import SentenceRetriever
 from runnel.errors import InputError
+from runnel.models.base import load_model
+from runnel.models.scanner import Scanner
 from runnel.text.sentence_tokens import UNITS, read_sentences
 from runnel.training.forward import make_item, sentence_scores
 
@@ -102,8 +104,7 @@ def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Pat
 
 def test_pocket_has_no_tokens_of_whitespace() -> None:
     """So its sentences end where they did when it was trained."""
-    retriever = SentenceRetriever.load("pocket")
-    tokens = read_sentences(DOCUMENT, [retriever.encode(DOCUMENT)])
+    tokens = read_sentences(DOCUMENT, [Scanner(load_model("pocket-mamba2")).encode(DOCUMENT)])
     assert np.array_equal(tokens.ends, tokens.bounds[1:] - 1)
 
 

@@ -32,4 +32,4 @@ def test_the_time_of_filling_is_the_sum_of_the_commits(monkeypatch):
 
 def test_hours_of_reading(monkeypatch):
     monkeypatch.setattr(scale, "rate", lambda model: 1300.0)
-    assert scale.hours(7200, "pocket") == 2.0
+    assert scale.hours(7200, "pocket-mamba2") == 2.0

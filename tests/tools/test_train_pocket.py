@@ -1,82 +1,165 @@
-"""The training script's own parts, on made-up data; training itself is not run here."""
+"""The training script's own parts, on made-up data; training on real data is not run here."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 sys.path.append(str(Path(__file__).parents[2]))  # `tools` is no part of the installed package
 
 pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
 
-from tools.train_pocket.data import groups, held_back
-from tools.train_pocket.documents import Question, Reading, _overlapping
+from runnel.models.heads import VectorScore, known
+from runnel.models.lexical import FEATURES
+from tools.train_pocket import relevance
+from tools.train_pocket.data import held_back
+from tools.train_pocket.documents import _overlapping
+from tools.train_pocket.encode import quantized
 from tools.train_pocket.evaluate import ndcg
+from tools.train_pocket.examples import Example
+from tools.train_pocket.fit import aside, calibrate, list_loss, load, merged, save, scores, train
 from tools.train_pocket.lexical import Bm25, words
-from tools.train_pocket.loop import schedule
+from tools.train_pocket.measure import area, calibration_table, interval, sentence_tables
 from tools.train_pocket.recall import recall
-from tools.train_pocket.student import CLS, SEP, framed, pack
-from tools.train_pocket.tasks import draw_window, sentence_loss, window
+from tools.train_pocket.teacher import MOST_TOKENS, PASSAGE_TOKENS, pieces
+
+D = 16
 
 
-@pytest.fixture
-def reading() -> Reading:
-    """Forty sentences of five tokens and ten characters each."""
-    ids = np.arange(1000, 1200, dtype=np.int32)
-    bounds = np.arange(0, 201, 5)
-    spans = np.stack([np.arange(0, 400, 10), np.arange(10, 401, 10)], axis=1)
-    return Reading("made up", ids, bounds, spans)
+def examples(count: int, seed: int = 0, sentences: int = 30) -> list[Example]:
+    """The sentence that answers points away from the query, and shares its words: neither cosine nor length tells."""
+    make = torch.Generator().manual_seed(seed)
+    found = []
+    for number in range(count):
+        query = F.normalize(torch.randn(D, generator=make), dim=0)
+        vectors = F.normalize(torch.randn(sentences, D, generator=make), dim=-1)
+        features = torch.rand(sentences, FEATURES, generator=make)
+        place = int(torch.randint(sentences, (1,), generator=make))
+        vectors[place] = -query
+        features[place, 4] = 1.0
+        found.append(Example(f"set {number % 2}", number, number, query, vectors, features, ((place, place + 1),)))
+    return found
 
 
-@pytest.fixture
-def question(reading: Reading) -> Question:
-    return Question("q", "where", np.array([1003, 7, 1101], dtype=np.int32), 0, ((20, 22), (21, 23)))
+def elsewhere(found: list[Example]) -> list[Example]:
+    return [Example(e.set, e.number, 0, e.query.roll(1), e.vectors.roll(3, 1), e.features * 0.5, ()) for e in found]
 
 
 def test_one_document_in_ten_is_held_back_and_both_lengths_of_a_question_fall_together():
     names = [f"document {i}" for i in range(2000)]
     assert 140 < sum(map(held_back, names)) < 260
     assert all(held_back(name) == held_back(name + "-long") for name in names)
+    trained = [name for name in names if not held_back(name)]
+    assert 120 < sum(map(aside, trained)) < 240
 
 
-def test_groups_are_runs_of_neighboring_sentences():
-    import random
-
-    text = " ".join(f"This is sentence number {i} of the text." for i in range(30))
-    found = groups(text, random.Random(0), 50)
-    assert len(found) == 50 and all(group in text for group in found)
+def test_evidence_sentences_are_those_that_overlap_the_span():
+    spans = np.stack([np.arange(0, 400, 10), np.arange(10, 401, 10)], axis=1)
+    assert _overlapping(spans, 20, 30) == (2, 3)
+    assert _overlapping(spans, 19, 31) == (1, 4)
 
 
-def test_evidence_sentences_are_those_that_overlap_the_span(reading: Reading):
-    assert _overlapping(reading.spans, 20, 30) == (2, 3)
-    assert _overlapping(reading.spans, 19, 31) == (1, 4)
+def test_pieces_are_passages_of_whole_sentences_and_parts_of_sentences_too_long_to_read():
+    bounds = np.cumsum([0, 100, 60, 1, 0, 1300, 20, 20])
+    found = pieces(bounds)
+    assert found[0] == (0, 2, 0, 160)
+    assert all(b - a <= MOST_TOKENS for _, _, a, b in found)
+    assert all(b - a <= PASSAGE_TOKENS or last - first == 1 for first, last, a, b in found)
+    assert found[0][2] == 0 and found[-1][3] == bounds[-1] and all(x[3] == y[2] for x, y in pairwise(found))
+    assert pieces(np.array([0])) == pieces(np.array([0, 0])) == []
 
 
-def test_window_has_the_ids_labels_and_marks_of_inference(reading: Reading, question: Question):
-    idf = np.full(30522, 0.5, dtype=np.float32)
-    one = window(question, reading, idf, 18, 25)
-    assert one.ids[:5].tolist() == [CLS, 1003, 7, 1101, SEP]
-    assert one.labels.tolist() == [0, 0, 1, 1, 1, 0, 0]
-    assert np.array_equal(one.ids[one.bounds[2] : one.bounds[3]], reading.ids[100:105])
-    assert one.marks[: one.query_end].sum() == 0 and (one.marks[one.query_end :, 1] == 1).all()
-    assert np.flatnonzero(one.marks[:, 0]).tolist() == [one.query_end + 11]  # token 1101, in sentence 20
-    assert one.lexical.shape == (7, 2) and one.lexical[:, 1].argmax() == 2
+def test_eight_bits_with_a_scale_a_row_keep_the_direction_and_zeros():
+    vectors = np.random.default_rng(0).normal(size=(5, 384)).astype(np.float32)
+    vectors[2] = 0
+    whole, scales = quantized(vectors)
+    back = whole * scales[:, None]
+    assert whole.dtype == np.int8 and not back[2].any()
+    full = [0, 1, 3, 4]
+    cosine = (back * vectors)[full].sum(1) / np.linalg.norm(back[full], axis=1) / np.linalg.norm(vectors[full], axis=1)
+    assert cosine.min() > 0.9999
 
 
-def test_drawn_windows_hold_an_answer_and_stay_inside_the_document(reading: Reading, question: Question):
+def test_the_loss_of_a_list_is_the_log_of_the_share_of_each_span():
+    score = torch.log(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert float(list_loss(score, ((1, 3), (3, 4)))) == pytest.approx(-(np.log(0.5) + np.log(0.4)) / 2)
+
+
+def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path: Path):
+    found, held, kept = examples(40), examples(30, seed=1), examples(60, seed=2)
+    head = train(found, elsewhere(found), seed=0, steps=110, hidden_size=D)
+
+    def hits(one: VectorScore) -> float:
+        return float(np.mean([recall(e.evidence, s.numpy(), 1) for e, s in zip(held, scores(one, held), strict=True)]))
+
+    assert hits(VectorScore(D)) < 0.2 < 0.8 <= hits(head)
+    calibrate(head, kept, elsewhere(kept))
+    expected = torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
+    assert float(expected) == pytest.approx(len(kept), rel=0.05)
+    save(head, tmp_path, {})
+    again = load(tmp_path, D)
+    assert all(torch.equal(a, b) for a, b in zip(scores(again, held), scores(head, held), strict=True))
+    assert "area" in calibration_table(head, held, elsewhere(held))
+
+
+def test_the_same_seed_gives_the_same_head():
+    found = examples(6)
+    one, two = (train(found, [], seed=3, steps=5, hidden_size=D) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_merged_heads_score_as_their_mean_and_a_part_of_the_plain_sum():
+    found = examples(6)
+    heads = [train(found, [], seed=seed, steps=4, hidden_size=D) for seed in range(3)]
+    together = scores(merged(heads), found)
+    for number, one in enumerate(found):
+        plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
+        mean = torch.stack([scores(head, found)[number] for head in heads]).mean(0)
+        torch.testing.assert_close(together[number], mean + 0.15 * plain, atol=1e-5, rtol=1e-5)
+
+
+def test_long_documents_are_thinned_with_their_answers_kept():
+    found = examples(3, sentences=700)
+    assert all(torch.isfinite(p).all() for p in train(found, [], seed=0, steps=3, hidden_size=D).parameters())
+
+
+def test_intervals_weigh_sets_alike_and_hold_the_mean():
+    sets = ["a"] * 90 + ["b"] * 10
+    mean, low, high = interval(sets, np.array([0.0] * 90 + [1.0] * 10))
+    assert (mean, low, high) == (0.5, 0.5, 0.5)
+    mean, low, high = interval(sets, np.random.default_rng(0).normal(0.1, 1, 100))
+    assert low < mean < high
+
+
+def test_tables_have_a_row_for_each_way_and_set():
+    found = examples(8)
+    rows = {"BM25 in document": [e.features[:, 4].numpy() for e in found], "other": [-e.features[:, 4].numpy() for e in found]}
+    text = sentence_tables(found, rows)
+    assert (
+        "| BM25 in document | 1.000 |" in text and "-1.000 (-1.000, -1.000)" in text and "| set 1 | 4 | 1.000 | 0.000 |" in text
+    )
+
+
+def test_the_area_counts_pairs_in_order():
+    assert area(np.array([2.0, 3.0]), np.array([1.0, 2.0])) == 0.875
+
+
+def test_relevance_weights_find_what_tells_and_leave_out_what_is_not_used():
     rng = np.random.default_rng(0)
-    idf = np.ones(30522, dtype=np.float32)
-    for _ in range(20):
-        assert draw_window(question, reading, idf, rng).labels.sum() > 0
-
-
-def test_sentence_loss_weighs_answers_and_the_rest_alike():
-    label = torch.tensor([1.0, 0, 0, 0])
-    even = sentence_loss(torch.zeros(4), label)
-    assert float(even) == pytest.approx(np.log(2) + 0.5 * np.log(4))
-    assert sentence_loss(torch.tensor([3.0, -3, -3, -3]), label) < even
+    lists = []
+    for _ in range(80):
+        relevant = np.zeros(12, np.float32)
+        relevant[rng.integers(12)] = 1
+        known = rng.normal(size=(12, 3)).astype(np.float32)
+        known[:, 1] += 2 * relevant
+        lists.append(relevance.Candidates(known, relevant))
+    weights, bias = relevance.fit(lists)
+    assert weights[1] > 5 * abs(weights[[0, 2]]).max() and bias < 0
+    assert relevance.fit(lists, used=(0, 1))[0][2] == 0
 
 
 def test_bm25_prefers_the_rare_word_and_drops_stop_words():
@@ -88,13 +171,5 @@ def test_bm25_prefers_the_rare_word_and_drops_stop_words():
 
 def test_ndcg_and_recall():
     assert ndcg(np.array([5, 1, 2]), {5: 1.0, 2: 1.0}) == pytest.approx((1 + 0.5) / (1 + 1 / np.log2(3)))
-    question = Question("q", "", np.array([1]), 0, ((0, 2), (7, 9)))
     scores = -np.arange(30, dtype=np.float32)
-    assert recall(question, scores, depth=5) == 0.5 and recall(question, scores) == 1.0
-
-
-def test_packing_and_schedule():
-    ids, cu_seqlens = pack([framed(np.array([7, 8], dtype=np.int32)), framed(np.array([9], dtype=np.int32))])
-    assert ids.tolist() == [CLS, 7, 8, SEP, CLS, 9, SEP] and cu_seqlens.tolist() == [0, 4, 7]
-    factors = [schedule(x, 0.1, 0.02) for x in (0.0, 0.1, 0.5, 1.0)]
-    assert factors[0] < 0.01 and factors[1] > factors[2] > factors[3] == pytest.approx(0.02)
+    assert recall(((0, 2), (7, 9)), scores, depth=5) == 0.5 and recall(((0, 2), (7, 9)), scores) == 1.0

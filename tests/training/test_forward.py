@@ -12,6 +12,7 @@ from tiny_transformers import write_transformer
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.int8 import int8_problem
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import DenseScore, EndScore, vector_head
@@ -27,6 +28,7 @@ from runnel.training.forward import (
     vectors,
 )
 
+NO_INT8 = int8_problem(torch.device("cpu"))
 LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True, gradient_segments=2)]
 NO_TOKENS = "The cat. \x00\x01\nA dog ran."  # its middle sentence is nothing that the tokenizer sees
 
@@ -61,7 +63,7 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
 
 
 def test_the_numbers_of_pocket() -> None:
-    assert_as_inference(load_model("pocket", dtype="float32"))
+    assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
 
 
 def test_other_heads(tmp_path: Path) -> None:
@@ -196,8 +198,9 @@ def test_bad_input(tmp_path: Path) -> None:
             call()
 
 
+@pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
 def test_eight_bit_weights_cannot_be_trained() -> None:
-    model = load_model("pocket", dtype="int8")
+    model = load_model("pocket-mamba2", dtype="int8")
     with pytest.raises(InputError, match="8-bit"):
         trainable(model)
 

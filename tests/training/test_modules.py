@@ -338,13 +338,13 @@ def test_8_bit_weights_encode_but_do_not_train(tmp_path: Path) -> None:
 
 
 def test_the_built_in_folder_is_up_to_date(tmp_path: Path) -> None:
-    model = load_model("pocket", dtype="float32")
-    there = SentenceTransformer(str(BUILT_IN["pocket"]), trust_remote_code=True, local_files_only=True)
+    model = load_model("pocket-mamba2", dtype="float32")
+    there = SentenceTransformer(str(BUILT_IN["pocket-mamba2"]), trust_remote_code=True, local_files_only=True)
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
     close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
     model.save(tmp_path / "pocket", weights="int8")
     for name in ("modules.json", "config_sentence_transformers.json"):
-        assert json.loads((BUILT_IN["pocket"] / name).read_text()) == json.loads((tmp_path / "pocket" / name).read_text())
+        assert json.loads((BUILT_IN["pocket-mamba2"] / name).read_text()) == json.loads((tmp_path / "pocket" / name).read_text())
 
 
 def test_a_model_that_cannot_do_the_job(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from tiny import tiny_encoder
 
 import runnel
 from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError, StoreBusy
@@ -324,6 +325,15 @@ def test_a_model_without_the_head(tmp_path):
     recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
     with pytest.raises(CheckpointError, match=r"has no head for 'sentences' \(it has: embed\).*model.new_head=true"):
         prepared(recipe)
+
+
+@pytest.mark.parametrize("job", ["sentences", "rerank"])
+def test_heads_over_stored_vectors_are_trained_by_no_recipe(tmp_path, job):
+    tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
+    recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
+    message = f"model for '{job}' scores vectors that are stored, which no recipe trains; .*--model pocket-mamba2"
+    with pytest.raises(InputError, match=message):
+        prepared(replace(recipe, job=job))
 
 
 def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path):

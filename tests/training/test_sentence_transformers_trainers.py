@@ -127,9 +127,12 @@ def test_reranker_losses_fall(tmp_path: Path, name: str) -> None:
     falls(trained)
 
 
-@pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])
-def test_the_built_in_model_trains(tmp_path: Path, make: Any) -> None:
-    there = make("pocket")
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("pocket", sentence_transformer), ("pocket-mamba2", sentence_transformer), ("pocket-mamba2", cross_encoder)],
+)
+def test_the_built_in_models_train(tmp_path: Path, name: str, make: Any) -> None:
+    there = make(name)
     loss = losses.MultipleNegativesRankingLoss if make is sentence_transformer else pair_losses.MultipleNegativesRankingLoss
     odd = Dataset.from_dict({"query": QUERIES, "document": DOCUMENTS[3:] + DOCUMENTS[:3]})  # what it has not learned yet
     trained = trainer(there, tmp_path, odd, loss(there), max_steps=4, per_device_train_batch_size=12, learning_rate=5e-4)

@@ -59,7 +59,8 @@ class EvidenceSet:
     questions: list[Question]
 
 
-def _read_document(name: str, text: str, tokenizer: Tokenizer) -> Reading:
+def read_text(name: str, text: str, tokenizer: Tokenizer) -> Reading:
+    """A text as the sentence retriever sees it."""
     encoded = tokenizer.encode(text)
     spans = split_sentences(text)
     return Reading(name, encoded.ids.astype(np.int32), np.asarray(sentence_of_tokens(spans, encoded)), np.asarray(spans))
@@ -101,7 +102,7 @@ def load_evidence(
         left -= len(text)
         if left < 0 and len(found.documents) >= 10:
             break
-        reading = _read_document(document, text, tokenizer)
+        reading = read_text(document, text, tokenizer)
         if len(reading.spans) == 0:
             continue
         for record in records[document]:

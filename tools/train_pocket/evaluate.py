@@ -1,10 +1,7 @@
-"""The four retrieval sets that only ever measure: nDCG@10 of vectors, of BM25, and of reranked BM25 lists."""
+"""The retrieval sets that only ever measure: BM25's best documents of each query, and nDCG@10 of lists."""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +11,10 @@ from numpy.typing import NDArray
 from tools.train_pocket.data import read_lines
 from tools.train_pocket.lexical import Bm25
 
-log = logging.getLogger(__name__)
 MEASURED = ("cranfield", "cisi", "cacm", "medquad")
 POOL = 4000  # documents of the medquad pool
-POOL_QUERIES = 400
-Encode = Callable[[list[str]], NDArray[np.float32]]
+POOL_QUERIES = 100
+LISTED = 50  # BM25's best documents of a query, which are reranked
 
 
 @dataclass
@@ -30,9 +26,14 @@ class RetrievalSet:
     documents: list[str]
     grades: list[dict[int, float]]
 
+    def listed(self, depth: int = LISTED) -> list[NDArray[np.int64]]:
+        """BM25's best documents of each query, best first."""
+        index = Bm25(self.documents)
+        return [index.top(query, depth) for query in self.queries]
+
 
 def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
-    """A set in BEIR layout. For medquad with `pool`: 400 queries and 4,000 documents, their answers among them."""
+    """A set in BEIR layout. For medquad with `pool`: 100 queries and 4,000 documents, their answers among them."""
     folder = data / "retrieval" / name
     texts = {r["_id"]: " ".join(filter(None, (r.get("title"), r["text"]))) for r in read_lines(folder / "corpus.jsonl.zst")}
     queries = {r["_id"]: r["text"] for r in read_lines(folder / "queries.jsonl.zst")}
@@ -63,44 +64,8 @@ def ndcg(ranked: NDArray[np.int64], grades: dict[int, float], depth: int = 10) -
     return float((gains * discount[: len(gains)]).sum() / (best * discount[: len(best)]).sum())
 
 
-def vector_ndcg(encode: Encode, one: RetrievalSet) -> float:
-    """Mean nDCG@10 of documents ranked by the dot product of vectors."""
-    similarity = encode(one.queries) @ encode(one.documents).T
-    return float(np.mean([ndcg(np.argsort(-row, kind="stable")[:10], g) for row, g in zip(similarity, one.grades, strict=True)]))
-
-
-def bm25_ndcg(one: RetrievalSet) -> float:
-    """Mean nDCG@10 of BM25 over the whole set."""
-    index = Bm25(one.documents)
-    return float(np.mean([ndcg(index.top(q, 10), g) for q, g in zip(one.queries, one.grades, strict=True)]))
-
-
-def reranked_ndcg(
-    score: Callable[[str, list[str]], NDArray[np.float32]], one: RetrievalSet, depth: int = 50, queries: int = 100
-) -> float:
-    """nDCG@10 after reranking the BM25 top `depth` of the first `queries` queries."""
-    index = Bm25(one.documents)
-    values = []
-    for query, grades in list(zip(one.queries, one.grades, strict=True))[:queries]:
-        listed = index.top(query, depth)
-        given = score(query, [one.documents[i] for i in listed]) if len(listed) else np.zeros(0)
-        values.append(ndcg(listed[np.argsort(-given, kind="stable")], grades))
-    return float(np.mean(values))
-
-
-def teacher_figures(data: Path, out: Path, encode: Encode) -> dict[str, dict[str, float]]:
-    """{"teacher": {set: nDCG}, "bm25": {set: nDCG}}, measured once and kept in `out`."""
-    target = out / "teacher_ndcg.json"
-    if not target.exists():
-        sets = [load_set(data, name) for name in MEASURED]
-        figures = {"teacher": {s.name: vector_ndcg(encode, s) for s in sets}, "bm25": {s.name: bm25_ndcg(s) for s in sets}}
-        target.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-    found: dict[str, dict[str, float]] = json.loads(target.read_text(encoding="utf-8"))
-    return found
-
-
-def report(figures: dict[str, float], teacher: dict[str, float], label: str) -> float:
-    """Log one row; the ratio of the means to the teacher's."""
-    ratio = sum(figures.values()) / sum(teacher[name] for name in figures)
-    log.info("%s: %s; %.3f of the teacher", label, ", ".join(f"{k} {v:.3f}" for k, v in figures.items()), ratio)
-    return ratio
+def reranked(one: RetrievalSet, lists: list[NDArray[np.int64]], scores: list[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """nDCG@10 of each query after its list is ordered by scores, the list's own order for equal ones."""
+    return np.array(
+        [ndcg(listed[np.argsort(-s, kind="stable")], g) for listed, s, g in zip(lists, scores, one.grades, strict=True)]
+    )

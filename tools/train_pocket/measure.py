@@ -1,128 +1,175 @@
-"""All figures of the model card, from a model folder as it ships, by runnel's public interface."""
+"""Every figure of the lab book: sentence recall with intervals, calibration, and the reranker.
+
+Rows that always stand beside the head: BM25 within the document, the encoder on each sentence alone, the encoder over passages,
+and the plain sum of z-scores of BM25 and the latter.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from runnel.models.embedder import Embedder
-from runnel.models.reranker import Reranker
-from runnel.models.sentence_retriever import SentenceRetriever
-from tools.train_pocket import evaluate, recall
+from runnel.models.heads import VectorScore
+from runnel.models.lexical import WordTable, sentence_features
+from tools.train_pocket.encode import chosen_sets, document_path, write
+from tools.train_pocket.examples import Example, stored
+from tools.train_pocket.fit import marked, scores
+from tools.train_pocket.lexical import Bm25
+from tools.train_pocket.recall import recall, sentence_texts
 from tools.train_pocket.teacher import Teacher
 
 log = logging.getLogger(__name__)
-MARK = "FIGURES"  # where the tables go in the card
-QUESTIONS = 20  # per evidence set
-_RERANKED_QUERIES = 25
-_RERANK_TOKENS = 300
+DEPTHS = (5, 10, 20, 50)
+FIXED_FORMS = ("cuad", "evidence_inference")  # sets whose questions have a fixed form
+_RESAMPLED = 4000
+Rows = Mapping[str, Sequence[NDArray[np.float32]]]  # of each way the scores of every question
 
 
-def measure(
-    data: Path, out: Path, teacher_folder: Path, folder: Path, parts: tuple[str, ...] = ("vectors", "sentences", "rerank")
-) -> None:
-    """Measure the model in `folder` and write `out`/figures.json; parts that are there already are kept."""
-    target = out / "figures.json"
-    figures: dict[str, Any] = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
-    for part in parts:
-        if part not in figures:
-            figures[part] = _PARTS[part](data, out, teacher_folder, folder)
-            target.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-    card = folder / "README.md"
-    card.write_text(card.read_text(encoding="utf-8").replace(MARK, tables(figures)), encoding="utf-8")
+def interval(sets: Sequence[str], difference: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
+    """(mean over sets, 5th and 95th percentile) of paired differences; questions are drawn anew within each set."""
+    rng = np.random.default_rng(seed)
+    names, of = sorted(set(sets)), np.array(sets)
+    parts = [difference[of == name] for name in names]
+    drawn = np.mean([p[rng.integers(len(p), size=(_RESAMPLED, len(p)))].mean(1) for p in parts], axis=0)
+    low, high = np.percentile(drawn, [5, 95])
+    return float(np.mean([p.mean() for p in parts])), float(low), float(high)
 
 
-def tables(figures: dict[str, Any]) -> str:
-    """The figures as Markdown, for the model card."""
-    vectors, sentences, rerank = figures["vectors"], figures["sentences"], figures["rerank"]
-    mean = {who: float(np.mean(list(vectors[who].values()))) for who in ("pocket", "teacher", "bm25")}
-    lines = ["Embedding, nDCG@10 (medquad: 400 queries, 4,000 documents). Never trained on.", ""]
-    lines += ["| set | pocket | teacher | BM25 |", "|---|---|---|---|"]
-    lines += [
-        f"| {n} | {vectors['pocket'][n]:.3f} | {vectors['teacher'][n]:.3f} | {vectors['bm25'][n]:.3f} |"
-        for n in vectors["pocket"]
-    ]
-    lines += [f"| mean | **{mean['pocket']:.3f}** | {mean['teacher']:.3f} | {mean['bm25']:.3f} |", ""]
-    lines += [f"That is {vectors['ratio']:.3f} of the teacher.", ""]
-    lines += [f"Sentences, recall@10 on whole documents held back from training (at most {QUESTIONS} questions of each set: one"]
-    lines += ["question is 0.05 or more). BM25 counts words within the document; the teacher scores each sentence alone.", ""]
-    lines += ["| set | pocket | BM25 in document | teacher |", "|---|---|---|---|"]
-    for name in sentences["pocket"]:
-        lines += [
-            f"| {name} | {sentences['pocket'][name]:.3f} | {sentences['bm25'][name]:.3f} | {sentences['teacher'][name]:.3f} |"
-        ]
-    means = sentences["mean"]
-    lines += [f"| mean | **{means['pocket']:.3f}** | {means['bm25']:.3f} | {means['teacher']:.3f} |", ""]
-    lines += [
-        f"Reranking the BM25 top 50, nDCG@10 ({_RERANKED_QUERIES} queries each).",
-        "",
-        "| set | BM25 | reranked |",
-        "|---|---|---|",
-    ]
-    lines += [f"| {n} | {rerank['bm25'][n]:.3f} | {rerank['pocket'][n]:.3f} |" for n in rerank["pocket"]]
-    return "\n".join(lines)
+def recalls(examples: Sequence[Example], given: Sequence[NDArray[np.float32]], depth: int) -> NDArray[np.float64]:
+    """(questions,) recall at a depth."""
+    return np.array([recall(one.evidence, score, depth) for one, score in zip(examples, given, strict=True)])
 
 
-def _vectors(data: Path, out: Path, teacher_folder: Path, folder: Path) -> dict[str, Any]:
-    """nDCG@10 on the four measuring sets."""
-    model = Embedder.load(folder)
-
-    def encode(texts: list[str]) -> NDArray[np.float32]:
-        return model.encode([text or "." for text in texts])
-
-    found = {}
-    for name in evaluate.MEASURED:
-        found[name] = evaluate.vector_ndcg(encode, evaluate.load_set(data, name))
-        log.info("%s: nDCG@10 %.3f", name, found[name])
-    others = evaluate.teacher_figures(data, out, Teacher(teacher_folder).encode)
-    ratio = evaluate.report(found, others["teacher"], "vectors")
-    return {"pocket": found, **others, "ratio": ratio}
+def by_set(examples: Sequence[Example], values: NDArray[np.float64]) -> dict[str, float]:
+    """Mean of each set, in order."""
+    sets = np.array([one.set for one in examples])
+    return {name: float(values[sets == name].mean()) for name in dict.fromkeys(sets.tolist())}
 
 
-def _sentences(data: Path, out: Path, teacher_folder: Path, folder: Path) -> dict[str, Any]:
-    """recall@10 on held-back documents."""
-    model = SentenceRetriever.load(folder)
-
-    def score(question: str, document: str) -> NDArray[np.float32]:
-        return np.array([s.score for s in model.score(question, document)], dtype=np.float32)
-
-    found = {}
-    for one, questions in recall.held_back_sets(data, teacher_folder, out / "read", QUESTIONS):
-        found[one.name] = recall.measure(one, questions, score)
-        log.info("%s: recall@10 %.3f over %d questions", one.name, found[one.name], len(questions))
-    others = recall.baseline_recall(data, out, teacher_folder, QUESTIONS, Teacher(teacher_folder).encode)
-    means = {name: float(np.mean(list(values.values()))) for name, values in {"pocket": found, **others}.items()}
-    log.info("recall@10, mean over sets: %s", ", ".join(f"{k} {v:.3f}" for k, v in means.items()))
-    return {"pocket": found, **others, "mean": means}
-
-
-def _rerank(data: Path, out: Path, teacher_folder: Path, folder: Path) -> dict[str, Any]:
-    """nDCG@10 of the BM25 top 50 before and after reranking."""
-    model = Reranker.load(folder)
-
-    def score(query: str, documents: list[str]) -> NDArray[np.float32]:
-        return model.score(query, documents, max_tokens=_RERANK_TOKENS + len(query))
-
-    def as_listed(query: str, documents: list[str]) -> NDArray[np.float32]:
-        return -np.arange(len(documents), dtype=np.float32)
-
-    found: dict[str, Any] = {"pocket": {}, "bm25": {}}
-    for name in evaluate.MEASURED:
-        one = evaluate.load_set(data, name)
-        found["bm25"][name] = evaluate.reranked_ndcg(as_listed, one, queries=_RERANKED_QUERIES)
-        found["pocket"][name] = evaluate.reranked_ndcg(score, one, queries=_RERANKED_QUERIES)
-        log.info("%s: BM25 %.3f, reranked %.3f", name, found["bm25"][name], found["pocket"][name])
+def bm25_scores(data: Path, out: Path, folder: Path, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
+    """BM25 over words with the document's sentences as the collection."""
+    sets = {one.found.name: one for one in chosen_sets(data, out, folder, measure=True)}
+    indexes: dict[tuple[str, int], Bm25] = {}
+    found = []
+    for e in examples:
+        one, key = sets[e.set], (e.set, e.document)
+        if key not in indexes:
+            indexes[key] = Bm25(sentence_texts(one.found, e.document))
+        found.append(indexes[key].scores(one.questions[e.number].text).astype(np.float32))
     return found
 
 
-_PARTS: dict[str, Callable[[Path, Path, Path, Path], dict[str, Any]]] = {
-    "vectors": _vectors,
-    "sentences": _sentences,
-    "rerank": _rerank,
-}
+def alone_scores(data: Path, out: Path, folder: Path, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
+    """The encoder's cosine of each sentence alone. Its vectors are kept in `out`/alone."""
+    sets = {one.found.name: one for one in chosen_sets(data, out, folder, measure=True)}
+    teacher = Teacher(folder)
+    found = []
+    for e in examples:
+        target = out / "alone" / f"{e.set}-{e.document}.npz"
+        if not target.exists():
+            d = sets[e.set].found.documents[e.document]
+            rows = [d.ids[a:b] for a, b in zip(d.bounds[:-1], d.bounds[1:], strict=True)]
+            write(target, vectors=teacher.vectors(rows).astype(np.float16))
+        with np.load(target) as file:
+            found.append(file["vectors"].astype(np.float32) @ e.query.numpy())
+    return found
+
+
+def standard(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """z-scores."""
+    z: NDArray[np.float32] = (x - x.mean()) / (x.std() + 1e-6)
+    return z
+
+
+def sentence_rows(
+    data: Path, out: Path, folder: Path, examples: Sequence[Example], heads: Mapping[str, VectorScore], *, alone: bool
+) -> dict[str, list[NDArray[np.float32]]]:
+    """Scores of every question by every way."""
+    late = [(e.vectors @ e.query).numpy() for e in examples]
+    rows = {"BM25 in document": bm25_scores(data, out, folder, examples)}
+    if alone:
+        rows["MiniLM, each sentence alone"] = alone_scores(data, out, folder, examples)
+    rows["MiniLM over passages (late)"] = late
+    rows["z(BM25) + z(late)"] = [standard(b) + standard(c) for b, c in zip(rows["BM25 in document"], late, strict=True)]
+    for name, head in heads.items():
+        rows[name] = [score.numpy() for score in scores(head, examples)]
+    return rows
+
+
+def sentence_tables(examples: Sequence[Example], rows: Rows) -> str:
+    """Recall of each way: by depth, by set at 10, and against BM25 with an interval; with and without the sets of fixed forms."""
+    lines = ["| way | " + " | ".join(f"@{d}" for d in DEPTHS) + " | @10 against BM25 | without the fixed forms |"]
+    lines += ["|---" * (len(DEPTHS) + 3) + "|"]
+    sets = [one.set for one in examples]
+    free = np.array([name not in FIXED_FORMS for name in sets])
+    base = recalls(examples, rows["BM25 in document"], 10)
+    for name, given in rows.items():
+        means = [np.mean(list(by_set(examples, recalls(examples, given, d)).values())) for d in DEPTHS]
+        gain = recalls(examples, given, 10) - base
+        whole = interval(sets, gain)
+        part = interval([s for s, f in zip(sets, free, strict=True) if f], gain[free])
+        cells = [f"{m:.3f}" for m in means] + [f"{m:+.3f} ({a:+.3f}, {b:+.3f})" for m, a, b in (whole, part)]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "| recall@10 | questions | " + " | ".join(rows) + " |", "|---" * (len(rows) + 2) + "|"]
+    columns = [by_set(examples, recalls(examples, given, 10)) for given in rows.values()]
+    for name in columns[0]:
+        lines.append(f"| {name} | {sets.count(name)} | " + " | ".join(f"{c[name]:.3f}" for c in columns) + " |")
+    return "\n".join(lines)
+
+
+def asked_elsewhere(
+    data: Path, out: Path, folder: Path, table: WordTable, examples: Sequence[Example], *, measure: bool
+) -> list[Example]:
+    """Each question asked to the next document of its set, for sets whose questions are about one document."""
+    sets = {one.found.name: one for one in chosen_sets(data, out, folder, measure=measure)}
+    documents: dict[str, list[int]] = {}
+    for e in examples:
+        if e.set not in ("cuad", "qmsum") and e.document not in documents.setdefault(e.set, []):
+            documents[e.set].append(e.document)
+    found = []
+    for e in examples:
+        others = documents.get(e.set, [])
+        if len(others) > 1:
+            other = others[(others.index(e.document) + 1) % len(others)]
+            one = sets[e.set]
+            d = stored(document_path(out, e.set, one.found.documents[other].name))
+            features = torch.from_numpy(sentence_features(d.ids, d.bounds, one.questions[e.number].ids, table))
+            found.append(Example(e.set, e.number, other, e.query, d.vectors, features, ()))
+    return found
+
+
+def area(right: NDArray[np.float64], wrong: NDArray[np.float64]) -> float:
+    """Share of pairs in which the right one is larger; equal ones count half."""
+    order = np.searchsorted(np.sort(wrong), right, side="left") + np.searchsorted(np.sort(wrong), right, side="right")
+    return float(order.mean() / 2 / len(wrong))
+
+
+def calibration_table(head: VectorScore, examples: Sequence[Example], strangers: Sequence[Example]) -> str:
+    """How often sentences of a probability answer, and how well the best one tells documents that answer from others."""
+    given, other = scores(head, examples), scores(head, strangers)
+    chance = torch.cat([s.sigmoid() for s in given]).numpy()
+    answers = torch.cat([marked(len(one.vectors), one.evidence) for one in examples]).numpy()
+    edges = [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0001]
+    lines = ["| probability | sentences | mean of it | share that answers |", "|---|---|---|---|"]
+    for low, high in pairwise(edges):
+        inside = (chance >= low) & (chance < high)
+        if inside.any():
+            cells = f"{int(inside.sum())} | {chance[inside].mean():.3f} | {answers[inside].mean():.3f}"
+            lines.append(f"| {low:g} to {min(high, 1):g} | {cells} |")
+    keys = {(one.set, one.number) for one in strangers}
+    right = [best(s) for s, one in zip(given, examples, strict=True) if (one.set, one.number) in keys]
+    found = area(np.array(right), np.array([best(s) for s in other]))
+    lines += ["", f"Best sentence of the document asked about against that of another document: area {found:.3f}"]
+    return "\n".join(lines)
+
+
+def best(score: Tensor) -> float:
+    """The largest score."""
+    return float(score.amax()) if len(score) else -np.inf

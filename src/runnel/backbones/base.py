@@ -10,10 +10,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from runnel.backbones.state import State
+from runnel.backbones.transformer_config import has_no_state, too_long
 from runnel.errors import InputError, StateError
 
 
@@ -38,7 +40,7 @@ class BackboneConfig(Protocol):
 
 
 class Backbone(nn.Module, ABC):
-    """A language model without its LM head: recurrent, but for `Transformer`.
+    """A language model without its LM head: recurrent, but for `Transformer` and `Encoder`.
 
     Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the state are fp32.
 
@@ -52,8 +54,9 @@ class Backbone(nn.Module, ABC):
     matrices: ClassVar[tuple[str, ...]]  # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
     # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
     int8_layers: ClassVar[tuple[str, ...]] = ()  # ends of the names of the linear layers that have kernels for 8 bits
-    recurrent: ClassVar[bool] = True  # False: reads a text only whole, and has no state
-    max_tokens: int | None = None  # the longest text it can read; None: any
+    block: int | None = 1  # tokens that are read together: 1 in a recurrence, which a step may cut after any token; a passage's
+    # in an encoder; None: the whole text
+    max_tokens: int | None = None  # the longest block it can read; None: any
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -118,7 +121,12 @@ class Backbone(nn.Module, ABC):
             recompute: keep only each layer's input for the backward pass, which then runs the layer again (in training mode).
 
         Returns:
-            hidden (T, D) fp32, and the state (S rows) after the last token of each sequence.
+            hidden (T, D) fp32, and the state (S rows) after the last token of each sequence; where `block` is not 1 it holds
+            nothing but the numbers of tokens.
+
+        Raises:
+            InputError: ids, cu_seqlens or lengths are not those of a text for this backbone.
+            StateError: the state is another backbone's, or this one has none.
         """
         cu_seqlens = self._check(ids, cu_seqlens, state)
         inputs = [*self.parameters(), *([added] if added is not None else []), *(state.tensors.values() if state else [])]
@@ -130,7 +138,8 @@ class Backbone(nn.Module, ABC):
             return hidden, new
         rows = torch.arange(cu_seqlens.numel() - 1)
         pool = self.new_state(rows.numel()) if state is None else state.clone()
-        return self.step(ids, cu_seqlens, pool, rows, rows, added), pool
+        read_rows = rows if self.recurrent else torch.full_like(rows, -1)
+        return self.step(ids, cu_seqlens, pool, read_rows, rows, added), pool
 
     def step(
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None = None
@@ -147,6 +156,8 @@ class Backbone(nn.Module, ABC):
         Returns:
             hidden (T, D) fp32.
         """
+        if not self.recurrent:
+            self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
         with torch.inference_mode():
             if self.fast is not None:
                 hidden = self.fast.step(ids, cu_seqlens, pool, read_rows, write_rows, added)
@@ -177,6 +188,31 @@ class Backbone(nn.Module, ABC):
         """A zero state of `rows` sequences, fp32."""
         tensors = {name: torch.zeros(rows, *shape, device=self.device) for name, shape in self.state_shapes().items()}
         return State(tensors, torch.zeros(rows, dtype=torch.int64))
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it carries a state from token to token. Other backbones read each block whole, and have no state."""
+        return self.block == 1
+
+    @property
+    def reads_passages(self) -> bool:
+        """Whether long texts are read in passages, each of them whole; see `models/blocks.py`."""
+        return self.block not in (1, None)
+
+    @property
+    def longest_text(self) -> int | None:
+        """The tokens, special ones included, of the longest text it can read; None: any."""
+        return self.max_tokens if self.block is None else None
+
+    def block_ends(self, ids: np.ndarray) -> np.ndarray | None:
+        """Return the ends of a text's blocks in ascending order, the last one at len(ids), or None if any token may be one.
+
+        The blocks depend on the ids alone, so a text that is read in any steps of whole blocks gives the same hidden vectors.
+
+        Args:
+            ids: (T,) token ids, T >= 1.
+        """
+        return None if self.recurrent else np.array([len(ids)])
 
     # ---- facts -----------------------------------------------------------------------------------------------------
 
@@ -239,6 +275,16 @@ class Backbone(nn.Module, ABC):
             cu_seqlens = torch.tensor([0, ids.numel()])
         if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != ids.numel() or bool((cu_seqlens.diff() < 0).any()):
             raise InputError(f"cu_seqlens must rise from 0 to the {ids.numel()} tokens in ids, got {cu_seqlens.tolist()[:8]}")
+        if not self.recurrent:
+            self.check_whole(cu_seqlens, continues=state is not None)
         if state is not None and len(state.check(self.state_shapes())) != cu_seqlens.numel() - 1:
             raise StateError(f"the state has {len(state)} rows but cu_seqlens describes {cu_seqlens.numel() - 1} sequences")
         return cu_seqlens
+
+    def check_whole(self, cu_seqlens: Tensor, *, continues: bool) -> None:
+        """Refuse what a backbone without a state cannot do: go on from one, or read a sequence that is too long."""
+        if continues:
+            raise has_no_state(self.title)
+        longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
+        if self.max_tokens is not None and longest > self.max_tokens:
+            raise too_long(self.title, longest, self.max_tokens)

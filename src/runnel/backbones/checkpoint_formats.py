@@ -19,6 +19,7 @@ from runnel.backbones.checkpoint_mamba import read_mamba
 from runnel.backbones.checkpoint_rwkv7 import read_rwkv7
 from runnel.backbones.checkpoint_values import ATTENTION, READS, count_layers
 from runnel.backbones.checkpoint_xlstm import read_xlstm
+from runnel.backbones.encoder import Encoder
 from runnel.backbones.mamba1 import Mamba1
 from runnel.backbones.mamba2 import Mamba2
 from runnel.backbones.rwkv7 import Rwkv7
@@ -26,7 +27,7 @@ from runnel.backbones.transformer import Transformer
 from runnel.backbones.xlstm import Xlstm
 from runnel.errors import CheckpointError, InputError
 
-BACKBONES: dict[str, type[Backbone]] = {cls.architecture: cls for cls in (Mamba1, Mamba2, Rwkv7, Xlstm, Transformer)}
+BACKBONES: dict[str, type[Backbone]] = {cls.architecture: cls for cls in (Mamba1, Mamba2, Rwkv7, Xlstm, Encoder, Transformer)}
 
 _REFUSED_TYPES = {  # model_type -> why
     "falcon_mamba": "Falcon-Mamba normalizes B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
@@ -181,7 +182,7 @@ def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str)
     heads = {name.removeprefix("heads."): stored for name, stored in whole.items() if name.startswith("heads.")}
     if stray := sorted(name for name in tensors if not name.startswith(("backbone.", "heads."))):
         raise CheckpointError(f"{where}: unexpected tensors {some(stray)}; a runnel model has only backbone.* and heads.*")
-    if BACKBONES[architecture].recurrent:  # the transformers library builds the others
+    if BACKBONES[architecture].block is not None:  # the transformers library builds the others
         _check_sizes(backbone, config, where)
     return Recognized(f"{BACKBONES[architecture].title}, runnel layout", architecture, config, backbone, heads)
 

@@ -1,4 +1,4 @@
-"""What backbones share: norms, linear layers in their own dtype, recomputed layers, and the published initialization.
+"""What backbones share: norms, linear layers in their own dtype, recomputed layers, padded batches, the published initialization.
 
 T tokens, D width, L layers, Di inner width.
 """
@@ -6,7 +6,7 @@ T tokens, D width, L layers, Di inner width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from runnel.backbones.int8 import Int8Linear
 
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4  # the time steps that a fresh model starts with
+_SMALL_BATCH = 128  # padded tokens below which padding is cheaper than another call
 
 
 class RMSNorm(nn.Module):
@@ -56,6 +57,24 @@ class WideBiasLinear(nn.Linear):
 def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
     """Call a layer. With `recompute` autograd keeps only the inputs, and the backward pass calls the layer again."""
     return checkpoint(layer, *inputs, use_reentrant=False) if recompute and torch.is_grad_enabled() else layer(*inputs)
+
+
+def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Indices of the sequences that are padded together, longest first: no more than an eighth of their tokens is padding.
+
+    Empty sequences are in none. Very small batches may be padded more.
+    """
+    batch: list[int] = []
+    tokens = 0
+    for i in sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i]):
+        padded = (len(batch) + 1) * lengths[batch[0] if batch else i]
+        if batch and 8 * padded > 9 * (tokens + lengths[i]) and padded > _SMALL_BATCH:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(i)
+        tokens += lengths[i]
+    if batch:
+        yield batch
 
 
 def stream_dtype(weight: Tensor) -> torch.dtype:

@@ -19,10 +19,11 @@ class Product:
     Args:
         layer: the layer.
         groups: G.
+        bias: add the layer's bias, if it has one; False where the kernel that comes next does.
     """
 
-    def __init__(self, layer: nn.Linear | Int8Linear, groups: int) -> None:
-        self._layer, self._groups = layer, groups
+    def __init__(self, layer: nn.Linear | Int8Linear, groups: int, *, bias: bool = True) -> None:
+        self._layer, self._groups, self._bias = layer, groups, layer.bias if bias else None
         if isinstance(layer, Int8Linear):
             layer.packed(groups)
 
@@ -35,8 +36,8 @@ class Product:
                 multiply(x.numpy(), scale.numpy(), weights, bits.numpy(), torch.get_num_threads())
         else:
             torch.mm(x, self._layer.weight.t(), out=out)
-        if self._layer.bias is not None:
-            out.add_(self._layer.bias)
+        if self._bias is not None:
+            out.add_(self._bias)
 
 
 def input_room(tokens: int, inputs: int, groups: int, int8: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -29,12 +29,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.layers import stream_dtype
+from runnel.backbones.layers import stream_dtype, sub_batches
 from runnel.backbones.state import State
-from runnel.backbones.transformer_config import Family, TransformerConfig, has_no_state, longest, model_class, options, too_long
+from runnel.backbones.transformer_config import Family, TransformerConfig, longest, model_class, options
 from runnel.errors import InputError
 
-_SMALL_BATCH = 128  # padded tokens below which padding is cheaper than another call
 _CROSS_KEYS_AND_VALUES = ("encoder_attn.k_proj", "encoder_attn.v_proj", "EncDecAttention.k", "EncDecAttention.v")
 
 
@@ -51,7 +50,7 @@ class Transformer(Backbone):
     config_class = TransformerConfig
     title = "Transformer"
     matrices = ("",)  # the library runs a model in one dtype
-    recurrent = False
+    block = None
     config: TransformerConfig
 
     def __init__(self, config: TransformerConfig, model: nn.Module | None = None, attention: str = "sdpa") -> None:
@@ -135,9 +134,7 @@ class Transformer(Backbone):
             InputError: also where a sequence is longer than `max_tokens`.
             StateError: a state was given.
         """
-        if state is not None:
-            raise has_no_state(self.title)
-        cu_seqlens = self._check(ids, cu_seqlens, None)
+        cu_seqlens = self._check(ids, cu_seqlens, state)
         for layer in self.model.modules():  # the library's own switch changes its name and side effects with its versions
             if hasattr(layer, "gradient_checkpointing"):
                 layer.gradient_checkpointing = recompute
@@ -148,8 +145,7 @@ class Transformer(Backbone):
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None = None
     ) -> Tensor:
         """As `Backbone.step`, where no sequence has a state to read or to write (all rows are -1)."""
-        if bool((read_rows >= 0).any()) or bool((write_rows >= 0).any()):
-            raise has_no_state(self.title)
+        self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()) or bool((write_rows >= 0).any()))
         with torch.inference_mode():
             return self._read(ids, cu_seqlens, added)
 
@@ -161,9 +157,6 @@ class Transformer(Backbone):
     def _read(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None) -> Tensor:
         """Hidden vectors (T, D), on the device of `ids`."""
         lengths = cu_seqlens.diff().tolist()
-        for length in lengths:
-            if self.max_tokens is not None and length > self.max_tokens:
-                raise too_long(self.title, length, self.max_tokens)
         if added is not None:
             if added.shape[-1] != self.embed(ids[:1]).shape[-1]:
                 raise InputError(f"this {self.title} projects its embeddings; nothing of width {added.shape[-1]} can be added")
@@ -226,21 +219,3 @@ class Transformer(Backbone):
                 if self.config.output == "encoder" or (self.config.output == "first" and not of_the_text):
                     continue
             yield layer
-
-
-def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Indices of the sequences that are padded together, longest first: no more than an eighth of their tokens is padding.
-
-    Empty sequences are in none. Very small batches may be padded more.
-    """
-    batch: list[int] = []
-    tokens = 0
-    for i in sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i]):
-        padded = (len(batch) + 1) * lengths[batch[0] if batch else i]
-        if batch and 8 * padded > 9 * (tokens + lengths[i]) and padded > _SMALL_BATCH:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(i)
-        tokens += lengths[i]
-    if batch:
-        yield batch

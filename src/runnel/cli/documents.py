@@ -32,13 +32,26 @@ def find(
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of text files; default: detected, and told where that was a guess.")
     ] = None,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Keep what is read: later questions to these files read nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Show the sentences of FILEs that answer QUERY, with their place. One pass over each file, however long."""
     from runnel.commands.find import run
 
-    full = IN_FULL[dtype]
-    return run(query, files, model=model, dtype=full, top_k=top_k, context=context, unit=unit, encoding=encoding, as_json=as_json)
+    return run(
+        query,
+        files,
+        model=model,
+        dtype=IN_FULL[dtype],
+        top_k=top_k,
+        context=context,
+        unit=unit,
+        encoding=encoding,
+        remember=remember,
+        as_json=as_json,
+    )
 
 
 # ---- runnel index ----------------------------------------------------------------------------------------------------
@@ -54,9 +67,12 @@ Fields = Annotated[
     list[str] | None, typer.Option("--field", metavar="NAME:TYPE", help="Metadata to filter by, e.g. kind:str. For a new index.")
 ]
 PassageTokens = Annotated[
-    int | None, typer.Option(min=8, help="The most tokens of a passage; default 256. For a new index.", show_default=False)
+    int | None,
+    typer.Option(min=8, help="Most tokens of a passage; default: the model's, else 256. For a new index.", show_default=False),
 ]
-Remember = Annotated[bool, typer.Option("--remember", help="Keep documents ready for reranking, 350 KB each. For a new index.")]
+Remember = Annotated[
+    bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
+]
 KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents whose files are gone.")]
 ShardOf = Annotated[
     str | None,
@@ -153,7 +169,10 @@ def search(
         int | None,
         typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.", show_default=False),
     ] = None,
-    read: Annotated[int, typer.Option(min=0, help="Of how many of the best documents sentences are shown.")] = 5,
+    read: Annotated[
+        int | None,
+        typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.", show_default=False),
+    ] = None,
     sentences: Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")] = 3,
     conditions: Annotated[
         list[str] | None,

@@ -6,10 +6,12 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, pairwise
+from functools import cache
+from itertools import chain, groupby, pairwise, tee
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, describe, note_compiling, one_line, print_json, printable, say, stdout_console
+from runnel.commands.remembered import Kept, Remembered
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.records import Sentence
 from runnel.text.answers import end_of_text_below, group_repeats, normalize
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from runnel.models.sentence_retriever import Scored, SentenceRetriever
+    from runnel.models.sentence_vectors import SentenceVectors
     from runnel.text.sentence_tokens import Unit
 
 _INDENT = " " * 4
@@ -76,6 +79,16 @@ class Found:
         return replace(best, places=self.places + later.places)
 
 
+@dataclass(frozen=True)
+class Item:
+    """A document to search. `kept`: where it is remembered, or will be; `vectors`: of its sentences, if they are remembered."""
+
+    file: str
+    document: DocumentText
+    kept: Kept | None = None
+    vectors: SentenceVectors | None = None
+
+
 @dataclass
 class Searched:
     """The files of one call: what was read, in which sentences, and what could not be read."""
@@ -105,29 +118,30 @@ def run(
     encoding: str | None,
     as_json: bool,
     unit: Unit | None = None,
+    remember: bool = False,
 ) -> int:
     """Search `files`, print what is found, and return the exit code: 1 if a file could not be read."""
     if not query.strip():
         raise InputError("the query is empty; give the question or the words to look for")
-    searched = Searched()
-    with DocumentReader(encoding=encoding) as reader:
-        documents = _documents(files, reader, searched)
-        first = next(documents, None)
-        if first is not None:
-            note_compiling()
-            from runnel.models.sentence_retriever import SentenceRetriever
 
-            retriever = SentenceRetriever.load(model, dtype=dtype)
-            searched.unit = unit or retriever.model.unit
-            search(
-                retriever,
-                query,
-                chain([first], documents),
-                searched,
-                top_k=top_k,
-                context=context,
-                unit=searched.unit,
-            )
+    @cache
+    def load() -> SentenceRetriever:
+        note_compiling()
+        from runnel.models.sentence_retriever import SentenceRetriever
+
+        return SentenceRetriever.load(model, dtype=dtype)
+
+    searched, kept = Searched(), Remembered(load, model, (encoding, unit), keep=remember)
+    with DocumentReader(encoding=encoding) as reader:
+        items = _items(files, reader, kept, searched)
+        first = next(items, None)
+        if first is not None:
+            if remember and not load().remembers:
+                raise InputError(
+                    f"{model} reads the query before the document, so nothing can be remembered; leave out --remember"
+                )
+            searched.unit = unit or load().model.unit
+            search(load(), query, chain([first], items), searched, kept, top_k=top_k, context=context)
     if as_json:
         sentences = [_as_json(found) for found in searched.found]
         print_json({"query": query, "model": model, "sentences": sentences, "files": searched.files, "skipped": searched.skipped})
@@ -139,34 +153,55 @@ def run(
 def search(
     retriever: SentenceRetriever,
     query: str,
-    documents: Iterable[tuple[str, DocumentText]],
+    items: Iterable[Item],
     into: Searched,
+    kept: Remembered,
     *,
     top_k: int,
     context: int,
-    unit: Unit | None = None,
 ) -> None:
-    """Read (file, document) pairs and keep the `top_k` best sentences of all, each with `context` sentences around it.
+    """Read documents, in units of `into.unit`, and keep the `top_k` best of all, each with `context` sentences around it.
 
     Sentences that differ in whitespace alone count once. All their places in a file are kept if the sentence is among the best of
     that file, or of the files before it.
     """
-    reading: deque[tuple[str, DocumentText]] = deque()
+    reading: deque[Item] = deque()
 
-    def texts() -> Iterator[str]:
-        for file, document in documents:
-            reading.append((file, document))
-            yield document.text
+    def seen() -> Iterator[Item]:
+        for item in items:
+            reading.append(item)
+            yield item
 
     with Meter("reading") as meter:
-        for scored in retriever.scan(query, texts(), unit=unit, progress=meter):
-            file, document = reading.popleft()
+        if retriever.remembers:
+            scan = retriever.scan(query, _vectors(retriever, seen(), into.unit, kept, meter))
+        else:
+            scan = retriever.scan(query, (item.document.text for item in seen()), unit=into.unit, progress=meter)
+        for scored in scan:
+            item = reading.popleft()
+            file, document = item.file, item.document
             into.count(file, document, len(scored))
-            kept = {normalize(f.sentence.text): f for f in into.found}
-            for found in _best(file, document, scored, top_k, context, kept):
+            best = {normalize(f.sentence.text): f for f in into.found}
+            for found in _best(file, document, scored, top_k, context, best):
                 key = normalize(found.sentence.text)
-                kept[key] = kept[key].merge(found) if key in kept else found
-            into.found = sorted(kept.values(), key=lambda f: -f.sentence.score)[:top_k]  # stable: ties in file order
+                best[key] = best[key].merge(found) if key in best else found
+            into.found = sorted(best.values(), key=lambda f: -f.sentence.score)[:top_k]  # stable: ties in file order
+
+
+def _vectors(
+    retriever: SentenceRetriever, items: Iterable[Item], unit: Unit, kept: Remembered, meter: Meter
+) -> Iterator[SentenceVectors]:
+    """Yield the sentence vectors of each document: as remembered, or read, and then kept where that is wanted."""
+    for remembered, some in groupby(items, key=lambda item: item.vectors is not None):
+        if remembered:
+            yield from (item.vectors for item in some if item.vectors is not None)
+            continue
+        unread, again = tee(some)
+        texts = (item.document.text for item in unread)
+        for item, vectors in zip(again, retriever.remember(texts, unit=unit, progress=meter), strict=True):
+            if item.kept is not None:
+                kept.put(item.kept, item.document, vectors)
+            yield vectors
 
 
 def _best(file: str, document: DocumentText, scored: Scored, top_k: int, context: int, kept: Collection[str]) -> list[Found]:
@@ -208,17 +243,19 @@ def _as_json(found: Found) -> dict[str, object]:
     return found.place.as_json() | asdict(found.sentence) | {"before": found.before, "after": found.after, "also": also}
 
 
-def _documents(files: Sequence[str], reader: DocumentReader, searched: Searched) -> Iterator[tuple[str, DocumentText]]:
-    """(name, document) of what can be read and is not empty; the rest is told on stderr, and so is every warning."""
+def _items(files: Sequence[str], reader: DocumentReader, kept: Remembered, searched: Searched) -> Iterator[Item]:
+    """Yield what is not empty and remembered, or can be read; the rest is reported on stderr, and so is every warning."""
     for name in files:
         shown = "(standard input)" if name == "-" else name
         document = None
+        place = kept.place(name)
+        found = None if place is None else kept.get(place)
         try:
-            for document in reader.read(name):
+            for document in reader.read(name) if found is None else [found[0]]:
                 for warning in document.warnings:
                     say(f"note: {shown}: {warning}")
                 if document.text.strip():
-                    yield shown, document
+                    yield Item(shown, document, place, None if found is None else found[1])
                 elif document.id is None:
                     say(f"note: {shown} is empty")
                     searched.count(shown, document, 0)

@@ -149,7 +149,7 @@ def parse_fields(fields: Sequence[str]) -> dict[str, str]:
 
 def index_options(fields: Mapping[str, str], passage_tokens: int | None, remember: bool) -> dict[str, Any]:
     """As `Index.create` takes them."""
-    return {"fields": fields, "passage_tokens": 256 if passage_tokens is None else passage_tokens, "remember": remember}
+    return {"fields": fields, "passage_tokens": passage_tokens, "remember": remember}
 
 
 def tell_failed(failed: Mapping[str, str]) -> None:

@@ -49,6 +49,9 @@ def _model(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     if facts["recurrent"]:
         layers = ", ".join(f"{key} {'x'.join(map(str, shape[1:])) or 1}" for key, shape in facts["state"].items())
         yield "state per sequence", [f"{_size(facts['state_bytes_per_sequence'])}, in each layer {layers}"]
+    elif facts["passage_tokens"]:
+        passage, longest = f"passages of {facts['passage_tokens']:,} tokens", f"up to {facts['max_tokens']:,} tokens"
+        yield "state per sequence", [f"none: reads documents in {passage}, a short text of {longest} as one"]
     else:
         longest = "any length" if facts["max_tokens"] is None else f"at most {facts['max_tokens']:,} tokens"
         yield "state per sequence", [f"none: reads a text only as a whole, {longest}"]

@@ -19,6 +19,7 @@ from runnel.text.shards import Shard, byte_range
 if TYPE_CHECKING:
     from runnel.models.memory import Memory
     from runnel.models.reranker import Reranker
+    from runnel.models.sentence_vectors import SentenceMemory
 
 _SHOWN = 160  # characters of a document on the terminal
 
@@ -137,7 +138,7 @@ class _Ranker:
         meter: Meter,
     ) -> None:
         self._reranker, self._texts, self._meter, self._max_tokens = reranker, texts, meter, max_tokens
-        self._memory: Memory | None = None
+        self._memory: Memory | SentenceMemory | None = None
         self.truncated = 0
         if max_tokens is None and (reranker.remembers or folder is not None):  # asked for in vain, it is an error that says why
             self._memory = reranker.remember(texts, folder, dtype, progress=meter.add)

@@ -29,7 +29,7 @@ def run(
     model: str | None,
     top_k: int,
     rerank: int | None,
-    read: int,
+    read: int | None,
     sentences: int,
     conditions: Sequence[str],
     as_json: bool,

@@ -20,6 +20,7 @@ from runnel.evaluation.bench import absent
 from runnel.evaluation.extras import remembered, searched
 from runnel.evaluation.processes import Spec, Worker
 from runnel.evaluation.speed import Check, Point, Progress, Report, Settings, check, failure, measure, peak
+from runnel.hardware import has_native_bf16
 
 LONG = (8192, 262144)  # tokens of the texts whose memory and speed are compared
 _HELP_RUNS = 5
@@ -59,9 +60,11 @@ BARS: Mapping[str, Bar] = {
     "memory": Bar("peak memory at 256k tokens over that at 8k", 1.05, 1.0, at_most=True),
     "long": Bar("tokens/s at 256k tokens over that at 8k", 0.95, 1.0),
     "short": Bar("mamba2-130m: tokens/s of 128 texts of 64 tokens over that of one of 8k", 0.7, 0.9),
-    "remembered": Bar("pocket: 100 remembered documents of 512 tokens (fp32 states) over whole pairs", 10.0, 30.0),
-    "indexing": Bar("pocket: tokens/s of indexing over the engine's alone", 0.90, 0.95),
-    "first stage": Bar("pocket, 10,000 documents of 1,000 words: ms of a search's first stage, median", 30, 15, at_most=True),
+    "remembered": Bar("pocket-mamba2: 100 remembered documents of 512 tokens (fp32 states) over whole pairs", 10.0, 30.0),
+    "indexing": Bar("pocket-mamba2: tokens/s of indexing over the engine's alone", 0.90, 0.95),
+    "first stage": Bar(
+        "pocket-mamba2, 10,000 documents of 1,000 words: ms of a search's first stage, median", 30, 15, at_most=True
+    ),
     "search": Bar("the same, whole search, 50 documents reranked and 5 read for sentences", 300, 150, at_most=True),
     "help": Bar("seconds of runnel --help", 0.3, at_most=True),
     "gpu roofline": Bar("GPU: 1.3B shape, bf16, 32k tokens: linear FLOP/s over the 8192-cube matrix product's", 0.35, 0.60),
@@ -99,24 +102,31 @@ def rows(values: Mapping[str, float | str]) -> list[Row]:
 
 
 def check_bars(progress: Progress) -> list[Row]:
-    """Measure every bar that this machine can show, in about seven minutes on two cores."""
+    """Measure every bar that this machine can show, in about seven minutes on two cores.
+
+    On a processor without bf16 in hardware, shares of the linear layers are those in fp32, and other programs, which run in fp32
+    anyway, are not compared.
+    """
+    dtype = "bf16" if has_native_bf16() else "fp32"
     settings = Settings(
         models=("mamba2-130m",),
-        dtypes=("bf16", "int8"),
+        dtypes=(dtype, "int8"),
         cells=((1, 2048), (1, 8192), (128, 64)),
         other_cells=((1, 2048),),
-        others=("transformers", "llama.cpp"),
+        others=("transformers", "llama.cpp") if dtype == "bf16" else (),
     )
     others, missing = absent(settings)
     report = measure(replace(settings, others=others), progress)
-    second = measure(Settings(models=("mamba-130m", "rwkv7-0.1b", "xlstm-scaled"), cells=((1, 2048),)), progress)
+    second = measure(Settings(models=("mamba-130m", "rwkv7-0.1b", "xlstm-scaled"), dtypes=(dtype,), cells=((1, 2048),)), progress)
     points = [point.to_dict() for point in (*report.points, *second.points)]
-    long, checked = long_texts("pocket", progress)
-    scores = remembered("pocket", "bf16", progress)
+    long, checked = long_texts("pocket-mamba2", progress, dtype=dtype)
+    scores = remembered("pocket-mamba2", dtype, progress)
     reranked: list[dict[str, Any]] | str = scores if isinstance(scores, str) else [row.to_dict() for row in scores]
     skipped = [*missing, *report.skipped, *second.skipped]
-    values = bar_values(points, [p.to_dict() for p in long], checked.note, reranked, skipped)
-    return rows(values | search_values(searched("pocket", progress).to_dict()) | {"help": help_seconds()})
+    values = bar_values(points, [p.to_dict() for p in long], checked.note, reranked, skipped, dtype)
+    if dtype != "bf16":
+        values |= dict.fromkeys(("transformers", "llama.cpp"), "this processor has no bf16 in hardware")
+    return rows(values | search_values(searched("pocket-mamba2", progress).to_dict()) | {"help": help_seconds()})
 
 
 def bar_values(
@@ -125,16 +135,18 @@ def bar_values(
     long_note: str,
     reranked: Sequence[Mapping[str, Any]] | str,
     skipped: Sequence[Mapping[str, str]],
+    dtype: str = "bf16",
 ) -> dict[str, float | str]:
-    """The figure of each bar, from points and rows as their `to_dict` gives them."""
+    """The figure of each bar, from points and rows as their `to_dict` gives them; `dtype` is that of our weights."""
     values: dict[str, float | str] = {}
     for model in ("mamba2-130m", "mamba-130m", "rwkv7-0.1b", "xlstm-scaled"):
-        values[f"roofline {model}"] = _share(points, model)
+        values[f"roofline {model}"] = _share(points, model, dtype)
     values["int8"] = _share(points, "mamba2-130m", "int8", skipped)
-    ours = _rate(points, "mamba2-130m", "runnel", 1, 2048)
+    own = [p for p in points if p["system"] != "runnel" or p["dtype"] == dtype]
+    ours = _rate(own, "mamba2-130m", "runnel", 1, 2048)
     for other in ("transformers", "llama.cpp"):
-        values[other] = _over(ours, _rate(points, "mamba2-130m", other, 1, 2048, skipped))
-    values["short"] = _over(_rate(points, "mamba2-130m", "runnel", 128, 64), _rate(points, "mamba2-130m", "runnel", 1, 8192))
+        values[other] = _over(ours, _rate(own, "mamba2-130m", other, 1, 2048, skipped))
+    values["short"] = _over(_rate(own, "mamba2-130m", "runnel", 128, 64), _rate(own, "mamba2-130m", "runnel", 1, 8192))
     values |= _long_values(long, long_note)
     if isinstance(reranked, str):
         values["remembered"] = f"wrong: {reranked}"
@@ -155,9 +167,7 @@ def search_values(row: Mapping[str, Any]) -> dict[str, float | str]:
     return {key: figure["median"] for key, figure in zip(keys, figures, strict=True)}
 
 
-def _share(
-    points: Sequence[Mapping[str, Any]], model: str, dtype: str = "bf16", skipped: Sequence[Mapping[str, str]] = ()
-) -> float | str:
+def _share(points: Sequence[Mapping[str, Any]], model: str, dtype: str, skipped: Sequence[Mapping[str, str]] = ()) -> float | str:
     """Share of the roofline at 2k tokens, or why there is none."""
     wanted = (model, "runnel", 1, 2048, dtype)
     for point in points:
@@ -177,8 +187,6 @@ def _rate(
 ) -> float | str:
     """Tokens/s of a system's fastest dtype, or why there is none."""
     cells = [p for p in points if (p["model"], p["system"], p["batch"], p["tokens"]) == (model, system, batch, tokens)]
-    if system == "runnel":
-        cells = [p for p in cells if p["dtype"] == "bf16"]
     rates = [p["tokens_per_s"]["median"] for p in cells if p["tokens_per_s"]]
     if rates:
         return max(rates)

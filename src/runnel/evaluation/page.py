@@ -58,10 +58,10 @@ SPEED = (
         slow_s=_SLOW_S,
     ),
     Settings(models=("xlstm-scaled",), cells=(*_ONE, _SHORT), others=("transformers",), other_cells=_ONE, slow_s=_SLOW_S),
-    Settings(models=("rwkv7-0.1b", "pocket"), dtypes=("bf16", "int8"), cells=(*_ONE, _SHORT)),
+    Settings(models=("rwkv7-0.1b", "pocket-mamba2"), dtypes=("bf16", "int8"), cells=(*_ONE, _SHORT)),
 )
 GRIDS = (
-    Grid("pocket", ((1, 2048), (1, 32768), (32, 2048)), _V),
+    Grid("pocket-mamba2", ((1, 2048), (1, 32768), (32, 2048)), _V),
     Grid("mamba2-130m", ((1, 8192),), (256, 1024, 4096, None)),
 )
 BUDGETS_MIB = (96, 128, 256, 1024)
@@ -74,7 +74,11 @@ PROFILED = (
     ("xlstm-scaled", "bf16"),
 )
 PROFILED_TOKENS = 1024
-TRAINING = (("pocket", "runnel", (1, 4, 16, 64, 256)), ("pocket", "bert", (1, 4, 16, 64, 256)), ("mamba2-130m", "runnel", (1, 4)))
+TRAINING = (
+    ("pocket-mamba2", "runnel", (1, 4, 16, 64, 256)),
+    ("pocket-mamba2", "bert", (1, 4, 16, 64, 256)),
+    ("mamba2-130m", "runnel", (1, 4)),
+)
 
 
 def write_page(folder: Path, progress: Progress) -> bool:
@@ -139,7 +143,7 @@ def measure_page(progress: Progress) -> dict[str, Any]:
     """Everything the page shows, in values for JSON."""
     points, checks, skipped = _speed(progress)
     long, long_checks = [], []
-    for model in ("mamba2-130m", "pocket"):
+    for model in ("mamba2-130m", "pocket-mamba2"):
         found, checked = long_texts(model, progress, LONG)
         long += [point.to_dict() for point in found]
         long_checks.append(checked)
@@ -154,7 +158,7 @@ def measure_page(progress: Progress) -> dict[str, Any]:
         for model, system, batches in TRAINING
         for point in training(model, system, batches, TRAINING_TOKENS, progress, memory_limit=_TRAINING_LIMIT, slow_s=_SLOW_S)
     ]
-    scores = remembered("pocket", "bf16", progress)
+    scores = remembered("pocket-mamba2", "bf16", progress)
     reranked: list[dict[str, Any]] | str = scores if isinstance(scores, str) else [row.to_dict() for row in scores]
     note = next((check.note for check in long_checks if check.note), "")
     search = _search(progress)
@@ -209,7 +213,7 @@ def _not_published(folder: Path, result: Mapping[str, Any], progress: Progress) 
 
 
 def _search(progress: Progress) -> dict[str, Any]:
-    return searched("pocket", progress).to_dict()
+    return searched("pocket-mamba2", progress).to_dict()
 
 
 def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:
@@ -260,7 +264,7 @@ def _padding() -> list[dict[str, Any]]:
     """For the sections of the Python reference, in `pocket`'s tokens."""
     from pydoc_data.topics import topics
 
-    tokenizer = Tokenizer.load(BUILT_IN["pocket"])
+    tokenizer = Tokenizer.load(BUILT_IN["pocket-mamba2"])
     lengths = [max(1, len(encoded.ids)) for encoded in tokenizer.encode_batch([topics[name] for name in sorted(topics)])]
-    backbone = describe_subject("pocket")
-    return [{"model": "pocket"} | padding(lengths, batch, backbone).to_dict() for batch in (8, 32)]
+    backbone = describe_subject("pocket-mamba2")
+    return [{"model": "pocket-mamba2"} | padding(lengths, batch, backbone).to_dict() for batch in (8, 32)]

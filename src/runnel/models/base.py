@@ -33,7 +33,8 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
-from runnel.models.heads import HEADS, POOLINGS, Pooling, TokenFeatures, vector_head
+from runnel.models.heads import HEADS, POOLINGS, Pooling, TokenFeatures, VectorRelevance, VectorScore, vector_head
+from runnel.models.lexical import FEATURES
 from runnel.records import expect_text
 from runnel.text.sentence_tokens import Unit
 from runnel.text.templates import Template
@@ -41,7 +42,9 @@ from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
 _TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
-BUILT_IN = {"pocket": Path(__file__).parent / "pocket"}
+BUILT_IN = {name: Path(__file__).parent / "pocket_mamba2" for name in ("pocket", "pocket-mamba2")} | {
+    "pocket-encoder": Path(__file__).parent / "pocket_encoder"
+}
 # job -> its model in sentence-transformers, and the module that does it, in `runnel.training.modules`
 _MODULES: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),
@@ -274,7 +277,7 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
     # Folders written before units were kept have sentences.
     read = _Description(**arguments(_Description, {"unit": "sentence", **config}, f"{source}: config.json"))
     heads = _read_heads(read.heads, checkpoint, source)
-    if missing := sorted({_TEMPLATES[name] for name in heads if name in _TEMPLATES} - set(read.templates)):
+    if missing := sorted({_template_of(name, head) for name, head in heads.items() if name in _TEMPLATES} - set(read.templates)):
         raise CheckpointError(
             f"{source}: config.json lacks the template {missing[0]!r}, which its heads need; save the model again"
         )
@@ -318,7 +321,18 @@ def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source
         raise CheckpointError(f"{what} has the kind {kind!r}; this runnel knows {', '.join(sorted(classes))}")
     given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size}
     taken = {key: value for key, value in given.items() if key in inspect.signature(classes[kind]).parameters}
-    return classes[kind](**taken, **arguments(classes[kind], options, what, given=tuple(given)))
+    head = classes[kind](**taken, **arguments(classes[kind], options, what, given=tuple(given)))
+    if isinstance(head, VectorScore) and head.options["features"] != FEATURES:
+        raise CheckpointError(
+            f"{what} takes {head.options['features']} features of a sentence, this runnel makes {FEATURES}; use the runnel that "
+            "the model was trained with, or train the head again"
+        )
+    return head
+
+
+def _template_of(name: str, head: nn.Module) -> str:
+    """The template that a head needs: one for any text where query and document are read apart."""
+    return "document" if isinstance(head, VectorScore | VectorRelevance) else _TEMPLATES[name]
 
 
 def _head_config(head: nn.Module) -> dict[str, object]:

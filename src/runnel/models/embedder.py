@@ -20,10 +20,14 @@ from runnel.backbones.transformer_config import has_no_state
 from runnel.engine import AtPositions, Request
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model
+from runnel.models.blocks import lay_out
 from runnel.models.heads import EndVector, MeanVector, Pooling
+from runnel.models.passage_stream import PassageStream
 from runnel.models.readers import SpanMeans, WeightedMean
 from runnel.records import expect_text
-from runnel.text.sentence_tokens import whole_spans
+from runnel.text.encoded import Encoded
+from runnel.text.sentence_tokens import sentence_of_tokens, whole_spans
+from runnel.text.sentences import split_sentences
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts tokenized together, and vectors that go through the head together
@@ -135,7 +139,7 @@ class Embedder:
 
     def text_limit(self, max_tokens: int | None) -> int | None:
         """Return how many tokens a text is cut to: `max_tokens`, or what a transformer can read if that is less; None: no cut."""
-        longest = self.model.backbone.max_tokens
+        longest = self.model.backbone.longest_text
         return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
     def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[np.ndarray]:
@@ -156,10 +160,18 @@ class Embedder:
                 expect_text(text, "a text")
                 if not text.strip():
                     raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
-            for encoded in self.model.tokenizer.encode_batch([before + text for text in batch]):
+            whole = [before + text for text in batch]
+            for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
                 self.truncated += rendered.cut > 0
-                yield rendered.ids
+                yield self._in_blocks(text, encoded.slice(0, len(encoded) - rendered.cut), rendered.ids)
+
+    def _in_blocks(self, text: str, encoded: Encoded, ids: np.ndarray) -> np.ndarray:
+        """The same ids, in passages if the backbone cannot read them as one."""
+        backbone, tokenizer = self.model.backbone, self.model.tokenizer
+        if not backbone.reads_passages or len(ids) <= (backbone.max_tokens or len(ids)):
+            return ids
+        return lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer).ids
 
     def _check_room(self, prefix: str, max_tokens: int) -> None:
         template, tokenizer = self.model.templates["document"], self.model.tokenizer
@@ -205,36 +217,44 @@ class Embedder:
         prefix = self.model.prompt(prompt)
         template = self.model.templates["document"]
         encoded = template.encode(self.model.tokenizer, "document", prefix + text)
-        rendered = template.render(self.model.tokenizer, document=encoded.ids)
-        offset, shift = rendered.slices["document"].start, len(prefix)
-        starts = np.searchsorted(encoded.starts, spans[:, 0] + shift) + offset
-        ends = np.searchsorted(encoded.starts, spans[:, 1] + shift) + offset
-        empty = np.flatnonzero(starts >= ends)
+        first, last = np.searchsorted(encoded.starts, spans.T + len(prefix))
+        empty = np.flatnonzero(first >= last)
         if len(empty):
             raise InputError(f"span {spans[empty[0]].tolist()} ({text[slice(*spans[empty[0]])]!r}) holds no token; widen it")
-        reader = SpanMeans(rendered.ids, self.model.weight, starts, ends) if self._pools_mean else AtPositions(ends - 1)
-        pooled = self.model.engine.run([Request(rendered.ids, reader=reader)])[0]
+        row, places = self._places(prefix + text, encoded)
+        starts, ends = places[first], places[last - 1] + 1
+        reader = SpanMeans(row, self.model.weight, starts, ends) if self._pools_mean else AtPositions(ends - 1)
+        pooled = self.model.engine.run([Request(row, reader=reader)])[0]
         with torch.inference_mode():
             return self._head(pooled).numpy()
 
+    def _places(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that are read for a text, and where each of its tokens is in them."""
+        backbone, tokenizer = self.model.backbone, self.model.tokenizer
+        if not backbone.reads_passages:
+            rendered = self.model.templates["document"].render(tokenizer, document=encoded.ids)
+            return rendered.ids, np.arange(len(encoded)) + rendered.slices["document"].start
+        row = lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer)
+        return row.ids, row.places
+
     # ---- streams -------------------------------------------------------------------------------------------------------
 
-    def stream(self, *, prompt: str | None = None) -> Stream:
+    def stream(self, *, prompt: str | None = None) -> Stream | PassageStream:
         """A text that arrives in pieces; see `Stream`.
 
         Raises:
             StateError: the model is a transformer, which has no state to go on from.
         """
-        stream = Stream(self)
+        stream = PassageStream(self) if self.model.backbone.reads_passages else Stream(self)
         return stream.feed(self.model.prompt(prompt))
 
-    def load_stream(self, path: str | Path) -> Stream:
+    def load_stream(self, path: str | Path) -> Stream | PassageStream:
         """Continue a stream written by `Stream.save`.
 
         Raises:
             StateError: damaged, or written by another model.
         """
-        return Stream._load(self, path)
+        return PassageStream.load(self, path) if self.model.backbone.reads_passages else Stream._load(self, path)
 
 
 class Stream:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runnel.models.lexical import FEATURES
+
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
 MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earlier part
 MARK_DOCUMENT = 1  # 1 for document tokens that follow a query (sentence retrieval)
@@ -142,6 +144,93 @@ class MatchScore(nn.Module):
         return score + self.cosine_weight * cosine + lexical.to(score.dtype) @ self.lexical_weight
 
 
+class VectorScore(nn.Module):
+    """Scores of a document's sentences from stored vectors and lexical features; nothing is read again.
+
+    A layer sees the product of the projected query and sentence, and the numbers known of the sentence: cosine, its z-scores in
+    the document with those of BM25 and of the sentences around, and the features. It does not see a sentence's vector but in
+    that product, or it would learn which sentences the training questions liked. The score is calibrated: its sigmoid is the
+    probability that the sentence answers.
+    """
+
+    def __init__(self, hidden_size: int, size: int = 96, features: int = FEATURES) -> None:
+        super().__init__()
+        self.options = {"size": size, "features": features}
+        self.sentence = nn.Linear(hidden_size, size)
+        self.query = nn.Linear(hidden_size, size)
+        self.known = nn.Linear(_COSINES + features, size)
+        self.middle = nn.Linear(size, size)
+        self.out = nn.Linear(size, 1)
+        self.direct = nn.Parameter(torch.zeros(_COSINES + features))
+        self.calibration: Tensor  # factor and summand
+        self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
+        with torch.no_grad():  # starts as the sum of the z-scores of cosine and BM25
+            self.out.weight.zero_()
+            self.out.bias.zero_()
+            self.direct[1:3] = 1.0
+
+    def forward(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+        """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` -> (S,)"""
+        return self.uncalibrated(query, vectors, features) * self.calibration[0] + self.calibration[1]
+
+    def uncalibrated(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+        """As `forward`, before factor and summand."""
+        query, vectors, features = _wide(query), _wide(vectors), _wide(features)
+        if not len(vectors):
+            return query.new_zeros(0)
+        return self.combine(self.query(query), vectors, known(query, vectors, features))
+
+    def combine(self, query: Tensor, vectors: Tensor, known: Tensor) -> Tensor:
+        """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S, K) -> (S,)"""
+        hidden = F.gelu(4 * self.sentence(vectors) * query + self.known(known))
+        return 3 * self.out(F.gelu(self.middle(hidden)))[:, 0] + known @ self.direct
+
+
+class VectorRelevance(nn.Module):
+    """Relevance of a document from what is stored of it: a weighted sum of numbers, none of which depends on other documents.
+
+    Features: the cosine between query and document, and their BM25 with a static idf (`lexical.static_bm25`).
+    """
+
+    FEATURES = 2
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.options: dict[str, object] = {}
+        self.linear = nn.Linear(self.FEATURES, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(n, 2) -> (n,)"""
+        return self.linear(_wide(features))[:, 0]
+
+
+_COSINES = 7  # columns of `known` before the features
+_AROUND = 3  # sentences on each side in the mean of its last column
+
+
+def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+    """What `VectorScore` knows of the sentences of a document: (S, 7 + F).
+
+    Cosine; z-scores of cosine and BM25; distance to the best cosine; z-scores of the cosine of the sentence before, after, and of
+    the mean of the vectors around; and the features.
+
+    Args:
+        query: (D,); vectors (S, D), at least one; features (S, F).
+    """
+    cosine = vectors @ query
+    z = _standard(cosine)
+    around = F.avg_pool1d(vectors.T, 2 * _AROUND + 1, 1, _AROUND).T
+    near = _standard(F.normalize(around, dim=-1) @ query)
+    columns = [cosine, z, _standard(features[:, 0]), cosine - cosine.amax()]
+    columns += [F.pad(z[:-1], (1, 0)), F.pad(z[1:], (0, 1)), near]
+    return torch.cat([torch.stack(columns, dim=1), features], dim=1)
+
+
+def _standard(x: Tensor) -> Tensor:
+    """z-scores; zeros where all are the same."""
+    return (x - x.mean()) / (x.std(correction=0) + 1e-6)
+
+
 def _wide(x: Tensor) -> Tensor:
     """x in fp32, or in fp64 if it is."""
     return x if x.dtype == torch.float64 else x.float()
@@ -159,6 +248,8 @@ HEADS: dict[str, type[nn.Module]] = {
     "end_score": EndScore,
     "dense_score": DenseScore,
     "match_score": MatchScore,
+    "vector_score": VectorScore,
+    "vector_relevance": VectorRelevance,
 }
 
 

@@ -25,11 +25,13 @@ from torch import Tensor
 from runnel.backbones.state import State
 from runnel.engine import AtPositions, Reader, Request
 from runnel.errors import InputError, StateError
+from runnel.models.blocks import Row, lay_out, markers, passage_bounds
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Piece, Remembered, piece
 from runnel.models.readers import SpanMeans
+from runnel.models.sentence_vectors import SentenceReader
 from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import sentence_of_tokens
+from runnel.text.sentence_tokens import SentenceTokens, read_sentences, sentence_of_tokens
 from runnel.text.sentences import split_sentences
 
 log = logging.getLogger("runnel")
@@ -47,7 +49,8 @@ class ReadDocument:
         tokens: of the document, special ones included.
         tokens_read: how many the backbone had to read, less than `tokens` where text was appended.
         saved: what `read_documents` takes to go on after this text; None for documents below `save_from` tokens.
-        memory: the document as `Reranker.remember` keeps it, in 8 bits, if that was asked for.
+        memory: the document as it is remembered, in 8 bits, if that was asked for: its sentences (`SentenceVectors.to_bytes`)
+            where the backbone reads passages, else as `Reranker.remember` keeps it.
     """
 
     vector: np.ndarray
@@ -92,9 +95,12 @@ def read_documents(
     Args:
         saved: for each text what an earlier reading of its beginning has given as `saved`. If the text has changed before the
             place where that stopped, or the model is another one, it is read from the start.
-        passage_tokens: the most tokens of a passage of several sentences; a longer sentence is a passage of its own.
-        save_from: documents of this many tokens or more get `saved`, which is about as large as the backbone's state.
-        remember: also give `memory`; for a model whose reranker shares the pass (`Reranker.shares`).
+        passage_tokens: the most tokens of a passage of several sentences; a longer sentence is a passage of its own. A model that
+            reads passages has its own number.
+        save_from: documents of this many tokens or more get `saved`, which is about as large as the backbone's state; for
+            recurrent models.
+        remember: also give `memory`; for a recurrent model whose reranker shares the pass (`Reranker.shares`), or a model that
+            reads passages.
         progress: called after each step with the number of tokens just read.
 
     Raises:
@@ -102,6 +108,10 @@ def read_documents(
     """
     if embedder.pooling == "cls":
         raise InputError("this model's vector is its first token's, which no passage has; load it with pooling='mean' or 'eos'")
+    if not all(text.strip() for text in texts):
+        raise InputError("cannot read an empty document; leave it out")
+    if embedder.model.backbone.reads_passages:
+        return _read_in_blocks(embedder, texts, remember, progress)
     readings = _prepare_all(embedder, texts, passage_tokens, save_from)
     for reading, before in zip(readings, saved or [None] * len(texts), strict=True):
         if before is not None:
@@ -123,28 +133,59 @@ def read_documents(
     return _finish(embedder, readings, read)
 
 
-def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
-    """Group sentences into passages, from the start, so that text that is appended changes the last one only.
+def _read_in_blocks(
+    embedder: Embedder, texts: Sequence[str], remember: bool, progress: Callable[[int], None] | None
+) -> list[ReadDocument]:
+    """`read_documents` for a backbone that reads passages: each has the vector of its text alone."""
+    model = embedder.model
+    template, prompt = model.templates["document"], model.prompts.get("document", "")
+    encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
+    documents: list[tuple[SentenceTokens, Row]] = []
+    for text, one in zip(texts, encoded, strict=True):
+        tokens = read_sentences(text, [one.shifted(-len(prompt))])
+        if not len(tokens.ids):
+            raise InputError(f"no token of this model is in the document {text[:40]!r}; leave it out")
+        documents.append((tokens, lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)))
+    width = model.backbone.hidden_size
+    readers = [
+        (
+            SpanMeans(row.ids, model.weight, row.edges[:-1], row.edges[1:]),
+            SentenceReader(row, markers(model.tokenizer), width) if remember else None,
+        )
+        for _, row in documents
+    ]
+    requests = [Request(row.ids, reader=_Both(*reader)) for (_, row), reader in zip(documents, readers, strict=True)]
+    model.engine.run(requests, progress)
+    pooled = [means.result() for means, _ in readers]
+    with torch.inference_mode():
+        whole = torch.stack([(means.sum / means.total).float() for means, _ in readers])
+        vectors = model.head("embed")(torch.cat([*pooled, whole])).numpy()
+    parts = np.split(vectors, np.cumsum([len(part) for part in pooled]))
+    found = []
+    for number, (text, (tokens, row), (_, sentences)) in enumerate(zip(texts, documents, readers, strict=True)):
+        starts = np.append(tokens.spans[:, 0], len(text))[row.passages]
+        spans = np.stack([starts[:-1], starts[1:]], 1)
+        memory = None if sentences is None else sentences.of(text, tokens).to_bytes()
+        found.append(ReadDocument(parts[-1][number], spans, parts[number], len(row.ids), len(row.ids), None, memory))
+    return found
 
-    Args:
-        bounds: (S+1,) token bounds of the sentences.
-        most: tokens of a passage of several sentences.
 
-    Returns:
-        (P+1,) numbers of the sentences at which passages start, and S. Every passage holds a token.
-    """
-    chosen = [0]
-    for sentence in range(1, len(bounds) - 1):
-        begun = bounds[sentence] > bounds[chosen[-1]]
-        if begun and bounds[sentence + 1] - bounds[chosen[-1]] > most and bounds[-1] > bounds[sentence]:
-            chosen.append(sentence)
-    return np.array([*chosen, len(bounds) - 1], dtype=np.int64)
+class _Both:
+    """A reader for two that look at the same hidden vectors; each keeps its own result."""
+
+    def __init__(self, first: Reader, second: Reader | None) -> None:
+        self._readers = [first] if second is None else [first, second]
+
+    def read(self, start: int, hidden: Tensor) -> None:
+        for reader in self._readers:
+            reader.read(start, hidden)
+
+    def result(self) -> None:
+        return None
 
 
 def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save_from: int) -> list[_Reading]:
     """Tokenized together, which uses all cores."""
-    if not all(text.strip() for text in texts):
-        raise InputError("cannot read an empty document; leave it out")
     model = embedder.model
     prompt = model.prompts.get("document", "")
     encoded = model.templates["document"].encode_batch(model.tokenizer, "document", [prompt + text for text in texts])

@@ -81,7 +81,7 @@ class SpanMeans:
         stop = start + hidden.shape[0]
         last = int(np.searchsorted(self._bounds, stop, side="right"))
         edges = np.concatenate([[0], self._bounds[self._next : last] - start])
-        sums = _sums(hidden, self._weights[start:stop], edges).double().cumsum(0)  # stretches in fp32, their sum in fp64
+        sums = sums_between(hidden, self._weights[start:stop], edges).double().cumsum(0)  # stretches in fp32, their sum in fp64
         if start:
             sums += self.sum
         self._sums.append(sums[:-1])  # up to each place; the last one is up to the end
@@ -126,7 +126,10 @@ class SentenceScores:
         last = int(np.searchsorted(self._bounds, stop, side="right")) - 1  # sentences [first, last) are complete
         edges = np.maximum(self._bounds[first : last + 1] - a, 0)  # the last of these sentences may go on in the next segment
         weight = self._weight[torch.from_numpy(self._ids[a:stop].astype(np.int64))]
-        sums, totals = _sums(hidden[a - start :], weight, edges), _sums(weight[:, None], torch.ones_like(weight), edges)[:, 0]
+        sums, totals = (
+            sums_between(hidden[a - start :], weight, edges),
+            sums_between(weight[:, None], torch.ones_like(weight), edges)[:, 0],
+        )
         sums[0] += self._sum
         totals[0] += self._total
         if last > first:
@@ -147,7 +150,7 @@ class SentenceScores:
         return self.scores
 
 
-def _sums(hidden: Tensor, weight: Tensor, edges: np.ndarray) -> Tensor:
+def sums_between(hidden: Tensor, weight: Tensor, edges: np.ndarray) -> Tensor:
     """Weighted sums of hidden vectors (n, D) from each edge (k,) to the next, and from the last one to the end: (k, D).
 
     The first edge must be 0.

@@ -26,9 +26,11 @@ from runnel.engine import AtPositions, Request
 from runnel.errors import InputError, NumericalError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore
+from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore, VectorRelevance
 from runnel.models.memory import Memory, Remembered, block_digest, check_precision
 from runnel.models.readers import WeightedMean
+from runnel.models.sentence_vectors import SentenceMemory
+from runnel.models.vector_ranker import VectorRanker
 from runnel.records import Document, Hit, expect_count
 
 log = logging.getLogger("runnel")
@@ -64,9 +66,10 @@ class Reranker:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._head = model.head("rerank")
-        self._template = model.templates["rerank"]
+        self._vectors = VectorRanker(model) if isinstance(self._head, VectorRelevance) else None
+        self._template = model.templates["rerank" if self._vectors is None else "document"]
         self.document_first = self._template.fields[0] == "document"
-        self.remembers = self.document_first and model.backbone.recurrent  # documents can be remembered
+        self.remembers = self._vectors is not None or (self.document_first and model.backbone.recurrent)
         self._first_token = getattr(self._head, "pooling", "eos") == "cls"
         self.truncated = 0  # documents cut by `max_tokens` in the last call
         self._matches = isinstance(self._head, MatchScore)
@@ -100,7 +103,7 @@ class Reranker:
     def score(
         self,
         query: str,
-        documents: Sequence[str] | Memory,
+        documents: Sequence[str] | Memory | SentenceMemory,
         *,
         progress: Callable[[int], None] | None = None,
         max_tokens: int | None = None,
@@ -108,6 +111,7 @@ class Reranker:
         """Return scores (n,) float32 of documents, or of a memory's documents, in their order. Equal texts have equal scores.
 
         Args:
+            documents: texts, or what `remember` has given.
             max_tokens: cut documents so that query and document together keep to this many tokens (never the query), or to
                 what the model can read if that is less; default: nothing is cut. The number of cut documents is in
                 `truncated`, with a warning.
@@ -116,12 +120,16 @@ class Reranker:
             InputError: the query is empty or has no tokens, the memory belongs to another model, or a pair is longer than a
                 transformer can read.
         """
+        if self._vectors is not None:
+            return self._vectors.score(query, documents, progress, max_tokens)
         query_ids = self._template.encode_query(self.model.tokenizer, query)
         max_tokens = self.pair_limit(max_tokens)
         self.truncated = 0
         if isinstance(documents, Memory):
             found = np.concatenate([np.zeros(0, np.float32), *self._from_memory(query_ids, documents, progress)])
             return found[_first_places([text for _, text in documents.entries()])]
+        if isinstance(documents, SentenceMemory):
+            raise InputError("this memory was made by another model; remember the documents again with this one")
         texts = [text for _, text in _named(documents)]
         requests = self._from_texts(query_ids, Counter(texts), max_tokens)
         scores = {
@@ -139,13 +147,13 @@ class Reranker:
 
     def pair_limit(self, max_tokens: int | None) -> int | None:
         """The tokens that a pair is cut to for `max_tokens`: as many, or what a transformer can read if that is less."""
-        longest = self.model.backbone.max_tokens
+        longest = self.model.backbone.longest_text
         return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
     def rank(
         self,
         query: str,
-        documents: Sequence[str] | Mapping[str, str] | Sequence[Document] | Memory,
+        documents: Sequence[str] | Mapping[str, str] | Sequence[Document] | Memory | SentenceMemory,
         top_k: int | None = None,
         *,
         progress: Callable[[int], None] | None = None,
@@ -160,7 +168,7 @@ class Reranker:
         """
         if top_k is not None:
             expect_count(top_k, "top_k")
-        if isinstance(documents, Memory):
+        if isinstance(documents, Memory | SentenceMemory):
             pairs = documents.entries()
             scores = self.score(query, documents, progress=progress)
         else:
@@ -176,21 +184,25 @@ class Reranker:
         dtype: str = "int8",
         *,
         progress: Callable[[int], None] | None = None,
-    ) -> Memory:
+    ) -> Memory | SentenceMemory:
         """Read documents once and keep their states for any number of queries.
 
         Args:
-            path: a folder; default: in RAM. Documents already remembered there, in the same order, are not read again,
-                so an interrupted call can simply be repeated.
+            path: a folder, for recurrent models; default: in RAM. Documents already remembered there, in the same order, are not
+                read again, so an interrupted call can simply be repeated.
             dtype: "int8" (one scale per row of the state), "bf16" or "fp32". With "fp32" scores differ from whole pairs'
-                by no more than whole pairs read in other steps do: on `pocket` up to 2e-6 in fp32, 0.012 in bf16 and 0.034 in
-                8 bits, which round every activation, where scores span 3.
+                by no more than whole pairs read in other steps do: on `pocket-mamba2` up to 2e-6 in fp32, 0.012 in bf16 and
+                0.034 in 8 bits, which round every activation, where scores span 3.
 
         Raises:
             InputError: the model's template puts the query first, so nothing can be remembered; or an unknown dtype.
             StateError: the folder holds a memory of another model or precision; or the model is a transformer, without a state.
             StoreBusy: another process is writing in the folder, and the documents are not all there yet.
         """
+        if self._vectors is not None:
+            if path is not None:
+                raise InputError(f"{self.model.source} remembers documents in RAM, or in an index; leave the folder out")
+            return self._vectors.remember(_named(documents), progress)
         if not self.model.backbone.recurrent:
             raise has_no_state(self.model.backbone.title)
         if not self.document_first:
@@ -384,5 +396,5 @@ def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Docume
         yield document.id, document.text
 
 
-def _named(documents: Sequence[str] | Mapping[str, str] | Sequence[Document]) -> list[tuple[str, str]]:
+def _named(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> list[tuple[str, str]]:
     return list(_named_stream(documents))

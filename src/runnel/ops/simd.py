@@ -186,10 +186,10 @@ def build_silu(builder: Any, x: Any) -> Any:
         power = build_fma(builder, power, f, build_constant(VF32, coefficient))
     exponent = builder.shl(builder.fptosi(k, VI32), build_constant(VI32, 23))
     power = builder.bitcast(builder.add(builder.bitcast(power, VI32), exponent), VF32)
-    return _divide(builder, x, builder.fadd(build_constant(VF32, 1.0), power))
+    return build_divide(builder, x, builder.fadd(build_constant(VF32, 1.0), power))
 
 
-def _divide(builder: Any, a: Any, b: Any) -> Any:
+def build_divide(builder: Any, a: Any, b: Any) -> Any:
     """a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7) are faster than the division."""
     if not _WIDE:
         return builder.fdiv(a, b)

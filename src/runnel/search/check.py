@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from safetensors import SafetensorError
 
-from runnel.errors import StoreError
+from runnel.errors import StateError, StoreError
 from runnel.search.matrix import odd_lengths
 from runnel.search.records import WHOLE, Commit, DocumentRow, Known, PassageRow, Places, content_hash
 from runnel.search.store import Store
@@ -27,8 +28,9 @@ def check(store: Store) -> list[Damage]:
     """Read all that an index stores; return what is damaged, one entry for each document, and nothing if all is well.
 
     Checked are: the counts of the last commit; that each document has all its passages, and each passage its document; that texts
-    have the hash they were stored with; that passages are the text at their place; that vectors are finite and of length 1.
-    A change of a vector that leaves its length within 0.1 % of 1 is not found.
+    have the hash they were stored with; that passages are the text at their place; that vectors are finite and of length 1; that
+    remembered sentences have the digest they were stored with, and belong to the text. A change of a passage's vector that leaves
+    its length within 0.1 % of 1 is not found.
     """
     try:
         store.refresh()
@@ -56,7 +58,10 @@ class _Checked:
         documents = self._store.documents(ids, saved=True)
         fresh = [name for name in ids if name not in self._passages]
         for start in range(0, len(fresh), _MEMORIES):
-            self._store.memories(fresh[start : start + _MEMORIES])  # an error if they cannot be read
+            pieces = self._store.memories(fresh[start : start + _MEMORIES])  # an error if they cannot be read
+            for name, piece in pieces.items():
+                if name in documents and (reason := _wrong_memory(piece, documents[name].text)):
+                    self._found(name, reason)
         for name in fresh:
             self._passages[name] = (0, -1, 0)
             if name not in documents or name not in self._known:
@@ -105,6 +110,21 @@ def _wrong_document(row: DocumentRow, known: Known) -> str:
         return "the places of its pages and headings cannot be read"
     if content_hash(row) != row.content_hash or known.content_hash != row.content_hash:
         return "its text, title, file or metadata is not what was stored (the hash differs)"
+    return ""
+
+
+def _wrong_memory(piece: bytes, text: str) -> str:
+    """Return what is wrong with what is remembered of a document, or ""."""
+    from safetensors.torch import load  # torch is not needed for anything else
+
+    from runnel.models.sentence_vectors import SentenceVectors
+
+    try:
+        shapes = {name: tensor.shape for name, tensor in load(piece).items()}
+        if "mean" not in shapes:  # else a state that the reranker continues from: only the model knows what it must be
+            SentenceVectors.from_bytes(piece, text, shapes.get("vectors", (0,))[-1])
+    except (SafetensorError, ValueError, KeyError, StateError) as error:
+        return f"what is remembered of it is damaged ({error})"
     return ""
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from runnel.errors import InputError, StoreError
+from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
+from runnel.models.heads import VectorScore
+from runnel.models.memory import Memory
 from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.reranker import Reranker
 from runnel.records import Document
@@ -31,7 +34,8 @@ from runnel.search.records import (
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
 _BATCH_DOCUMENTS = 2000
-_BATCH_REMEMBERED = 250  # remembered documents are large, however short they are
+_BATCH_STATES = 250  # documents with a state of a recurrent model, which is large however short the document is
+_PASSAGE_TOKENS = 256
 _PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
 SAME_MODEL = 0.999  # least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
 
@@ -61,17 +65,16 @@ class Encoder:
     """
 
     def __init__(self, embedder: Embedder, settings: Settings, place: str) -> None:
-        vectors = embedder.encode(_PROBES)
-        same = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= SAME_MODEL
-        if not same:
+        if not _gives(embedder, settings):
             raise StoreError(
                 f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
-                "Use that model, or choose another place"
+                + _advice(settings, embedder.model.source)
             )
         self.settings = settings
         self._embedder = embedder
-        self._reranker = reranker_of(embedder) if settings.remember else None
-        self._one_pass = self._reranker is not None and self._reranker.shares(embedder)
+        sentences = settings.remember and remembers_sentences(embedder)
+        self._reranker = reranker_of(embedder) if settings.remember and not sentences else None
+        self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
 
     def row(self, document: Document | DocumentRow) -> DocumentRow:
         """Check a document, and make the row of it without what the model adds.
@@ -125,7 +128,7 @@ class Encoder:
 
     def batches(self, rows: Iterable[DocumentRow]) -> Iterator[list[DocumentRow]]:
         """Rows in the groups in which they are read and committed; the same rows give the same groups."""
-        most = _BATCH_REMEMBERED if self.settings.remember else _BATCH_DOCUMENTS
+        most = _BATCH_DOCUMENTS if self._reranker is None else _BATCH_STATES
         batch: list[DocumentRow] = []
         chars = 0
         for row in rows:
@@ -160,7 +163,9 @@ class Encoder:
             out.tokens += read.tokens
             out.tokens_read += read.tokens_read
         if self._reranker is not None and not self._one_pass:
-            pieces = self._reranker.remember([row.text for row in out.documents], progress=progress).pieces()
+            memory = self._reranker.remember([row.text for row in out.documents], progress=progress)
+            assert isinstance(memory, Memory)
+            pieces = memory.pieces()
             out.documents = [replace(row, memory=piece) for row, piece in zip(out.documents, pieces, strict=True)]
         return out
 
@@ -181,28 +186,68 @@ class Encoder:
 
 
 def new_settings(
-    embedder: Embedder, fields: Mapping[str, FieldType] | None = None, passage_tokens: int = 256, remember: bool = False
+    embedder: Embedder,
+    fields: Mapping[str, FieldType] | None = None,
+    passage_tokens: int | None = None,
+    remember: bool = False,
 ) -> Settings:
     """Settings of a new index; the arguments are those of `Index.create`.
 
     Raises:
-        InputError: an unknown type of field, a model without vectors for passages, or one that cannot remember documents.
+        InputError: an unknown type of field, a model without vectors for passages, one that cannot remember documents, or one
+            that reads passages of another length than `passage_tokens`.
     """
     for name, kind in (fields or {}).items():
         if kind not in FIELD_TYPES or not name.isidentifier():
             raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
     if embedder.pooling == "cls":
         raise InputError("this model's vector is its first token's, which no passage has; use pooling='mean' or 'eos'")
-    reranker = reranker_of(embedder)
-    if remember and (reranker is None or not reranker.remembers):
-        raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
+    size, sentences = _passage_tokens(embedder, passage_tokens), remembers_sentences(embedder)
+    if remember and not sentences:
+        reranker = reranker_of(embedder)
+        if reranker is None or not reranker.remembers:
+            raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
     probe = embedder.encode(_PROBES).astype(float).round(6).tolist()
-    return Settings(embedder.model.source, probe, embedder.dimension, passage_tokens, dict(fields or {}), remember)
+    return Settings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
+
+
+def remembers_sentences(embedder: Embedder) -> bool:
+    """Return whether indexes of this model keep a vector of every sentence: what answers questions without reading again."""
+    heads = embedder.model.heads
+    return embedder.model.backbone.reads_passages and "sentences" in heads and isinstance(heads["sentences"], VectorScore)
 
 
 def reranker_of(embedder: Embedder) -> Reranker | None:
     """The reranker of the same model, if it has one."""
     return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
+
+
+def _passage_tokens(embedder: Embedder, wanted: int | None) -> int:
+    backbone = embedder.model.backbone
+    if not backbone.reads_passages:
+        return _PASSAGE_TOKENS if wanted is None else wanted
+    assert backbone.block is not None
+    if wanted not in (None, backbone.block):
+        raise InputError(
+            f"{embedder.model.source} reads documents in passages of {backbone.block} tokens, got passage_tokens={wanted}; "
+            "leave passage_tokens out"
+        )
+    return backbone.block
+
+
+def _gives(embedder: Embedder, settings: Settings) -> bool:
+    """Return whether a model gives the vectors of an index."""
+    vectors = embedder.encode(_PROBES)
+    same: bool = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= SAME_MODEL
+    return same
+
+
+def _advice(settings: Settings, source: str) -> str:
+    """Return what to do about an index of another model: it may be of an earlier built-in one."""
+    for name in BUILT_IN:
+        if name not in (source, settings.model) and _gives(Embedder.load(name), settings):
+            return f"Its model is called {name!r} now: use that one, or make a new index"
+    return "Use that model, or choose another place"
 
 
 def _passages(row: DocumentRow, read: ReadDocument) -> list[PassageRow]:

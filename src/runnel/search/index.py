@@ -68,7 +68,7 @@ class Index:
         embedder: Embedder | str | Path = "pocket",
         *,
         fields: Mapping[str, FieldType] | None = None,
-        passage_tokens: int = 256,
+        passage_tokens: int | None = None,
         remember: bool = False,
         store: Literal["lance", "local"] = "lance",
     ) -> Index:
@@ -78,15 +78,18 @@ class Index:
             path: a folder; s3://bucket/index or another object storage; qdrant+http://host:6333/collection.
             embedder: the model that reads the documents, or its name.
             fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata is kept, too.
-            passage_tokens: the most tokens of a passage of several sentences.
+            passage_tokens: the most tokens of a passage of several sentences; default: 256. A model that reads passages has its
+                own number, and takes no other.
             remember: also keep every document as the reranker remembers it, so that searches rerank at the price of the query's
-                tokens. With pocket this takes 350 KB a document on disk, however short it is. Indexing takes a second pass
-                where the reranker reads documents otherwise than the embedder (pocket's does not).
+                tokens; for recurrent models, where a document takes as many bytes as their state, however short it is. Indexing
+                takes a second pass where the reranker reads documents otherwise than the embedder. A model that reads passages
+                and scores sentence vectors, as pocket-encoder does, always keeps these: a byte for each of their numbers.
             store: of a folder: "lance" (LanceDB), or "local" (plain files; for what fits in memory).
 
         Raises:
             StoreError: there is an index already.
-            InputError: an unknown type of field, a model without vectors for passages, or one that cannot remember documents.
+            InputError: an unknown type of field, a model without vectors for passages, one that cannot remember documents, or one
+                that reads passages of another length.
         """
         loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(embedder)
         settings = new_settings(loaded, fields, passage_tokens, remember)
@@ -312,7 +315,7 @@ class Index:
         where: Filter | None = None,
         dense_weight: float = 0.2,
         rerank: int | None = None,
-        read: int = 5,
+        read: int | None = None,
         sentences: int = 3,
         timings: dict[str, float] | None = None,
     ) -> list[Hit]:
@@ -324,7 +327,8 @@ class Index:
                 embedder deserves more.
             rerank: how many documents of the first stage the reranker ranks, too; default: 50 if documents are remembered
                 (`create`), else none, since documents that are not remembered are read whole for it.
-            read: of how many of the best documents sentences are shown: each is read whole.
+            read: of how many of the best documents sentences are shown; default: all where their sentences are remembered, else
+                5, since each is read whole.
             sentences: how many sentences to show of each of them, in document order, equal ones once; 0: none, and no document is
                 read.
             timings: filled with the seconds that each stage took.

@@ -1,8 +1,9 @@
 """Search in stages: documents by meaning and by words, merged by rank; the best of them again by the reranker; then the
 sentences of the very best that answer.
 
-Each stage sees fewer documents and reads more of them. The first looks at vectors and an inverted index only; the second goes on
-from the states in which documents were remembered, so it reads the query alone; the last reads whole documents behind the query.
+Each stage sees fewer documents and more of each. The first looks at vectors and an inverted index only; the second goes on
+from what is remembered of documents, so it reads the query alone; the last scores all sentences of a document. It reads the
+whole document for that, unless the vectors of its sentences are remembered.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from runnel.errors import InputError
+from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Hit, Sentence, expect_count
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
@@ -29,6 +31,8 @@ from runnel.text.answers import group_repeats
 _DEPTH = 200  # passages that each first-stage search gives
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
 _RERANKED = 50  # documents, where they are remembered
+_READ = 5  # documents of which sentences are shown, where each is read whole for that
+_TOGETHER = 20  # documents whose remembered sentences are in memory together
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Stages:
 
     dense_weight: float = 0.2
     rerank: int | None = None
-    read: int = 5
+    read: int | None = None
     sentences: int = 3
 
     def __post_init__(self) -> None:
@@ -46,7 +50,7 @@ class Stages:
             raise InputError(f"dense_weight must be a finite number of at least 0, got {weight!r}")
         for name in ("rerank", "read", "sentences"):
             value = getattr(self, name)
-            if not (isinstance(value, Integral) and int(value) >= 0) and (name, value) != ("rerank", None):
+            if not (isinstance(value, Integral) and int(value) >= 0) and (name == "sentences" or value is not None):
                 raise InputError(f"{name} must be at least 0, and an int, got {value!r}")
 
 
@@ -55,6 +59,7 @@ class Pipeline:
 
     def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None, retriever: SentenceRetriever | None) -> None:
         self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
+        self._remembers = store.settings.remember and retriever is not None and retriever.remembers  # sentences
 
     def search(self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float]) -> list[Hit]:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # it has tokens
@@ -74,7 +79,8 @@ class Pipeline:
         ranked = [pair for pair in ranked if pair[0] in documents]  # one may have gone since where reads are live (Qdrant)
         found = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
-            shown = self._sentences(query, found[: stages.read], stages.sentences)
+            read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
+            shown = self._sentences(query, found[:read], stages.sentences)
         shown += [[]] * (len(found) - len(shown))
         return [
             Hit(name, score, rank, document.text, tuple(best))
@@ -92,15 +98,31 @@ class Pipeline:
     def _rerank(self, query: str, names: Sequence[str]) -> list[str]:
         """Documents by the reranker's score, best first; those that are not remembered are read whole."""
         assert self._reranker is not None
+        memory, texts = self._remembered_sentences(names) if self._remembers else self._remembered_states(names)
+        scores: dict[str, float] = {}
+        if memory is not None:
+            scores |= zip((name for name, _ in memory.entries()), self._reranker.score(query, memory).tolist(), strict=True)
+        if texts:
+            scores |= zip(texts, self._reranker.score(query, list(texts.values())).tolist(), strict=True)
+        return sorted((name for name in names if name in scores), key=lambda name: -scores[name])
+
+    def _remembered_states(self, names: Sequence[str]) -> tuple[Memory | None, dict[str, str]]:
+        """Documents as the reranker remembers them, and the texts of the others."""
+        assert self._reranker is not None
         pieces = self._store.memories(names)
-        remembered = [name for name in names if name in pieces]
         others = self._store.documents([name for name in names if name not in pieces])
+        texts = {name: row.text for name, row in others.items()}
+        if not pieces:
+            return None, texts
         fingerprint = self._reranker.model.backbone.fingerprint()
-        memory = Memory.of_pieces("int8", fingerprint, {name: pieces[name] for name in remembered})
-        scores = dict(zip(remembered, self._reranker.score(query, memory).tolist(), strict=True))
-        texts = [row.text for row in others.values()]
-        scores |= dict(zip(others, self._reranker.score(query, texts).tolist(), strict=True))
-        return sorted(names, key=lambda name: -scores[name])
+        return Memory.of_pieces("int8", fingerprint, {name: pieces[name] for name in names if name in pieces}), texts
+
+    def _remembered_sentences(self, names: Sequence[str]) -> tuple[SentenceMemory | None, dict[str, str]]:
+        """Documents with the vectors of their sentences, and the texts of the others."""
+        documents = self._store.documents(names)
+        found = dict(zip(documents, self._contents(list(documents.values())), strict=True))
+        vectors = {name: one for name, one in found.items() if isinstance(one, SentenceVectors)}
+        return SentenceMemory(vectors) if vectors else None, {name: one for name, one in found.items() if isinstance(one, str)}
 
     def _first_stage(self, query: str, where: list[Condition], depth: int, timings: dict[str, float]) -> list[list[str]]:
         """Two lists of documents, best first, by meaning and by words: each document at the rank of its best passage."""
@@ -117,8 +139,25 @@ class Pipeline:
     def _sentences(self, query: str, documents: Sequence[DocumentRow], count: int) -> list[list[Sentence]]:
         if count < 1 or self._retriever is None:
             return [[] for _ in documents]
-        scored = self._retriever.scan(query, [document.text for document in documents])
+        scored = self._retriever.scan(query, self._contents(documents))
         return [sorted((group[0] for group in group_repeats(one.ranked(), count)), key=lambda s: s.index) for one in scored]
+
+    def _contents(self, documents: Sequence[DocumentRow]) -> Iterator[str | SentenceVectors]:
+        """What is remembered of the sentences of each document, or its text."""
+        for start in range(0, len(documents), _TOGETHER):
+            some = documents[start : start + _TOGETHER]
+            pieces = self._store.memories([document.id for document in some]) if self._remembers else {}
+            for document in some:
+                yield document.text if document.id not in pieces else self._vectors(document, pieces[document.id])
+
+    def _vectors(self, document: DocumentRow, piece: bytes) -> str | SentenceVectors:
+        try:
+            return SentenceVectors.from_bytes(piece, document.text, self._embedder.model.backbone.hidden_size)
+        except StateError as error:
+            now = self._store.documents([document.id])
+            if document.id not in now or now[document.id].text != document.text:  # replaced since, where reads are live (Qdrant)
+                return document.text
+            raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
 
 
 def document_ranks(found: Sequence[Found]) -> list[str]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import BackendUnavailable, InputError, MissingDependency, StoreBusy
+from runnel.models.base import BUILT_IN
 from runnel.search.files import check_paths
 from runnel.search.records import FieldType
 from runnel.search.worker import Job, Worker
@@ -86,7 +87,7 @@ def encode_shards(
     model: str | Path = "pocket",
     *,
     fields: Mapping[str, FieldType] | None = None,
-    passage_tokens: int = 256,
+    passage_tokens: int | None = None,
     remember: bool = False,
     workers: int | None = None,
     cpus: int = 1,
@@ -125,7 +126,7 @@ def encode_shards(
         raise InputError("there is no shard to make; name at least one")
     place = Path(folder).resolve()
     place.mkdir(parents=True, exist_ok=True)
-    name = str(Path(model).resolve()) if str(model) != "pocket" and Path(model).exists() else str(model)
+    name = str(Path(model).resolve()) if str(model) not in BUILT_IN and Path(model).exists() else str(model)
     absolute = [str(Path(path).resolve()) for path in paths]
     job = Job(absolute, str(place), name, dict(fields or {}), passage_tokens, remember, version("runnel"))
     with _cluster(address, (workers or 0) * cpus) as ray:

@@ -26,7 +26,7 @@ class Job:
     folder: str
     model: str
     fields: Mapping[str, FieldType]
-    passage_tokens: int
+    passage_tokens: int | None
     remember: bool
     version: str
 

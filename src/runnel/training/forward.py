@@ -17,10 +17,10 @@ from runnel.backbones.int8 import Int8Linear
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
-from runnel.models.heads import MatchScore
+from runnel.models.heads import MatchScore, VectorRelevance
 from runnel.models.readers import lexical_features
 from runnel.models.reranker import Pair, Reranker
-from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.scanner import Scanner
 from runnel.text.sentence_tokens import read_sentences, read_spans
 from runnel.training.reading import WHOLE, Long, Part, Reading, close, cut, gather, read
 
@@ -103,8 +103,13 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
     """A pair as `Reranker.score` reads it; `Pair.cut` tells how many of the document's tokens `max_tokens` left out.
 
     Raises:
-        InputError: the query is empty or has no tokens, or `max_tokens` has no room for it.
+        InputError: the query is empty or has no tokens, `max_tokens` has no room for it, or the model reads no pairs.
     """
+    if isinstance(model.head("rerank"), VectorRelevance):
+        raise InputError(
+            f"{model.source} ranks by what is stored of documents, which is not trained here; "
+            "train a model with a head that reads pairs"
+        )
     reranker, template = Reranker(model), model.templates["rerank"]
     query_ids = template.encode_query(model.tokenizer, query)
     document_ids = template.encode(model.tokenizer, "document", document).ids
@@ -180,9 +185,9 @@ def make_item(
     Raises:
         InputError: the query is empty or has no tokens, or there are not as many labels as sentences.
     """
-    retriever = SentenceRetriever(model)
-    query_ids, before, place = retriever.prefix(query)
-    encoded = [retriever.encode(document)]
+    scanner = Scanner(model)
+    query_ids, before, place = scanner.prefix(query)
+    encoded = [scanner.encode(document)]
     tokens = (
         read_sentences(document, encoded, unit=model.unit, language=language)
         if spans is None
@@ -191,7 +196,7 @@ def make_item(
     spans, bounds = tokens.spans, tokens.bounds
     if labels is not None and len(labels) != len(spans):
         raise InputError(f"the document has {len(spans)} sentences but {len(labels)} labels were given; give one for each")
-    made, marks, lexical = retriever.marks(tokens.ids, query_ids), None, None
+    made, marks, lexical = scanner.marks(tokens.ids, query_ids), None, None
     if made is not None:
         marks = np.concatenate([np.zeros((len(before), made.shape[1]), np.float32), made[:]])
     if made is not None and model.features is not None and len(spans):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
@@ -129,7 +130,7 @@ def read(model: Model, readings: Sequence[Reading], long: Long) -> Iterator[Part
         rows = rows[going]
         if state is not None and long.gradient_segments is not None and number % long.gradient_segments == 0:
             state = state.detach()
-        step = _step(readings, rows, number * size, size, model.backbone.device)
+        step = _step(readings, rows, number * size, size, model.backbone)
         if several and long.recompute and torch.is_grad_enabled():
             hidden, sums, totals, state = checkpoint(_run, model, step, state, long, use_reentrant=False)
         else:
@@ -198,17 +199,19 @@ def _run(model: Model, step: _Step, state: State | None, long: Long) -> tuple[Te
     return hidden[step.at], sums, totals, state
 
 
-def _step(readings: Sequence[Reading], rows: np.ndarray, start: int, size: int, device: torch.device) -> _Step:
-    """Tokens [start, start + size) of `rows`."""
+def _step(readings: Sequence[Reading], rows: np.ndarray, start: int, size: int, backbone: Backbone) -> _Step:
+    """Tokens [start, start + size) of `rows`; each block of a row is a sequence of its own."""
     first_position = np.cumsum([0, *(len(reading.positions) for reading in readings)])
     first_range = np.cumsum([0, *(len(reading.starts) for reading in readings)])
-    ids, marks, at, picked, inside, owner = [], [], [], [], [], []
+    ids, lengths, marks, at, picked, inside, owner = [], [], [], [], [], [], []
     offset = 0
     marked = any(readings[row].marks is not None for row in rows)
     for row in rows:
         reading = readings[row]
         stop = min(start + size, len(reading.ids))
         ids.append(reading.ids[start:stop])
+        ends = backbone.block_ends(ids[-1])
+        lengths.append(np.array([stop - start]) if ends is None else np.diff(ends, prepend=0))
         a, b = np.searchsorted(reading.positions, [start, stop])
         at.append(reading.positions[a:b] - start + offset)
         picked.append(np.arange(a, b) + first_position[row])
@@ -225,12 +228,12 @@ def _step(readings: Sequence[Reading], rows: np.ndarray, start: int, size: int, 
     ranges, places = np.unique(np.concatenate(owner), return_inverse=True)
 
     def tensor(parts: Sequence[np.ndarray]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
+        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(backbone.device)
 
     return _Step(
         ids=tensor(ids),
-        cu_seqlens=torch.tensor([0, *np.cumsum([len(part) for part in ids]).tolist()]),
-        marks=torch.from_numpy(np.concatenate(marks)).to(device) if marked else None,
+        cu_seqlens=torch.tensor([0, *np.cumsum(np.concatenate(lengths)).tolist()]),
+        marks=torch.from_numpy(np.concatenate(marks)).to(backbone.device) if marked else None,
         at=tensor(at),
         picked=tensor(picked),
         inside=tensor(inside),

@@ -34,7 +34,7 @@ from transformers import Trainer
 from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError
 from runnel.lock import WriterLock
 from runnel.models.base import Model, load_model
-from runnel.models.heads import EndScore
+from runnel.models.heads import EndScore, VectorRelevance, VectorScore
 from runnel.training import recipes
 from runnel.training.adapters import add_lora, merge, save_adapter
 from runnel.training.checkpoints import find_whole_checkpoint
@@ -114,7 +114,7 @@ def prepared(recipe: Recipe) -> Model:
 
     Raises:
         CheckpointError: it is not there, or has no head for the job.
-        InputError: `long.segment_tokens` is set for a transformer.
+        InputError: its head for the job is one that no recipe trains; or `long.segment_tokens` is set for a transformer.
         MissingDependency: 4-bit weights are wanted, without the package for them.
     """
     torch.manual_seed(recipe.train.seed)  # of a new head and of adapters
@@ -134,6 +134,11 @@ def prepared(recipe: Recipe) -> Model:
             model.backbone.hidden_size, pooling="cls" if first and recipe.job == "rerank" else "eos"
         )
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
+    if isinstance(model.heads[recipe.job], VectorScore | VectorRelevance):
+        raise InputError(
+            f"the head of {table.name} for {recipe.job!r} scores vectors that are stored, which no recipe trains; start from a "
+            "model that reads query and document together: --model pocket-mamba2"
+        )
     if recipe.job not in ("embed", *model.templates):
         raise CheckpointError(
             f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads a document whole"

@@ -1,0 +1,208 @@
+"""Documents that `runnel find` has read, kept in the user's cache folder, so that a later question does not read them again.
+
+    find/CONTENT/MODEL.safetensors    "document": the canonical text with its places, as JSON; "sentences": their vectors
+
+CONTENT is a digest of the file and of how it is read, MODEL one of the model's files, so an entry is right as long as it exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.commands.display import describe, say
+from runnel.errors import InputError, ReadError, StateError
+from runnel.text.documents.canonical import DocumentText
+from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognize
+
+if TYPE_CHECKING:
+    from runnel.models.base import Model
+    from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.models.sentence_vectors import SentenceVectors
+
+_MODEL_FILES = (".json", ".safetensors", ".txt")
+_DIGEST_BYTES = 20
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where a file's document is kept, or will be.
+
+    Attributes:
+        name: the file.
+        content: digest of the file and of how it is read.
+        entry: the file of the cache.
+    """
+
+    name: str
+    content: str
+    entry: Path
+
+
+class Remembered:
+    """The entries of one model, for files that are read in one way.
+
+    Args:
+        load: returns the retriever; called when it is needed.
+        model: its name.
+        reading: what the text and its sentences depend on beside the file and the model: encoding and unit.
+        keep: whether documents are remembered that are not yet.
+
+    Raises:
+        InputError: `keep`, and there is no folder for caches.
+    """
+
+    def __init__(
+        self, load: Callable[[], SentenceRetriever], model: str, reading: Sequence[str | None], *, keep: bool = False
+    ) -> None:
+        self._load, self._model, self._reading, self._keep = load, model, reading, keep
+        folder = cache_folder()
+        if folder is None and keep:
+            raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
+        self._folder = folder / "find" if folder is not None else None
+
+    def place(self, name: str) -> Kept | None:
+        """Return where the document of a file is kept, or will be; None if it is neither kept nor to be remembered."""
+        if self._folder is None or not (self._keep or self._folder.is_dir()):
+            return None
+        if name == "-":
+            self._note("standard input is not remembered")
+            return None
+        try:
+            if not os.path.isfile(name):  # a pipe can be read once only
+                if os.path.exists(name) and not os.path.isdir(name):
+                    self._note(f"{name} is no regular file, so it is not remembered")
+                return None
+            if _holds_rows(name):
+                self._note(f"{name} holds rows, which are not remembered")
+                return None
+            content = self._content(name)
+        except (OSError, ReadError):
+            return None  # reported when it is read
+        if not (self._keep or (self._folder / content).is_dir()) or not self._load().remembers:
+            return None
+        place = Kept(name, content, self._folder / content / f"{self._model_key}.safetensors")
+        return place if self._keep or place.entry.exists() else None
+
+    def get(self, place: Kept) -> tuple[DocumentText, SentenceVectors] | None:
+        """Return a document as it was read; None if it is not remembered. A damaged entry is noted, and is none."""
+        try:
+            return _unpack(place.entry.read_bytes(), self._load().model.backbone.hidden_size)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, StateError) as error:
+            say(f"note: {place.name} is read again: {place.entry} cannot be used ({describe(error)})")
+            return None
+
+    def put(self, place: Kept, document: DocumentText, vectors: SentenceVectors) -> None:
+        """Remember a document, unless its file has changed since `place`. A folder that cannot be written is noted."""
+        assert self._folder is not None
+        partial = place.entry.with_name(f"{place.entry.name}.{uuid.uuid4().hex}.partial")
+        try:
+            if self._content(place.name) != place.content:
+                say(f"note: {place.name} is not remembered: it changed while it was read")
+                return
+            new = not self._folder.is_dir()
+            for folder in (self._folder, place.entry.parent):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what somebody reads is private
+            partial.write_bytes(_pack(document, vectors))
+            partial.replace(place.entry)  # whole or not at all, however many processes write it
+        except OSError as error:
+            say(f"note: {place.name} is not remembered: {describe(error)}")
+            return
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+        if new:
+            say(f"note: what was read is kept in {self._folder} for later questions; remove that folder to forget it")
+
+    def _note(self, message: str) -> None:
+        if self._keep:
+            say(f"note: {message}")
+
+    def _content(self, name: str) -> str:
+        """Digest a file, its suffix, which decides between kinds of text, and how it is read."""
+        with open(name, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        suffixes = "".join(Path(name).suffixes[-2:]).lower()
+        return hashlib.sha256(json.dumps([digest, suffixes, version("runnel"), *self._reading]).encode()).hexdigest()
+
+    @cached_property
+    def _model_key(self) -> str:
+        """Digest the model's files and the dtypes that its weights have now; their content would take longer."""
+        return model_digest(self._load().model, self._model)
+
+
+def cache_folder() -> Path | None:
+    """Return the user's folder for what runnel can make again: $RUNNEL_CACHE, or by custom; None if there is no home."""
+    if chosen := os.environ.get("RUNNEL_CACHE"):
+        return Path(chosen).absolute()
+    common = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(common):
+        return Path(common) / "runnel"
+    try:
+        return Path.home() / ".cache" / "runnel"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def model_digest(model: Model, name: str) -> str:
+    """Return a digest of the files of a model and of the dtypes of its loaded weights."""
+    from runnel.backbones.checkpoint import resolve_folder
+    from runnel.models.base import BUILT_IN
+
+    found = BUILT_IN.get(name) or resolve_folder(name)
+    folder = found if found.is_dir() else found.parent
+    dtypes = sorted({str(tensor.dtype) for tensor in model.backbone.state_dict().values()})
+    digest = hashlib.sha256(json.dumps(dtypes).encode())
+    for path in sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES):
+        with path.open("rb") as file:
+            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _holds_rows(name: str) -> bool:
+    with open(name, "rb") as file:
+        kind = recognize(file.read(HEAD_BYTES), name)
+    return (recognize(b"", name) if kind == "gz" else kind) in ROWS
+
+
+def _pack(document: DocumentText, vectors: SentenceVectors) -> bytes:
+    import numpy as np
+    from safetensors.numpy import save
+
+    text = json.dumps(document.to_wire()).encode()
+    digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
+    parts = {"document": text, "digest": digest, "sentences": vectors.to_bytes()}  # the last has a digest of its own
+    return save({name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()})
+
+
+def _unpack(data: bytes, width: int) -> tuple[DocumentText, SentenceVectors]:
+    """Read what `_pack` wrote.
+
+    Raises:
+        StateError: it is damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    from runnel.models.sentence_vectors import SentenceVectors
+
+    try:
+        parts = {name: value.tobytes() for name, value in load(data).items()}
+        text = parts["document"]
+        if hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() != parts["digest"]:
+            raise StateError("its digest differs")
+        document = DocumentText.from_wire(json.loads(text))
+        return document, SentenceVectors.from_bytes(parts["sentences"], document.text, width)
+    except (SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise StateError(str(error)) from error

@@ -1,0 +1,106 @@
+"""How a document is laid out for a backbone that reads blocks: passages of whole sentences, each between the model's markers.
+
+T  tokens of a document   S  sentences   P  passages   R  tokens of the row, markers among them
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from runnel.backbones.base import Backbone
+from runnel.errors import CheckpointError
+from runnel.text.tokenizer import Tokenizer
+
+_MARKERS = 2  # around a block: begin and end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """A document as an encoder reads it.
+
+    Attributes:
+        ids: (R,) int32.
+        places: (T,) int64, where each token of the text is in `ids`.
+        starts, ends: (S,) int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than a
+            block may be.
+        passages: (P+1,) int64, numbers of the sentences at which passages start, and S.
+        edges: (P+1,) int64, where passages start in `ids`, markers included, and R.
+    """
+
+    ids: np.ndarray
+    places: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    passages: np.ndarray
+    edges: np.ndarray
+
+
+def whole_tokens(backbone: Backbone) -> int:
+    """Return the tokens, without markers, of the longest text that a backbone reads as a single block."""
+    assert backbone.max_tokens is not None
+    return backbone.max_tokens - _MARKERS
+
+
+def markers(tokenizer: Tokenizer) -> tuple[int, int]:
+    """Return the ids that begin and end a block.
+
+    Raises:
+        CheckpointError: the tokenizer lacks one of them.
+    """
+    if tokenizer.begin_id is None or tokenizer.end_id is None:
+        raise CheckpointError("an encoder needs a tokenizer with a begin and an end marker; this model's has not both")
+    return tokenizer.begin_id, tokenizer.end_id
+
+
+def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, tokenizer: Tokenizer, *, begun: bool = False) -> Row:
+    """Lay out a document in blocks.
+
+    A document that the backbone can read as one block is one passage. A longer one is cut into passages of up to `backbone.block`
+    tokens. A sentence that is longer than a block may be is a passage of several blocks.
+
+    Args:
+        ids: (T,) token ids of the text, T >= 1.
+        bounds: (S+1,) token bounds of its sentences, as in `SentenceTokens`.
+        begun: this is what follows the first passages of a longer document.
+
+    Raises:
+        CheckpointError: the tokenizer lacks a marker.
+    """
+    begin, end = markers(tokenizer)
+    longest = whole_tokens(backbone)
+    short = len(ids) <= longest and not begun
+    assert backbone.block is not None
+    passages = np.array([0, len(bounds) - 1]) if short else passage_bounds(bounds, min(backbone.block, longest))
+    cuts = bounds[passages]
+    if not short and (np.diff(cuts) > longest).any():
+        cuts = np.unique(np.concatenate([cuts, *(np.arange(a, b, longest) for a, b in itertools.pairwise(cuts))]))
+    block = np.arange(len(cuts) - 1)
+    row = np.empty(len(ids) + _MARKERS * len(block), dtype=np.int32)
+    row[cuts[:-1] + _MARKERS * block] = begin
+    row[cuts[1:] + _MARKERS * block + 1] = end
+    places = np.arange(len(ids)) + _MARKERS * np.repeat(block, np.diff(cuts)) + 1
+    row[places] = ids
+    starts = np.append(places, places[-1] + 1)[bounds[:-1]]
+    ends = np.where(np.diff(bounds) > 0, places[np.maximum(bounds[1:] - 1, 0)] + 1, starts)
+    return Row(row, places, starts, ends, passages, np.append(places[bounds[passages[:-1]]] - 1, len(row)))
+
+
+def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
+    """Group sentences into passages, from the start, so that text that is appended changes the last one only.
+
+    Args:
+        bounds: (S+1,) token bounds of the sentences.
+        most: tokens of a passage of several sentences.
+
+    Returns:
+        (P+1,) numbers of the sentences at which passages start, and S. Every passage holds a token.
+    """
+    chosen = [0]
+    for sentence in range(1, len(bounds) - 1):
+        begun = bounds[sentence] > bounds[chosen[-1]]
+        if begun and bounds[sentence + 1] - bounds[chosen[-1]] > most and bounds[-1] > bounds[sentence]:
+            chosen.append(sentence)
+    return np.array([*chosen, len(bounds) - 1], dtype=np.int64)

@@ -1,0 +1,337 @@
+"""What the words alone say of each sentence of a document: features from token ids, without the text.
+
+A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped where the vocabulary has the singular.
+
+V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of them
+F  features of a sentence
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+K1, B = 0.9, 0.4  # of BM25
+WINDOW = 2  # sentences on each side whose words count as near
+LEADING = (1, 3)  # how many of the best sentences lend their words
+FEATURES = 16  # F
+STOP_WORDS = frozenset(
+    "a about am an and are as at be been being but by can could did do does doing for from had has have having he her his how "
+    "i if in into is it its me my no nor not of on or our s she should so such t than that the their them then there these "
+    "they this those to was we were what when where which who whom whose why will with would you your".split()
+)
+_WORDS = ("keys", "first", "starts", "idf", "content")  # fields of `Words`
+_PLACE = np.uint64(1 << 32)  # sets the same piece at different places of a word apart
+
+
+@dataclass(frozen=True, eq=False)
+class WordTable:
+    """What is known of each id of a WordPiece vocabulary; made once for a model by `word_table`.
+
+    Attributes:
+        continues: (V,) bool: the piece goes on with the word before it.
+        stop: (V,) bool: a stop word.
+        word: (V,) bool: a piece with a letter or a digit; punctuation and special tokens are no words.
+        code: (V,) uint64: equal for a singular and its plural; 0 for "##s".
+        idf: (V,) float32 in [0, 1], static.
+    """
+
+    continues: np.ndarray
+    stop: np.ndarray
+    word: np.ndarray
+    code: np.ndarray
+    idf: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """Words of a run of tokens: keys (W,) uint64, the codes of their first pieces (W,), where they start (W,), their static idf
+    (W,), and which are no stop words (W,) bool.
+    """
+
+    keys: np.ndarray
+    first: np.ndarray
+    starts: np.ndarray
+    idf: np.ndarray
+    content: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The different terms of a query, sorted by key: keys (n,), how often each occurs (n,), static idf (n,)."""
+
+    keys: np.ndarray
+    count: np.ndarray
+    idf: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """Where terms of a query are, once for each sentence and term: sentence (h,), term (h,), how often (h,)."""
+
+    sentence: np.ndarray
+    term: np.ndarray
+    count: np.ndarray
+
+
+def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
+    """Make the table of a vocabulary.
+
+    Args:
+        vocabulary: piece to id; continuations start with "##", special pieces stand in brackets.
+        idf: (V,) static inverse document frequency of each id, in [0, 1].
+    """
+    size = len(idf)
+    continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
+    code = np.arange(1, size + 1, dtype=np.uint64)
+    continues[[number for piece, number in vocabulary.items() if piece.startswith("##")]] = True
+    stop[[vocabulary[piece] for piece in STOP_WORDS if piece in vocabulary]] = True
+    word[[number for piece, number in vocabulary.items() if piece.removeprefix("##").isalnum()]] = True
+    for piece, number in vocabulary.items():
+        if piece.endswith("s") and not piece.endswith("ss") and len(piece.removeprefix("##")) > 3:
+            code[number] = vocabulary.get(piece[:-1], number) + 1
+    if "##s" in vocabulary:
+        code[vocabulary["##s"]] = 0
+    return WordTable(continues, stop, word, code, np.asarray(idf, dtype=np.float32))
+
+
+def words(ids: np.ndarray, table: WordTable) -> Words:
+    """The words of (T,) ids in order, stop words among them."""
+    ids = np.asarray(ids, dtype=np.int64)
+    return _words_between(ids, 0, len(ids), table)
+
+
+def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> np.ndarray:
+    """What the words of a query say of each sentence of a document.
+
+    Args:
+        ids: (T,) token ids of the document.
+        bounds: (S+1,) token bounds of its sentences.
+        query_ids: (Q,) token ids of the query, without special ones.
+        table: of the model's vocabulary.
+
+    Returns:
+        (S, F) float32. Columns: 0 BM25 over words as a share of the most a sentence could have; 1 BM25 in parts of the best
+        sentence's; 2, 3 that of the sentences before and after; 4 share of the query's static idf in the sentence; 5 share of
+        its idf in this document; 6 as 4, in the sentences up to `WINDOW` around; 7 BM25 over pieces in parts of the best;
+        8 length; 9 as 4, in the whole document; 10 words of the query; 11 sentences of the document; 12 share of the query's
+        pairs of neighboring words; 13 static idf of the query, on average; 14, 15 BM25, in parts of the best, for the words that
+        the best sentence and the three best lend to the query. 9, 10, 11, 13 are the same for all sentences.
+    """
+    ids, bounds = np.asarray(ids, dtype=np.int64), np.asarray(bounds, dtype=np.int64)
+    ids, bounds = ids[bounds[0] : bounds[-1]], bounds - bounds[0]
+    sentences = len(bounds) - 1
+    query = words(query_ids, table)
+    terms = _terms(query.keys[query.content], query.idf[query.content])
+    sizes = _content_words(ids, table)
+    lengths = (sizes[bounds[1:]] - sizes[bounds[:-1]]).astype(np.float64)
+    found, where = _find(ids, terms, query, table)
+    hits = _count(np.searchsorted(bounds, where, side="right") - 1, found, len(terms.keys))
+    score, local = _bm25(hits, terms.count, lengths)
+    static = terms.idf * terms.count / max(float((terms.idf * terms.count).sum()), 1e-9)
+    rel = score / max(float(score.max(initial=0.0)), 1e-9)
+    inside = np.zeros(len(terms.keys), bool)
+    inside[found] = True
+    out = np.empty((sentences, FEATURES), np.float32)
+    out[:, 0] = score / max(float((local * terms.count).sum()), 1e-9)
+    out[:, 1] = rel
+    out[:, 2], out[:, 3] = _shifted(rel)
+    out[:, 4] = np.bincount(hits.sentence, static[hits.term], sentences)
+    local = local * terms.count / max(float((local * terms.count).sum()), 1e-9)
+    out[:, 5] = np.bincount(hits.sentence, local[hits.term], sentences)
+    out[:, 6] = _near(hits, static, sentences)
+    out[:, 7] = _piece_bm25(ids, bounds, query_ids, len(table.idf))
+    out[:, 8] = np.log1p(lengths) / 4
+    out[:, 9] = float(static[inside].sum())
+    out[:, 10] = np.log1p(float(terms.count.sum())) / 4
+    out[:, 11] = np.log1p(float(sentences)) / 8
+    out[:, 12] = _pairs(found, where, sizes, bounds, query, terms)
+    out[:, 13] = float((terms.idf * terms.count).sum()) / max(float(terms.count.sum()), 1.0)
+    for column, count in enumerate(LEADING, 14):
+        out[:, column] = _feedback(ids, bounds, lengths, _leading(score, count), terms, table)
+    return out
+
+
+def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable, average: float = 100.0) -> float:
+    """BM25 of a whole document with static idf, so that it does not depend on any other document.
+
+    Args:
+        ids: (T,) token ids of the document; query_ids: (Q,) of the query, without special ones.
+        average: words, without stop words, of a document of middling length.
+
+    Returns:
+        At least 0, and below 1: the share of the most that a document could have.
+    """
+    ids = np.asarray(ids, dtype=np.int64)
+    query = words(query_ids, table)
+    terms = _terms(query.keys[query.content], query.idf[query.content])
+    if not len(terms.keys):
+        return 0.0
+    found, _ = _find(ids, terms, query, table)
+    tf = np.bincount(found, minlength=len(terms.keys)).astype(np.float64)
+    length = float(_content_words(ids, table)[-1])
+    weight = terms.idf * terms.count
+    return float((weight * tf / (tf + K1 * (1 - B + B * length / average))).sum() / max(float(weight.sum()), 1e-9))
+
+
+def _words_between(ids: np.ndarray, start: int, stop: int, table: WordTable) -> Words:
+    """The words whose first token is in [start, stop), whole."""
+    begins = ~table.continues[ids[start:stop]]
+    if start == 0:
+        begins[:1] = True
+    return _words_at(ids, np.flatnonzero(begins & table.word[ids[start:stop]]) + start, table)
+
+
+def _words_at(ids: np.ndarray, starts: np.ndarray, table: WordTable) -> Words:
+    """The words that start at these tokens, whole."""
+    ends = starts + 1
+    more = np.ones(len(starts), bool)
+    first = table.code[ids[starts]]
+    keys = _mixed(first, np.uint64(0))
+    place = 0
+    while len(at := np.flatnonzero(more)):  # as often as the longest word has pieces
+        more[at] = ends[at] < len(ids)
+        at = at[more[at]]
+        more[at] = table.continues[ids[ends[at]]]
+        at = at[more[at]]
+        place += 1
+        keys[at] += _mixed(table.code[ids[ends[at]]], np.uint64(place))
+        ends[at] += 1
+    several = ends > starts + 1
+    idf = np.where(several, np.float32(1), table.idf[ids[starts]])
+    return Words(keys, first, starts, idf, several | ~table.stop[ids[starts]])
+
+
+def _mixed(code: np.ndarray, place: np.uint64) -> np.ndarray:
+    """Well spread 64-bit numbers for pieces at a place of a word; 0 for the code 0.
+
+    Source: the finalizer of MurmurHash3 (public domain).
+    """
+    with np.errstate(over="ignore"):
+        x = code + place * _PLACE
+        x = (x ^ (x >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+        x = (x ^ (x >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+        return np.where(code == 0, np.uint64(0), x ^ (x >> np.uint64(33)))
+
+
+def _terms(keys: np.ndarray, idf: np.ndarray) -> Terms:
+    unique, first, count = np.unique(keys, return_index=True, return_counts=True)
+    return Terms(unique, count.astype(np.float64), idf[first].astype(np.float64))
+
+
+def _content_words(ids: np.ndarray, table: WordTable) -> np.ndarray:
+    """(T+1,) how many words that are no stop words start before each token."""
+    begins = ~table.continues[ids]
+    begins[:1] = True
+    goes_on = np.append(table.continues[ids[1:]], False)[: len(ids)]
+    begins &= table.word[ids] & (goes_on | ~table.stop[ids])
+    return np.append(0, np.cumsum(begins, dtype=np.int32))
+
+
+def _find(ids: np.ndarray, terms: Terms, query: Words, table: WordTable) -> tuple[np.ndarray, np.ndarray]:
+    """(h,) the term and (h,) the first token of every occurrence of a term; only words that begin like one are put together."""
+    if not len(terms.keys) or not len(ids):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    like = np.isin(table.code, query.first[query.content]) & table.word
+    begins = like[ids]
+    begins[1:] &= ~table.continues[ids[1:]]
+    found = _words_at(ids, np.flatnonzero(begins), table)
+    place = np.searchsorted(terms.keys, found.keys)
+    place[place == len(terms.keys)] = 0
+    hit = (terms.keys[place] == found.keys) & found.content
+    return place[hit], found.starts[hit]
+
+
+def _count(sentence: np.ndarray, term: np.ndarray, terms: int) -> Hits:
+    key = np.sort(sentence * max(terms, 1) + term, kind="stable")  # nearly sorted already, which this kind makes use of
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    count = np.diff(np.append(first, len(key)))
+    return Hits(key[first] // max(terms, 1), key[first] % max(terms, 1), count)
+
+
+def _bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(S,) BM25 with the sentences of the document as the collection, and (n,) the idf: 0 for a term that is not in it.
+
+    Args:
+        weight: (n,) how often the query has each term.
+        lengths: (S,) terms of any kind in each sentence.
+    """
+    sentences, n = len(lengths), len(weight)
+    df = np.bincount(hits.term, minlength=n)
+    idf = np.where(df > 0, np.log1p((sentences - df + 0.5) / (df + 0.5)), 0.0)
+    norm = K1 * (1 - B + B * lengths / max(float(lengths.mean()) if sentences else 0.0, 1.0))
+    parts = (weight * idf)[hits.term] * hits.count / (hits.count + norm[hits.sentence])
+    return np.bincount(hits.sentence, parts, sentences), idf
+
+
+def _piece_bm25(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, size: int) -> np.ndarray:
+    """(S,) BM25 over single pieces, stop words and punctuation among them, in parts of the best sentence's."""
+    pieces, weight = np.unique(query_ids, return_counts=True)
+    if not len(pieces):
+        return np.zeros(len(bounds) - 1)
+    wanted = np.zeros(size, bool)
+    wanted[pieces] = True
+    where = np.flatnonzero(wanted[ids])
+    hits = _count(np.searchsorted(bounds, where, side="right") - 1, np.searchsorted(pieces, ids[where]), len(pieces))
+    score, _ = _bm25(hits, weight.astype(np.float64), np.diff(bounds).astype(np.float64))
+    return score / max(float(score.max(initial=0.0)), 1e-9)
+
+
+def _leading(score: np.ndarray, count: int) -> np.ndarray:
+    """The best sentences with a score above zero; of equals the earlier."""
+    best = np.argsort(-np.round(score, 6), kind="stable")[:count]
+    return best[score[best] > 0]
+
+
+def _feedback(
+    ids: np.ndarray, bounds: np.ndarray, lengths: np.ndarray, leading: np.ndarray, terms: Terms, table: WordTable
+) -> np.ndarray:
+    """(S,) BM25 for the words of the leading sentences that the query does not have, in parts of the best; 0 for themselves.
+
+    What a question asks about is often said with other words: the leading sentence names them.
+    """
+    lent = [_words_between(ids, bounds[s], bounds[s + 1], table) for s in leading]
+    if not lent:
+        return np.zeros(len(lengths))
+    new = [~np.isin(w.keys, terms.keys) & w.content for w in lent]
+    query = Words(*(np.concatenate([getattr(w, name)[n] for w, n in zip(lent, new, strict=True)]) for name in _WORDS))
+    asked = _terms(query.keys, query.idf)
+    found, where = _find(ids, asked, query, table)
+    hits = _count(np.searchsorted(bounds, where, side="right") - 1, found, len(asked.keys))
+    score, _ = _bm25(hits, np.ones(len(asked.keys)), lengths)
+    score[leading] = 0
+    return score / max(float(score.max(initial=0.0)), 1e-9)
+
+
+def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
+    """(S,) share of the query in each sentence and the `WINDOW` sentences before and after it together."""
+    seen = np.zeros((sentences + 2 * WINDOW, len(share)), bool)
+    for step in range(2 * WINDOW + 1):
+        seen[hits.sentence + step, hits.term] = True
+    row, term = np.nonzero(seen[WINDOW : WINDOW + sentences])
+    return np.bincount(row, share[term], sentences)
+
+
+def _pairs(found: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.ndarray, query: Words, terms: Terms) -> np.ndarray:
+    """(S,) share of the query's pairs of neighboring words (stop words left out) that are neighbors in the sentence."""
+    sentences, n = len(bounds) - 1, len(terms.keys)
+    asked = np.searchsorted(terms.keys, query.keys[query.content])
+    wanted = np.unique(asked[:-1] * n + asked[1:])
+    if not len(wanted) or len(found) < 2:
+        return np.zeros(sentences)
+    place = order[where]
+    next_to = np.flatnonzero(place[1:] == place[:-1] + 1)
+    pair = np.searchsorted(wanted, found[next_to] * n + found[next_to + 1])
+    pair[pair == len(wanted)] = 0
+    hit = wanted[pair] == found[next_to] * n + found[next_to + 1]
+    first = np.searchsorted(bounds, where[next_to[hit]], side="right") - 1
+    inside = where[next_to[hit] + 1] < bounds[first + 1]
+    hits = _count(first[inside], pair[hit][inside], len(wanted))
+    return np.bincount(hits.sentence, minlength=sentences) / len(wanted)
+
+
+def _shifted(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the sentence before and after each; 0 beyond the ends."""
+    return np.append(0.0, x[:-1])[: len(x)], np.append(x[1:], 0.0)[: len(x)]

@@ -1,0 +1,182 @@
+"""A vector for each sentence of a document, from one reading: what answers every later question without reading again.
+
+Sentences are read in passages, and a sentence's vector is the sum of its own hidden vectors there, made unit length. Sums are
+kept in 8 bits, and scores are computed from those, so a remembered document scores as one that has just been read.
+
+    T  tokens of a document   S  sentences   D  width of the vectors
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+from torch import Tensor
+
+from runnel.errors import InputError, StateError
+from runnel.models.blocks import Row
+from runnel.models.readers import sums_between
+from runnel.text.sentence_tokens import SentenceTokens
+
+_WIDEST = 127  # of an 8-bit vector's largest number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentenceVectors:
+    """What is kept of a document: 384 bytes for each sentence and 2 for each token, with `pocket-encoder`.
+
+    Attributes:
+        text: the document.
+        spans: (S, 2) int64 characters.
+        ids: (T,) int32 token ids of the text.
+        bounds: (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1]).
+        vectors: (S, D) int8; zeros for a sentence without a token.
+        scales: (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence.
+    """
+
+    text: str
+    spans: np.ndarray
+    ids: np.ndarray
+    bounds: np.ndarray
+    vectors: np.ndarray
+    scales: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def sums(self) -> Tensor:
+        """(S, D) fp32 sums of hidden vectors."""
+        return torch.from_numpy(self.vectors.astype(np.float32) * self.scales[:, None])
+
+    def to_bytes(self) -> bytes:
+        """Return everything but the text. Which model it is of must be known otherwise."""
+        small = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
+        values = {"spans": self.spans, "ids": small, "bounds": self.bounds, "vectors": self.vectors, "scales": self.scales}
+        values = {name: np.ascontiguousarray(value) for name, value in values.items()}
+        for name in ("spans", "bounds"):
+            if values[name].max(initial=0) < 1 << 32:
+                values[name] = values[name].astype(np.uint32)
+        values["text"] = _digest(self.text.encode("utf-8", "surrogatepass"))
+        return save(values | {"digest": _digest_of(values)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, text: str, width: int) -> SentenceVectors:
+        """Read what `to_bytes` wrote.
+
+        Args:
+            text: the document.
+            width: D of the model.
+
+        Raises:
+            StateError: the data is damaged, of another text, or of a model of another width.
+        """
+        try:
+            values = load(data)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise StateError(f"the remembered sentences are damaged ({error}); read the document again") from error
+        if not _fits(values, len(text), width) or not np.array_equal(values.pop("digest"), _digest_of(values)):
+            raise StateError("the remembered sentences are damaged; read the document again")
+        if not np.array_equal(values["text"], _digest(text.encode("utf-8", "surrogatepass"))):
+            raise StateError("the remembered sentences are of another text; read the document again")
+        wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
+        return cls(text, wide["spans"], values["ids"].astype(np.int32), wide["bounds"], values["vectors"], values["scales"])
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceMemory:
+    """Documents remembered in RAM, by id, in order; see `Reranker.remember`."""
+
+    documents: dict[str, SentenceVectors]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what is kept, without the texts."""
+        return sum(one.vectors.nbytes + one.ids.nbytes + one.bounds.nbytes + one.spans.nbytes for one in self.documents.values())
+
+    def entries(self) -> list[tuple[str, str]]:
+        """(id, text) of every document, in order."""
+        return [(name, one.text) for name, one in self.documents.items()]
+
+    def select(self, ids: Sequence[str]) -> SentenceMemory:
+        """The documents with these ids, in this order.
+
+        Raises:
+            InputError: an id that is not remembered.
+        """
+        if missing := next((name for name in ids if name not in self.documents), None):
+            raise InputError(f"no document {missing!r} is remembered here; remember it first")
+        return SentenceMemory({name: self.documents[name] for name in ids})
+
+
+class SentenceReader:
+    """The engine's reader that makes 8-bit sentence vectors as the hidden vectors come by; see `engine.Reader`.
+
+    Only sums of the sentence that is open at a segment's end are held in full.
+    """
+
+    def __init__(self, row: Row, markers: tuple[int, int], width: int) -> None:
+        self._starts, self._ends = row.starts, row.ends
+        self._weight = torch.from_numpy(~np.isin(row.ids, markers)).float()
+        self._next = 0
+        self._open: Tensor | None = None
+        self.vectors = np.zeros((len(row.starts), width), dtype=np.int8)
+        self.scales = np.zeros(len(row.starts), dtype=np.float32)
+
+    def read(self, start: int, hidden: Tensor) -> None:
+        stop, first = start + len(hidden), self._next
+        last = int(np.searchsorted(self._ends, stop, side="right"))  # sentences [first, last) are complete
+        edges = np.stack([self._starts[first : last + 1], self._ends[first : last + 1]], axis=1).ravel()
+        sums = sums_between(hidden, self._weight[start:stop], np.append(0, edges.clip(start, stop) - start))[1::2]
+        if self._open is not None and len(sums):
+            sums[0] += self._open
+        self._open = sums[last - first].clone() if len(sums) > last - first else None
+        self.vectors[first:last], self.scales[first:last] = _round(sums[: last - first])
+        self._next = last
+
+    def result(self) -> SentenceReader:
+        return self
+
+    def of(self, text: str, tokens: SentenceTokens) -> SentenceVectors:
+        """The document with its vectors."""
+        return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, self.vectors, self.scales)
+
+
+def _round(sums: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(n, D) in 8 bits and their scales (n,); zeros stay zeros."""
+    scale = sums.abs().amax(dim=-1, keepdim=True) / _WIDEST
+    rounded = (sums / scale.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8)
+    return rounded.numpy(), scale[:, 0].float().numpy()
+
+
+def _digest(data: bytes) -> np.ndarray:
+    return np.frombuffer(hashlib.blake2b(data, digest_size=20).digest(), dtype=np.uint8)
+
+
+def _digest_of(values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Of all numbers: a bit that has flipped in a vector would change scores, and nothing else would tell."""
+    return _digest(b"".join(np.ascontiguousarray(values[name]).tobytes() for name in sorted(values)))
+
+
+def _fits(values: Mapping[str, Any], characters: int, width: int) -> bool:
+    """Whether arrays have the names, dtypes and shapes of `to_bytes`, and values that a document can have."""
+    names = {"spans", "ids", "bounds", "vectors", "scales", "text", "digest"}
+    if set(values) != names or values["vectors"].dtype != np.int8 or values["scales"].dtype != np.float32:
+        return False
+    if any(values[name].dtype.kind not in "iu" for name in ("spans", "ids", "bounds")):
+        return False
+    count, bounds = len(values["scales"]), values["bounds"].astype(np.int64)
+    shapes = values["spans"].shape == (count, 2) and values["vectors"].shape == (count, width)
+    if not shapes or bounds.shape != (count + 1,) or values["ids"].ndim != 1:
+        return False
+    if not np.isfinite(values["scales"]).all() or values["spans"].max(initial=0) > characters:
+        return False
+    return bounds[0] == 0 and bounds[-1] == len(values["ids"]) and bool((np.diff(bounds) >= 0).all())

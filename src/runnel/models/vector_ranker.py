@@ -1,0 +1,68 @@
+"""Ranking documents by their stored sentence vectors and words, so that a document is read once for all queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from runnel.errors import InputError
+from runnel.models.base import Model
+from runnel.models.memory import Memory
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import SentenceMemory
+
+
+class VectorRanker:
+    """What `Reranker` does with a `VectorRelevance` head."""
+
+    def __init__(self, model: Model) -> None:
+        self._source, self._head, self._retriever = model.source, model.head("rerank"), SentenceRetriever(model)
+
+    def remember(self, documents: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> SentenceMemory:
+        """Read (id, text) pairs."""
+        read = self._retriever.remember((text for _, text in documents), progress=_steps(progress))
+        return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
+
+    def score(
+        self,
+        query: str,
+        documents: Sequence[str] | Memory | SentenceMemory,
+        progress: Callable[[int], None] | None,
+        max_tokens: int | None,
+    ) -> np.ndarray:
+        """See `Reranker.score`. Equal texts are read once."""
+        if max_tokens is not None:
+            raise InputError(f"{self._source} reads documents in passages, whatever their length; leave max_tokens out")
+        if isinstance(documents, Memory):
+            raise InputError("this memory was made by another model; remember the documents again with this one")
+        if isinstance(documents, SentenceMemory):
+            memory, names = documents, list(documents.documents)
+        else:
+            names = list(documents)
+            memory = self.remember([(text, text) for text in dict.fromkeys(names)], progress)
+        if not names:
+            return np.zeros(0, dtype=np.float32)
+        scorer: Any = self._retriever.scorer
+        features = partial(scorer.relevance_features, scorer.read_query(query))
+        table = {name: features(one) for name, one in memory.documents.items()}
+        with torch.inference_mode():
+            scores: np.ndarray = self._head(torch.from_numpy(np.stack([table[name] for name in names]))).numpy()
+        return scores
+
+
+def _steps(progress: Callable[[int], None] | None) -> Callable[[int, int], None] | None:
+    """From (tokens done, tokens in all) to the tokens just read."""
+    if progress is None:
+        return None
+    last = 0
+
+    def report(done: int, _: int) -> None:
+        nonlocal last
+        last, tokens = done, done - last
+        progress(tokens)
+
+    return report

@@ -1,0 +1,118 @@
+"""Sentence scores from vectors that were made without the query, so that a document is read once for all questions.
+
+The scores come from the query's vector, the sentences' vectors and the words that they share (`models/lexical.py`).
+
+    S  sentences   D  width of the vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.engine import Request
+from runnel.models.base import Model
+from runnel.models.blocks import lay_out, markers
+from runnel.models.heads import VectorRelevance, VectorScore
+from runnel.models.lexical import sentence_features, static_bm25, word_table
+from runnel.models.readers import WeightedMean
+from runnel.models.sentence_vectors import SentenceReader, SentenceVectors
+from runnel.text.sentence_tokens import SentenceTokens, read_sentences
+
+
+@dataclass(frozen=True)
+class VectorQuery:
+    """What is known of a query: its ids and its vector (D,)."""
+
+    ids: np.ndarray
+    vector: Tensor
+
+
+class VectorScorer:
+    """Reads documents into `SentenceVectors`, and scores these."""
+
+    def __init__(self, model: Model) -> None:
+        head = model.head("sentences")
+        assert isinstance(head, VectorScore) and model.features is not None
+        self.model, self._head = model, head
+        self.template = model.templates["document"]
+        self._words = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
+
+    def read_query(self, query: str) -> VectorQuery:
+        """Read a query; a long one in passages, as a document.
+
+        Raises:
+            InputError: the query is empty or has no tokens.
+        """
+        query = query.strip()
+        ids = self.template.encode_query(self.model.tokenizer, query)
+        tokens = read_sentences(query, [self.template.encode(self.model.tokenizer, "document", query)])
+        row = lay_out(ids, tokens.bounds, self.model.backbone, self.model.tokenizer).ids
+        reader = WeightedMean(row, self.model.weight, [slice(0, len(row))])
+        mean = self.model.engine.run([Request(row, reader=reader)])[0].mean(0)
+        return VectorQuery(ids, torch.nn.functional.normalize(mean, dim=-1))
+
+    def read(
+        self, documents: Iterable[tuple[str, SentenceTokens]], progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[SentenceVectors]:
+        """Read documents, in order; an empty one has no sentences."""
+        waiting: dict[int, tuple[str, SentenceTokens]] = {}
+        order: list[int] = []
+        total = done = finished = 0
+        around, width = markers(self.model.tokenizer), self.model.backbone.hidden_size
+
+        def requests() -> Iterator[Request]:
+            nonlocal total
+            for index, (text, tokens) in enumerate(documents):
+                waiting[index] = text, tokens
+                if len(tokens.ids):
+                    row = lay_out(tokens.ids, tokens.bounds, self.model.backbone, self.model.tokenizer)
+                    total += len(row.ids)
+                    order.append(index)
+                    yield Request(row.ids, reader=SentenceReader(row, around, width))
+
+        def report(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            if progress is not None:
+                progress(done, total)
+
+        def empty(index: int) -> SentenceVectors:
+            text, tokens = waiting.pop(index)
+            count = len(tokens.spans)
+            vectors = np.zeros((count, width), np.int8), np.zeros(count, np.float32)
+            return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, *vectors)
+
+        for result in self.model.engine.map(requests(), report):
+            index = order[result.index]
+            while finished < index:  # documents without tokens have no request
+                yield empty(finished)
+                finished += 1
+            yield result.get().of(*waiting.pop(index))
+            finished += 1
+        for index in sorted(waiting):
+            yield empty(index)
+
+    def score(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
+        """Scores (S,) float32; nan for sentences without a token."""
+        scores = np.full(len(document), np.nan, dtype=np.float32)
+        full = np.diff(document.bounds) > 0
+        if not full.any():
+            return scores
+        features = sentence_features(document.ids, document.bounds, query.ids, self._words)[full]
+        with torch.inference_mode():
+            vectors = torch.nn.functional.normalize(document.sums()[torch.from_numpy(full)], dim=-1)
+            scores[full] = self._head(query.vector, vectors, torch.from_numpy(features)).numpy()
+        return scores
+
+    def relevance_features(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
+        """What a `VectorRelevance` head sees of a document, (2,) float32; zeros for a document without a token."""
+        if not len(document.ids):
+            return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
+        whole = torch.nn.functional.normalize(document.sums().sum(0), dim=-1)
+        lexical = static_bm25(document.ids, query.ids, self._words)
+        return np.array([float(whole @ query.vector), lexical], dtype=np.float32)

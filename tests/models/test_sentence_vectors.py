@@ -1,0 +1,223 @@
+"""Sentence vectors: a document is read once, in passages, and answers every question as if it were read for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+from tiny import tiny_encoder, tiny_model
+
+from runnel import Embedder, SentenceRetriever
+from runnel.errors import InputError, StateError
+from runnel.models.base import Model, load_model
+from runnel.models.blocks import lay_out
+from runnel.models.passages import read_documents
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.text.sentence_tokens import read_sentences
+
+UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
+SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", UNSEEN, "The finally clause is executed. ", "A dog ran. "]
+LONG = "The " + "cat dog river sea mat " * 20 + "sat. "  # more tokens than can be read at once
+QUERY = "the river"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def retriever(model: Model) -> SentenceRetriever:
+    return SentenceRetriever(model)
+
+
+def documents() -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from([*SENTENCES, LONG]), max_size=12).map("".join)
+
+
+def expected_sums(model: Model, text: str) -> torch.Tensor:
+    """Sums of hidden vectors of each sentence, every block read alone."""
+    tokens = read_sentences(text, [model.tokenizer.encode(text)])
+    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+    ends = model.backbone.block_ends(row.ids)
+    assert ends is not None
+    hidden = torch.cat([model.backbone(torch.from_numpy(part).long())[0] for part in np.split(row.ids, ends[:-1])])
+    hidden[torch.from_numpy(np.isin(row.ids, (2, 3)))] = 0
+    return torch.stack([hidden[a:b].sum(0) for a, b in zip(row.starts, row.ends, strict=True)])
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=documents(), step=st.sampled_from([1, 7, 64, 1024]))
+def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(model: Model, text: str, step: int) -> None:
+    retriever = SentenceRetriever(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "engine", model.new_engine(step))
+        (found,) = retriever.remember([text])
+    assert "".join(text[a:b] for a, b in found.spans.tolist()) == text
+    if not len(found.ids):
+        assert not found.vectors.any()
+        return
+    expected = expected_sums(model, text)
+    error = (found.sums() - expected).abs().amax(1)
+    assert bool((error <= expected.abs().amax(1) / 127 * 0.51 + 1e-4).all())
+
+
+def test_blocks_hold_every_token_once_and_whole_sentences(model: Model) -> None:
+    text = "".join([*SENTENCES, LONG, *SENTENCES])
+    tokens = read_sentences(text, [model.tokenizer.encode(text)])
+    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+    assert (row.ids[row.places] == tokens.ids).all() and len(set(row.places.tolist())) == len(tokens.ids)
+    ends = model.backbone.block_ends(row.ids)
+    assert ends is not None
+    starts = np.append(0, ends[:-1])
+    assert (row.ids[starts] == 2).all() and (row.ids[ends - 1] == 3).all() and (ends - starts).max() <= 22
+    assert np.isin(row.edges[:-1], starts).all()
+    for first, last in zip(row.passages[:-1], row.passages[1:], strict=True):
+        assert tokens.bounds[last] - tokens.bounds[first] <= 12 or last == first + 1, "several sentences keep to a passage"
+
+
+def test_short_texts_are_one_block(model: Model) -> None:
+    text = "The cat sat on the mat. A river runs to the sea."
+    tokens = read_sentences(text, [model.tokenizer.encode(text)])
+    assert 12 < len(tokens.ids) <= 20
+    assert lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer).edges.tolist() == [0, len(tokens.ids) + 2]
+
+
+@settings(max_examples=20, deadline=None)
+@given(texts=st.lists(documents(), min_size=1, max_size=4))
+def test_a_remembered_document_scores_as_its_text(retriever: SentenceRetriever, texts: list[str]) -> None:
+    remembered = list(retriever.remember(texts))
+    again = [SentenceVectors.from_bytes(one.to_bytes(), one.text, 32) for one in remembered]
+    read = list(retriever.scan(QUERY, texts))
+    assert [scored.text for scored in read] == texts
+    for kinds in (remembered, again):
+        for one, other in zip(read, retriever.scan(QUERY, kinds), strict=True):
+            assert np.array_equal(one.spans, other.spans) and np.array_equal(one.scores, other.scores)
+    mixed = [texts[0], *again[1:]]
+    assert [s.scores.tolist() for s in retriever.scan(QUERY, mixed)] == [s.scores.tolist() for s in read]
+
+
+def test_scores_and_best_sentences_of_a_remembered_document(retriever: SentenceRetriever) -> None:
+    text = "".join(SENTENCES) * 3
+    (remembered,) = retriever.remember([text])
+    assert retriever.remembers
+    assert retriever.score(QUERY, remembered) == retriever.score(QUERY, text)
+    assert retriever.retrieve(QUERY, remembered, 3) == retriever.retrieve(QUERY, text, 3)
+    assert len(remembered.to_bytes()) < len(remembered) * (32 + 20) + 2 * len(remembered.ids) + 700
+
+
+def test_units_and_spans_of_ones_own(retriever: SentenceRetriever) -> None:
+    text = "The cat sat. A dog ran.\n\nA river runs to the sea."
+    (paragraphs,) = retriever.remember([text], unit="paragraph")
+    assert [s.text for s in retriever.score(QUERY, paragraphs)] == ["The cat sat. A dog ran.\n\n", "A river runs to the sea."]
+    assert [s.text for s in retriever.score(QUERY, text, spans=[(4, 7), (27, 32)])] == ["cat", "river"]
+    assert retriever.score(QUERY, "") == [] and list(retriever.scan(QUERY, [])) == []
+
+
+def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Path) -> None:
+    (remembered,) = retriever.remember(["The cat sat."])
+    for call, message in (
+        (lambda: retriever.score(QUERY, remembered, unit="paragraph"), "give the unit to remember"),
+        (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "has its sentences already"),
+        (lambda: retriever.score(QUERY, "The cat sat.", window=8, stride=4), "this model reads passages"),
+        (lambda: list(retriever.scan(QUERY, remembered)), "expected several"),  # type: ignore[arg-type]
+        (lambda: list(retriever.remember("The cat sat.")), "expected several"),
+        (lambda: retriever.score("", "The cat sat."), "the query is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+    recurrent = SentenceRetriever(tiny_model(tmp_path))
+    assert not recurrent.remembers
+    with pytest.raises(InputError, match="cannot remember documents"):
+        list(recurrent.remember(["The cat sat."]))
+    with pytest.raises(InputError, match="cannot read a remembered document"):
+        list(recurrent.scan(QUERY, [remembered]))
+
+
+def test_a_long_query_is_read_whole(retriever: SentenceRetriever) -> None:
+    text, long = "".join(SENTENCES), "A river runs to the sea. " * 8
+    scores = [[s.score for s in retriever.score(query, text)] for query in (long, long + "cat?", long[:25])]
+    assert scores[0] != scores[1] != scores[2]
+
+
+def test_damaged_and_foreign_data_is_refused(retriever: SentenceRetriever) -> None:
+    (remembered,) = retriever.remember(["The cat sat. A dog ran."])
+    data = remembered.to_bytes()
+    for text, width, damaged in (
+        ("Another text.", 32, data),
+        (remembered.text, 16, data),
+        (remembered.text, 32, data[:-9]),
+        (remembered.text, 32, b""),
+        *((remembered.text, 32, save(changed)) for changed in _changed(load(data))),
+    ):
+        with pytest.raises(StateError, match="read the document again"):
+            SentenceVectors.from_bytes(damaged, text, width)
+
+
+def _changed(values: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    return [
+        {name: value for name, value in values.items() if name != "scales"},
+        values | {"bounds": values["bounds"][::-1].copy()},
+        values | {"bounds": values["bounds"] + np.uint32(1)},
+        values | {"spans": values["spans"][:-1]},
+        values | {"vectors": values["vectors"].astype(np.float32)},
+        values | {"scales": values["scales"] * np.float32("nan")},
+        values | {"spans": values["spans"] + np.uint32(100)},
+        values | {"vectors": values["vectors"] ^ np.int8(1)},
+        values | {"ids": values["ids"] ^ np.uint16(1)},
+    ]
+
+
+# ---- the same pass for the embedder ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(text=documents().filter(lambda text: "." in text))
+def test_one_pass_gives_vectors_passages_and_sentences(model: Model, retriever: SentenceRetriever, text: str) -> None:
+    embedder = Embedder(model)
+    (found,) = read_documents(embedder, [text], remember=True)
+    np.testing.assert_allclose(found.vector, embedder.encode(text), atol=1e-5)
+    assert "".join(text[a:b] for a, b in found.spans.tolist()) == text
+    (remembered,) = retriever.remember([text])
+    assert found.memory is not None
+    again = SentenceVectors.from_bytes(found.memory, text, 32)
+    assert np.array_equal(again.ids, remembered.ids) and np.abs(again.vectors.astype(int) - remembered.vectors).max() <= 1
+    for (start, end), vector in zip(found.spans.tolist(), found.passages, strict=True):
+        if len(model.tokenizer.encode(text[start:end]).ids) <= 20 and "\x00" not in text[start:end]:
+            np.testing.assert_allclose(vector, embedder.encode(text[start:end]), atol=1e-5)
+
+
+def test_spans_of_a_long_text_are_means_of_their_own_tokens(model: Model) -> None:
+    text = "".join(SENTENCES) * 2
+    embedder = Embedder(model)
+    start = text.index("finally")
+    vectors = embedder.encode_spans(text, [(start, start + 7), (0, len(text))])
+    assert vectors.shape == (2, 32) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    with pytest.raises(InputError, match="holds no token"):
+        embedder.encode_spans(" " + text, [(0, 1)])
+
+
+def test_long_texts_are_cut_only_when_asked(model: Model) -> None:
+    embedder = Embedder(model)
+    whole, cut = embedder.encode(LONG), embedder.encode(LONG, max_tokens=12)
+    assert embedder.truncated == 1 and not np.allclose(whole, cut, atol=1e-3)
+    np.testing.assert_allclose(embedder.encode([LONG, "a cat", LONG])[2], whole, atol=1e-5)
+
+
+def test_a_saved_folder_scores_the_same(model: Model, retriever: SentenceRetriever, tmp_path: Path) -> None:
+    text = "".join(SENTENCES) * 2
+    model.save(tmp_path / "saved")
+    again = SentenceRetriever(load_model(tmp_path / "saved"))
+    assert [s.score for s in again.score(QUERY, text)] == [s.score for s in retriever.score(QUERY, text)]
+    small = SentenceRetriever.load(_saved(model, tmp_path / "small"))
+    assert len(small.score(QUERY, text)) == len(retriever.score(QUERY, text))
+
+
+def _saved(model: Model, folder: Path) -> Path:
+    model.save(folder, weights="int8")
+    return folder

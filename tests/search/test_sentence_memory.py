@@ -1,0 +1,241 @@
+"""Indexes that remember the sentences of documents: no question reads a document again, and the answers are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tiny import tiny_encoder, tiny_model
+
+from runnel import Document, Embedder, Reranker, SentenceRetriever
+from runnel.errors import InputError, StoreError
+from runnel.search import encoding
+from runnel.search.check import check
+from runnel.search.encoding import new_settings
+from runnel.search.index import Index
+from runnel.search.shards import encode_shard
+from runnel.search.stores import create_store
+from runnel.text.shards import Shard
+
+RNG = np.random.default_rng(4)
+WORDS = "the a of finally clause is executed cat dog sat on mat river runs to sea".split()
+QUERY = "the river of the cat"
+
+
+def text_of(sentences: int) -> str:
+    return " ".join(" ".join(RNG.choice(WORDS, 7)).capitalize() + "." for _ in range(sentences))
+
+
+TEXTS = {f"d{i}": text_of(count) for i, count in enumerate((1, 2, 3, 5, 9, 14, 1, 30))}
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    return Embedder(tiny_encoder(tmp_path_factory.mktemp("tiny")))
+
+
+def documents(**changed: str):
+    return [Document(name, text) for name, text in (TEXTS | changed).items()]
+
+
+@pytest.fixture(params=["lance", "local", "qdrant"])
+def index(request, place_of, embedder):
+    place = place_of(request.param)
+    store = place.create(new_settings(embedder))
+    with Index(store, embedder) as made:
+        made.add(documents())
+        yield made
+
+
+@pytest.fixture
+def local(embedder, tmp_path):
+    with Index.create(tmp_path / "local", embedder, store="local") as made:
+        made.add(documents())
+        yield made
+
+
+def shown(hits):
+    return [(hit.id, [(s.text, s.start, s.end, s.index, round(s.score, 4)) for s in hit.sentences]) for hit in hits]
+
+
+def read_tokens(model, monkeypatch):
+    """The tokens of each request to the engine from now on."""
+    read: list[int] = []
+    run = model.engine.map
+
+    def counting(requests, *more):
+        def counted():
+            for request in requests:
+                read.append(len(request.ids))
+                yield request
+
+        return run(counted(), *more)
+
+    monkeypatch.setattr(model.engine, "map", counting)
+    return read
+
+
+def test_sentences_are_remembered_without_being_asked_for(embedder, local):
+    settings = new_settings(embedder)
+    assert (settings.passage_tokens, settings.remember) == (12, True)
+    assert new_settings(embedder, None, 12, True) == settings  # these say what is so anyhow
+    assert set(local.store.memories(list(TEXTS))) == set(TEXTS)
+    assert local.check() == []
+    with pytest.raises(
+        InputError, match="tiny encoder reads documents in passages of 12 tokens, got passage_tokens=20; leave passage"
+    ):
+        new_settings(embedder, passage_tokens=20)
+
+
+def test_recurrent_models_keep_their_defaults(tmp_path):
+    settings = new_settings(Embedder(tiny_model(tmp_path)))
+    assert (settings.passage_tokens, settings.remember) == (256, False)
+
+
+def test_sentences_from_memory_are_those_found_by_reading(index, embedder):
+    hits = index.search(QUERY, top_k=20, rerank=0)
+    assert len(hits) == len(TEXTS) and all(hit.sentences for hit in hits)  # of every document, not of five
+    retriever = SentenceRetriever(embedder.model)
+    for hit in hits:
+        scores = {s.start: s.score for s in retriever.score(QUERY, hit.text)}
+        best = sorted(scores.values(), reverse=True)
+        assert all(abs(scores[s.start] - s.score) < 0.05 for s in hit.sentences)  # other steps, other rounding
+        assert max(s.score for s in hit.sentences) == pytest.approx(best[0], abs=0.05)
+    assert [bool(hit.sentences) for hit in index.search(QUERY, top_k=3, read=1)] == [True, False, False]
+
+
+def test_no_document_is_read_to_search(index, embedder, monkeypatch):
+    read = read_tokens(embedder.model, monkeypatch)
+    assert index.search(QUERY, top_k=20, rerank=8)[0].sentences
+    query = len(embedder.model.tokenizer.encode(QUERY).ids) + 2
+    assert read and set(read) == {query}
+
+
+def test_the_reranker_scores_what_is_remembered(local, embedder):
+    order = local._pipeline._rerank(QUERY, list(TEXTS))
+    reranker = Reranker(embedder.model)
+    scores = dict(zip(TEXTS, reranker.score(QUERY, reranker.remember(TEXTS)), strict=True))
+    assert set(order) == set(TEXTS)
+    assert [scores[name] for name in order] == pytest.approx(sorted(scores.values(), reverse=True), abs=0.05)
+    timings: dict[str, float] = {}
+    local.search(QUERY, timings=timings)
+    assert "rerank" in timings
+
+
+def test_an_index_without_memories_is_read(local, embedder, tmp_path):
+    plain = replace(new_settings(embedder), remember=False)
+    with Index(create_store(tmp_path / "plain", plain, "local"), embedder) as made:
+        made.add(documents())
+        assert made.store.memories(list(TEXTS)) == {} and made.check() == []
+        hits = made.search(QUERY, top_k=20)
+        assert [bool(hit.sentences) for hit in hits] == [True] * 5 + [False] * 3
+        assert len(made.search(QUERY, top_k=20, rerank=4)) == 8
+        by_name = dict(shown(local.search(QUERY, top_k=20, rerank=0)))
+        for name, sentences in shown(hits)[:5]:
+            assert [s[0] for s in sentences] == [s[0] for s in by_name[name]]
+
+
+def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, embedder):
+    whole = shown(local.search(QUERY, top_k=20))
+    memories = local.store.memories
+    monkeypatch.setattr(
+        local.store, "memories", lambda ids: {name: m for name, m in memories(ids).items() if name not in ("d1", "d4")}
+    )
+    read = read_tokens(embedder.model, monkeypatch)
+    mixed = shown(local.search(QUERY, top_k=20))
+    assert [(name, [s[0] for s in found]) for name, found in mixed] == [(name, [s[0] for s in found]) for name, found in whole]
+    assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4  # two documents, to rerank and for sentences
+
+
+def damage(data: bytes) -> bytes:
+    return data[:-5] + bytes([data[-5] ^ 16]) + data[-4:]
+
+
+@pytest.mark.parametrize("change", [damage, lambda data: data[:40]], ids=["flipped", "cut"])
+def test_a_damaged_memory_is_damage_of_the_index(index, change):
+    rows = index.store.documents(["d5"])
+    passages = [row for rows in index.store.scan() for row in rows if row.document == "d5"]
+    memory = index.store.memories(["d5"])["d5"]
+    index.store.commit([replace(rows["d5"], memory=change(memory))], passages, [])
+    for rerank in (0, 8):
+        with pytest.raises(
+            StoreError, match=r"is damaged: document 'd5': the remembered sentences are .*; run `runnel index --check"
+        ):
+            index.search(QUERY, top_k=20, rerank=rerank)
+    [found] = check(index.store)
+    assert found.document == "d5" and "what is remembered of it is damaged" in found.reason
+
+
+def test_a_memory_of_another_text_is_damage(local):
+    rows = local.store.documents(["d5"])
+    passages = [row for rows in local.store.scan() for row in rows if row.document == "d5"]
+    local.store.commit([replace(rows["d5"], memory=local.store.memories(["d4"])["d4"])], passages, [])
+    with pytest.raises(StoreError, match="document 'd5': the remembered sentences are"):
+        local.search(QUERY, top_k=20)
+    assert [one.document for one in local.check()] == ["d5"]
+
+
+def test_a_document_that_is_replaced_during_a_search_is_read(local, monkeypatch):
+    """Where reads are live (Qdrant), texts and memories may be of two versions."""
+    documents = local.store.documents
+    old = {name: replace(row, text="The cat sat. " + row.text) for name, row in documents(["d2"]).items()}
+    calls: list[object] = []
+
+    def first_old(ids, **more):
+        calls.append(ids)
+        return documents(ids, **more) | (old if len(calls) == 1 else {})
+
+    monkeypatch.setattr(local.store, "documents", first_old)
+    hits = {hit.id: hit for hit in local.search(QUERY, top_k=20, rerank=0, sentences=20)}
+    assert len(calls) == 2 and hits["d2"].text == old["d2"].text
+    assert "".join(s.text for s in hits["d2"].sentences) == old["d2"].text
+
+
+def test_text_that_goes_on_is_remembered_anew(index):
+    before = index.store.memories(["d2", "d3"])
+    changes = index.add(documents(d2=TEXTS["d2"] + " The river of the cat runs to the sea."))
+    assert changes.updated == ["d2"] and changes.tokens_read == changes.tokens
+    after = index.store.memories(["d2", "d3"])
+    assert after["d3"] == before["d3"] and after["d2"] != before["d2"]
+    found = dict(shown(index.search(QUERY, top_k=20, sentences=9)))
+    assert found["d2"][-1][0] == "The river of the cat runs to the sea."
+    assert index.check() == []
+
+
+def test_shards_bring_memories_along(embedder, local, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "_BATCH_STATES", 1)  # not for these
+    files = tmp_path / "files"
+    files.mkdir()
+    for name, text in TEXTS.items():
+        (files / f"{name}.txt").write_text(text)
+    settings = new_settings(embedder)
+    for number in (1, 2):
+        manifest = encode_shard([files], tmp_path / "shards", Shard(number, 2), embedder, settings=settings)
+        assert manifest.parts <= 1
+    with Index.create(tmp_path / "index", embedder, store="local") as index:
+        index.add_shards(tmp_path / "shards")
+        assert len(index.store.memories(list(index.store.known()))) == len(TEXTS)
+        hits = index.search(QUERY, top_k=20, rerank=0)
+        of_texts = {hit.text: hit.sentences for hit in local.search(QUERY, top_k=20, rerank=0)}
+        for hit in hits:
+            assert [s.text for s in hit.sentences] == [s.text for s in of_texts[hit.text]]
+
+
+def test_an_index_of_an_earlier_built_in_model_names_it(embedder, tmp_path, monkeypatch):
+    """The probe tells, since the name in the index is the one that another model has now."""
+    old = Embedder(tiny_model(tmp_path / "old"))
+    path = tmp_path / "index"
+    with Index.create(path, old, store="local") as made:
+        source = made.store.settings.model
+    monkeypatch.setattr(encoding, "BUILT_IN", {"tiny encoder": None, source: None, "tiny-1": None})
+    loads = SimpleNamespace(load=lambda name: {"tiny-1": old}[name])
+    monkeypatch.setattr(encoding, "Embedder", loads)
+    with pytest.raises(
+        StoreError, match=r"'tiny encoder' gives other vectors\. Its model is called 'tiny-1' now: use that one, or make"
+    ):
+        Index.open(path, embedder)
+    monkeypatch.setattr(encoding, "BUILT_IN", {})
+    with pytest.raises(StoreError, match=r"'tiny encoder' gives other vectors\. Use that model, or choose another place"):
+        Index.open(path, embedder)

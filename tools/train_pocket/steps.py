@@ -1,0 +1,111 @@
+"""The three steps: read the documents once, fit the heads, print every table."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from runnel.models.heads import VectorScore
+from tools.train_pocket import encode as reading
+from tools.train_pocket import fit as fitting
+from tools.train_pocket import measure as measuring
+from tools.train_pocket import relevance
+from tools.train_pocket.evaluate import MEASURED
+from tools.train_pocket.examples import Example, load_examples, load_table
+
+log = logging.getLogger(__name__)
+_ASKED_ELSEWHERE = 4  # one question in so many is also asked to another document
+
+
+def encode(data: Path, out: Path, folder: Path) -> None:
+    """Read the held-back documents, the training documents, and those of the retrieval sets."""
+    reading.encode(data, out, folder, measure=True)
+    reading.encode(data, out, folder, measure=False)
+    relevance.encode_sets(data, out, folder)
+
+
+def _training(data: Path, out: Path, folder: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
+    """Examples and strangers that are trained on, and those kept aside for the calibration."""
+    examples = load_examples(data, out, folder, measure=False)
+    table = load_table(data, out, folder)
+    strangers = measuring.asked_elsewhere(data, out, folder, table, examples[::_ASKED_ELSEWHERE], measure=False)
+    sets = reading.chosen_sets(data, out, folder, measure=False)
+    names = {one.found.name: [d.name for d in one.found.documents] for one in sets}
+
+    def split(found: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+        kept = [fitting.aside(names[one.set][one.document]) for one in found]
+        pairs = list(zip(found, kept, strict=True))
+        return [one for one, k in pairs if not k], [one for one, k in pairs if k]
+
+    trained, aside = split(examples)
+    strange, strange_aside = split(strangers)
+    return trained, strange, aside, strange_aside
+
+
+def fit(data: Path, out: Path, folder: Path, seeds: int, without: tuple[str, ...]) -> None:
+    """Fit heads with several seeds, log their recall, and keep them as one head, with the reranker's weights.
+
+    Args:
+        without: sets whose questions are left out; nothing is kept then.
+    """
+    trained, strange, aside, strange_aside = _training(data, out, folder)
+    trained = [one for one in trained if one.set not in without]
+    strange = [one for one in strange if one.set not in without]
+    held = load_examples(data, out, folder, measure=True)
+    log.info("%d questions trained on, %d to calibrate, %d held back", len(trained), len(aside), len(held))
+    heads = [fitting.train(trained, strange, seed=seed) for seed in range(seeds)]
+    means = [_recall(head, held, f"seed {seed}") for seed, head in enumerate(heads)]
+    log.info("%d seeds: recall@10 %.4f, standard deviation %.4f", seeds, np.mean(means), np.std(means))
+    head = fitting.merged(heads)
+    fitting.calibrate(head, aside, strange_aside)
+    note: dict[str, object] = {"questions": len(trained), "seeds": seeds, "recall@10": _recall(head, held, "together")}
+    if not without:
+        fitting.save(head, out, note)
+        relevance.fit_relevance(data, out, folder, head)
+
+
+def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
+    """Mean recall@10 over the held-back sets."""
+    values = measuring.recalls(held, [score.numpy() for score in fitting.scores(head, held)], 10)
+    sets = measuring.by_set(held, values)
+    mean = float(np.mean(list(sets.values())))
+    log.info("%s: recall@10 %.4f; %s", name, mean, ", ".join(f"{k} {v:.3f}" for k, v in sets.items()))
+    return mean
+
+
+def measure(data: Path, out: Path, folder: Path) -> None:
+    """Print the tables of the lab book."""
+    head, table = fitting.load(out), load_table(data, out, folder)
+    held = load_examples(data, out, folder, measure=True)
+    rows = measuring.sentence_rows(data, out, folder, held, {"head": head}, alone=True)
+    _say("Sentences", measuring.sentence_tables(held, rows))
+    strangers = measuring.asked_elsewhere(data, out, folder, table, held, measure=True)
+    _say("Calibration", measuring.calibration_table(head, held, strangers))
+    _say("Reranking BM25's best documents, nDCG@10", _rerank_table(data, out, folder, head))
+
+
+def _rerank_table(data: Path, out: Path, folder: Path, head: VectorScore) -> str:
+    table, weights = load_table(data, out, folder), relevance.load(out)
+    columns = {}
+    for name in MEASURED:
+        found = relevance.measured(data, out, folder, name, head, table)
+        columns[name] = relevance.rows_of(found, weights)
+    ways = list(next(iter(columns.values())))
+    lines = ["| way | " + " | ".join(columns) + " | mean | against BM25 |", "|---" * (len(columns) + 3) + "|"]
+    sets = [name for name, rows in columns.items() for _ in rows["BM25"]]
+    base = np.concatenate([rows["BM25"] for rows in columns.values()])
+    for way in ways:
+        means = [float(rows[way].mean()) for rows in columns.values()]
+        gain = measuring.interval(sets, np.concatenate([rows[way] for rows in columns.values()]) - base)
+        cells = [f"{m:.3f}" for m in [*means, float(np.mean(means))]]
+        lines.append(f"| {way} | " + " | ".join(cells) + " | {:+.3f} ({:+.3f}, {:+.3f}) |".format(*gain))
+    return "\n".join(lines)
+
+
+def _say(title: str, text: str) -> None:
+    sys.stdout.write(f"## {title}\n\n{text}\n\n")
+    sys.stdout.flush()
