@@ -39,7 +39,7 @@ bench: $(READY)
 bench-check: $(READY)
 	$(BIN)/runnel bench --check
 
-# Fits the head of pocket-encoder again, for an hour: make pocket DATA=folder. tools/train_pocket says what the folder holds.
+# Fits the heads of pocket again, for an hour: make pocket DATA=folder. tools/train_pocket says what the folder holds.
 pocket: $(READY)
 	test -n "$(DATA)" || { echo "say where the data is: make pocket DATA=folder"; exit 2; }
 	for step in encode fit export measure; do $(BIN)/python -m tools.train_pocket $$step --data "$(DATA)" || exit 1; done

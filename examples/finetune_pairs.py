@@ -15,8 +15,8 @@ from runnel.training.modules import sentence_transformer
 
 
 def main() -> None:
-    """Train on names of chapters of the Python language reference and their beginnings, and say what it did."""
-    chapters = {name.replace("-", " "): " ".join(topics[name].split()[5:45]) for name in sorted(topics)[:32]}
+    """Train on names of chapters of the Python language reference and their first words, and say what it did."""
+    chapters = {name.replace("-", " "): " ".join(topics[name].split()[5:15]) for name in sorted(topics)[:32]}
     pairs = Dataset.from_dict({"query": list(chapters), "document": list(chapters.values())})
     model = sentence_transformer("pocket")
     target = sys.argv[1] if len(sys.argv) > 1 else "tuned-model"

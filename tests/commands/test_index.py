@@ -30,7 +30,7 @@ def test_a_folder_is_indexed_searched_and_refreshed(run, folder):
     assert document["source"] == str(folder / "heart.txt") and document["rank"] == 1
     (sentence,) = document["sentences"]
     assert HEART[sentence["start"] : sentence["end"]] == sentence["text"]
-    assert set(found["seconds"]) == {"open", "query", "dense", "lexical", "fetch", "sentences"}
+    assert set(found["seconds"]) == {"open", "query", "dense", "lexical", "rerank", "fetch", "sentences"}
 
     shown = run("search", "snow in winter", "--in", "library", "--where", "kind=md", "-s", 1).out
     assert "river.md" in shown and "(Mountains)" in shown and "heart" not in shown
@@ -77,10 +77,10 @@ def test_wrong_usage_is_told_in_one_line(run, folder, arguments, message):
 
 
 def test_remembered_documents_are_reranked(run, folder):
-    assert run("index", "files", "--to", "library", "--remember").code == 0
+    assert run("index", "files", "--to", "library", "--remember", "-m", "pocket-mamba2").code == 0
     found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "--read", 1).out)
     assert "rerank" in found["seconds"] and [bool(one["sentences"]) for one in found["documents"]] == [True, False]
-    run("index", "files", "--to", "plain")
+    run("index", "files", "--to", "plain", "-m", "pocket-mamba2")
     done = run("index", "files", "--to", "plain", "--remember")
     assert done.code == 1 and "made without --remember" in done.err
 

@@ -5,6 +5,9 @@ import json
 import pytest
 
 from runnel import Embedder
+from runnel.search.encoding import new_settings
+from runnel.search.shards import encode_shard
+from runnel.text.shards import Shard
 
 TEXTS = {
     "heart.txt": "The heart is a muscle. It pumps blood through the body. Nothing else matters here.",
@@ -50,6 +53,18 @@ def test_shards_are_made_and_taken_in(run, folder, tmp_path, monkeypatch, caplog
     (folder / "bad.pdf").unlink()
     done = run("index", "files", "--to", "library")
     assert done.code == 0 and "10 unchanged; 10 documents, 0 tokens read" in done.out
+
+
+def test_shards_of_the_former_pocket_say_what_takes_them_in(run, folder):
+    former = Embedder.load("pocket-mamba2")
+    former.model.source = "pocket"  # as it was called
+    encode_shard(["files"], "shards", Shard(1, 1), former, settings=new_settings(former))
+    done = run("index", "--shards", "shards", "--to", "library")
+    assert done.code == 1 and "shards was made by the former 'pocket', which is now called 'pocket-mamba2'" in done.err
+    done = run("index", "files", "--to", "shards", "--shard", "1/1")
+    assert done.code == 1 and "shard 1/1 was made with the former 'pocket'; 'pocket' gives other vectors" in done.err
+    done = run("index", "--shards", "shards", "--to", "library", "-m", "pocket-mamba2")
+    assert "10 documents" in done.out
 
 
 @pytest.mark.parametrize(

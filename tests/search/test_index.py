@@ -171,6 +171,20 @@ def test_an_index_knows_the_name_of_its_model(tmp_path):
         assert again.search("cardiac muscle")[0].id == "a"
 
 
+def test_an_index_of_the_former_pocket_says_what_opens_it(run, tmp_path):
+    former = Embedder.load("pocket-mamba2")
+    former.model.source = "pocket"  # as it was called
+    with Index.create(tmp_path / "index", former) as index:
+        index.add([Document("a", "The heart pumps blood."), Document("b", "Rivers carry water to the sea.")])
+    message = "made by the former 'pocket', which is now called 'pocket-mamba2': use that name, or make a new one"
+    for name in (None, "pocket"):
+        with pytest.raises(StoreError, match=message):
+            Index.open(tmp_path / "index", name)
+    assert message in run("search", "cardiac muscle", "--in", "index").err
+    done = run("search", "cardiac muscle", "--in", "index", "-m", "pocket-mamba2")
+    assert done.code == 0 and " 1. a " in done.out
+
+
 def test_bad_input_is_refused(index, embedder, tmp_path):
     for wrong in ("cat", [("a", "text")], [{"id": "a"}]):
         with pytest.raises(InputError, match=r"expected runnel\.Document objects, got (str|tuple|dict)"):

@@ -233,7 +233,7 @@ def test_an_index_of_an_earlier_built_in_model_names_it(embedder, tmp_path, monk
     loads = SimpleNamespace(load=lambda name: {"tiny-1": old}[name])
     monkeypatch.setattr(encoding, "Embedder", loads)
     with pytest.raises(
-        StoreError, match=r"'tiny encoder' gives other vectors\. Its model is called 'tiny-1' now: use that one, or make"
+        StoreError, match=rf"the index was made by the former '{source}', which is now called 'tiny-1': use that name, or make"
     ):
         Index.open(path, embedder)
     monkeypatch.setattr(encoding, "BUILT_IN", {})

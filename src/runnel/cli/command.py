@@ -28,7 +28,7 @@ app = typer.Typer(
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or what typer has in its place
 interrupted = threading.Event()  # Ctrl-C was pressed
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket), model folder or hub id.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
 Dtype = Annotated[
     Literal["auto", "bf16", "fp32", "int8"],
     typer.Option(

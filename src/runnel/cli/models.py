@@ -11,7 +11,9 @@ from runnel.cli.command import Json, command
 
 @command
 def info(
-    model: Annotated[str, typer.Argument(help="Built-in name (pocket), folder, weights file or hub id.")] = "pocket",
+    model: Annotated[
+        str, typer.Argument(help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.")
+    ] = "pocket",
     as_json: Json = False,
 ) -> int:
     """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""
@@ -25,7 +27,9 @@ def bench(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL-OR-SHAPE]...", help="Model folders, pocket, or shapes such as mamba2-130m.", show_default=False
+            metavar="[MODEL-OR-SHAPE]...",
+            help="Model folders, pocket, pocket-mamba2, or shapes such as mamba2-130m.",
+            show_default=False,
         ),
     ] = None,
     lengths: Annotated[str, typer.Option(help="Tokens of a text, with commas between; 8k is 8192.")] = "512,2048",

@@ -67,7 +67,8 @@ def rerank(
     ] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query; default all.")] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Folder for the states of read documents, kept and used again; default: in RAM.")
+        str | None,
+        typer.Option(help="Folder for a recurrent model's states of read documents, kept and used again; default: in RAM."),
     ] = None,
     memory_dtype: Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of those states.")] = "int8",
     template: Annotated[

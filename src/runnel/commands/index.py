@@ -93,6 +93,8 @@ def run_shard(
 def run_shards(folder: str, *, to: str, model: str | None, incomplete: bool, as_json: bool) -> int:
     """Take finished shards into the index at `to`, which is made with their settings if it is not there."""
     note_compiling()
+    from runnel.models.embedder import Embedder
+    from runnel.search.encoding import expect_model
     from runnel.search.index import Index
     from runnel.search.shard_set import ShardSet
     from runnel.search.stores import holds_index
@@ -101,8 +103,10 @@ def run_shards(folder: str, *, to: str, model: str | None, incomplete: bool, as_
         index = Index.open(to, model)
     else:
         made = ShardSet(folder, incomplete=incomplete).settings
+        embedder = Embedder.load(model or made.model)
+        expect_model(embedder, made, folder)
         options = index_options(dict(made.fields), made.passage_tokens, made.remember)
-        index = Index.create(to, model or made.model, **options)
+        index = Index.create(to, embedder, **options)
     with index:
         changes = index.add_shards(folder, incomplete=incomplete)
         tell_failed(changes.failed)

@@ -261,7 +261,7 @@ def _plans() -> list[dict[str, Any]]:
 
 
 def _padding() -> list[dict[str, Any]]:
-    """For the sections of the Python reference, in `pocket`'s tokens."""
+    """For the sections of the Python reference, in `pocket-mamba2`'s tokens."""
     from pydoc_data.topics import topics
 
     tokenizer = Tokenizer.load(BUILT_IN["pocket-mamba2"])

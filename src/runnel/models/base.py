@@ -42,9 +42,7 @@ from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
 _TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
-BUILT_IN = {name: Path(__file__).parent / "pocket_mamba2" for name in ("pocket", "pocket-mamba2")} | {
-    "pocket-encoder": Path(__file__).parent / "pocket_encoder"
-}
+BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
 # job -> its model in sentence-transformers, and the module that does it, in `runnel.training.modules`
 _MODULES: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),
@@ -200,7 +198,7 @@ def load_model(
     template: str | None = None,
     job: Job = "embed",
 ) -> Model:
-    """Load a model folder, a bare checkpoint, a sentence-transformers folder, a hub id or "pocket".
+    """Load a built-in model (`BUILT_IN`), a model folder, a bare checkpoint, a sentence-transformers folder or a hub id.
 
     `models/bare.py` says what stands in for the parts that a folder of another make lacks, `models/baseline.py` the same for
     transformers.

@@ -57,7 +57,7 @@ class Embedder:
         *,
         pooling: Pooling | None = None,
     ) -> Embedder:
-        """Load "pocket", a model folder, a checkpoint, a sentence-transformers folder, or a hub id.
+        """Load a built-in model ("pocket", "pocket-mamba2"), a folder, a checkpoint, a sentence-transformers folder, or a hub id.
 
         Args:
             pooling: the vector of a text is that of its first token ("cls", transformers only), of its last ("eos") or the

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
-from runnel.backbones.state import State
+from runnel.backbones.state import WRITERS, State
 from runnel.errors import InputError, StateError, StoreBusy
 from runnel.lock import WriterLock
 
@@ -264,10 +264,10 @@ class Memory:
             raise StateError(f"{folder} has memory format {version!r}, expected {_FORMAT!r}")
         _check_index(index, folder)
         if index["fingerprint"] != fingerprint:
+            wrote = index["fingerprint"]
             raise StateError(
-                f"{folder} was remembered by another model (fingerprint {index['fingerprint'][:12]}, this model is "
-                f"{fingerprint[:12]}); "
-                "use the model that wrote it, or remember the documents again"
+                f"{folder} was remembered by {WRITERS.get(wrote, 'another model')} (fingerprint {wrote[:12]}, this model is "
+                f"{fingerprint[:12]}); use the model that wrote it, or remember the documents again"
             )
         memory = cls(index["precision"], fingerprint, folder)
         memory._names, memory._texts, memory._digests = index["names"], index["texts"], index["digests"]

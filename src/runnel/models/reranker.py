@@ -84,7 +84,7 @@ class Reranker:
         *,
         template: str | None = None,
     ) -> Reranker:
-        """Load "pocket", a model folder with a rerank head, a published cross-encoder, or a hub id.
+        """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a rerank head, a published cross-encoder, or a hub id.
 
         Args:
             template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers, "rankmamba-code", as in the
@@ -200,9 +200,7 @@ class Reranker:
             StoreBusy: another process is writing in the folder, and the documents are not all there yet.
         """
         if self._vectors is not None:
-            if path is not None:
-                raise InputError(f"{self.model.source} remembers documents in RAM, or in an index; leave the folder out")
-            return self._vectors.remember(_named(documents), progress)
+            return self._vectors.remember(_named(documents), progress, path)
         if not self.model.backbone.recurrent:
             raise has_no_state(self.model.backbone.title)
         if not self.document_first:

@@ -77,8 +77,8 @@ class Scored:
 class SentenceRetriever:
     """Finds the sentences of a document that answer a query. Make one with `SentenceRetriever.load`.
 
-    Scores are logits, comparable for one query across documents. They are not calibrated: docs/search.md has how often pocket's
-    best sentence is an answer.
+    Scores are logits, comparable for one query across documents. Those of pocket are calibrated (docs/pocket.md), those of
+    pocket-mamba2 are not (docs/search.md has how often its best sentence is an answer).
     """
 
     def __init__(self, model: Model) -> None:
@@ -93,7 +93,7 @@ class SentenceRetriever:
 
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> SentenceRetriever:
-        """Load "pocket", a model folder with a sentence head, a single-pass scanner checkpoint, or a hub id.
+        """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a sentence head, a single-pass scanner, or a hub id.
 
         Raises:
             CheckpointError: the model is not there or has no sentence head.
@@ -225,7 +225,7 @@ class SentenceRetriever:
         if not isinstance(self.scorer, VectorScorer):
             raise InputError(
                 f"{self.model.source} reads the query before the document, so it cannot remember documents; use a model that "
-                "scores sentence vectors, as pocket-encoder does"
+                "scores sentence vectors, as pocket does"
             )
         _check_several(documents)
         prepared = self._prepare_all(documents, unit, language)

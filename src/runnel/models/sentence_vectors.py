@@ -29,7 +29,7 @@ _WIDEST = 127  # of an 8-bit vector's largest number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceVectors:
-    """What is kept of a document: 384 bytes for each sentence and 2 for each token, with `pocket-encoder`.
+    """What is kept of a document: 384 bytes for each sentence and 2 for each token, with `pocket`.
 
     Attributes:
         text: the document.

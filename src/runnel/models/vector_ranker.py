@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,21 @@ class VectorRanker:
 
     def __init__(self, model: Model) -> None:
         self._source, self._head, self._retriever = model.source, model.head("rerank"), SentenceRetriever(model)
+        self._fingerprint = model.backbone.fingerprint
 
-    def remember(self, documents: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> SentenceMemory:
-        """Read (id, text) pairs."""
+    def remember(
+        self, documents: Sequence[tuple[str, str]], progress: Callable[[int], None] | None, folder: str | Path | None = None
+    ) -> SentenceMemory:
+        """Read (id, text) pairs.
+
+        Raises:
+            InputError: a folder is given.
+            StateError: a folder is given that holds the states of a recurrent model.
+        """
+        if folder is not None:
+            if (Path(folder) / "memory.json").exists():
+                Memory.open(folder, fingerprint=self._fingerprint())
+            raise InputError(f"{self._source} remembers documents in RAM, or in an index; leave the folder out")
         read = self._retriever.remember((text for _, text in documents), progress=_steps(progress))
         return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
 

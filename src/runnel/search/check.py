@@ -57,17 +57,18 @@ class _Checked:
         ids = list(dict.fromkeys(row.document for row in rows))
         documents = self._store.documents(ids, saved=True)
         fresh = [name for name in ids if name not in self._passages]
-        for start in range(0, len(fresh), _MEMORIES):
-            pieces = self._store.memories(fresh[start : start + _MEMORIES])  # an error if they cannot be read
-            for name, piece in pieces.items():
-                if name in documents and (reason := _wrong_memory(piece, documents[name].text)):
-                    self._found(name, reason)
         for name in fresh:
             self._passages[name] = (0, -1, 0)
             if name not in documents or name not in self._known:
                 self._found(name, "there are passages of it, but no text")
             elif reason := _wrong_document(documents[name], self._known[name]):
                 self._found(name, reason)
+        # After the texts: remembered sentences of a damaged text are wrong, too.
+        for start in range(0, len(fresh), _MEMORIES):
+            pieces = self._store.memories(fresh[start : start + _MEMORIES])  # an error if they cannot be read
+            for name, piece in pieces.items():
+                if name in documents and (reason := _wrong_memory(piece, documents[name].text)):
+                    self._found(name, reason)
         for row in rows:
             count, highest, whole = self._passages[row.document]
             is_whole = row.number == WHOLE

@@ -65,11 +65,7 @@ class Encoder:
     """
 
     def __init__(self, embedder: Embedder, settings: Settings, place: str) -> None:
-        if not _gives(embedder, settings):
-            raise StoreError(
-                f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
-                + _advice(settings, embedder.model.source)
-            )
+        expect_model(embedder, settings, place)
         self.settings = settings
         self._embedder = embedder
         sentences = settings.remember and remembers_sentences(embedder)
@@ -242,12 +238,20 @@ def _gives(embedder: Embedder, settings: Settings) -> bool:
     return same
 
 
-def _advice(settings: Settings, source: str) -> str:
-    """Return what to do about an index of another model: it may be of an earlier built-in one."""
-    for name in BUILT_IN:
-        if name not in (source, settings.model) and _gives(Embedder.load(name), settings):
-            return f"Its model is called {name!r} now: use that one, or make a new index"
-    return "Use that model, or choose another place"
+def expect_model(embedder: Embedder, settings: Settings, place: str) -> None:
+    """Raise StoreError unless a model gives the vectors of what is stored at `place`."""
+    if _gives(embedder, settings):
+        return
+    for name in BUILT_IN if settings.model in BUILT_IN else ():
+        if name not in (embedder.model.source, settings.model) and _gives(Embedder.load(name), settings):
+            raise StoreError(
+                f"{place} was made by the former {settings.model!r}, which is now called {name!r}: "
+                "use that name, or make a new one"
+            )
+    raise StoreError(
+        f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
+        "Use that model, or choose another place"
+    )
 
 
 def _passages(row: DocumentRow, read: ReadDocument) -> list[PassageRow]:

@@ -83,7 +83,7 @@ class Index:
             remember: also keep every document as the reranker remembers it, so that searches rerank at the price of the query's
                 tokens; for recurrent models, where a document takes as many bytes as their state, however short it is. Indexing
                 takes a second pass where the reranker reads documents otherwise than the embedder. A model that reads passages
-                and scores sentence vectors, as pocket-encoder does, always keeps these: a byte for each of their numbers.
+                and scores sentence vectors, as pocket does, always keeps these: a byte for each of their numbers.
             store: of a folder: "lance" (LanceDB), or "local" (plain files; for what fits in memory).
 
         Raises:
@@ -323,8 +323,8 @@ class Index:
 
         Args:
             where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=": 2020}}.
-            dense_weight: of the ranks by meaning, beside 1 for those by words; chosen for pocket (docs/search.md), a better
-                embedder deserves more.
+            dense_weight: of the ranks by meaning, beside 1 for those by words; chosen for pocket-mamba2 (docs/search.md), a
+                better embedder deserves more.
             rerank: how many documents of the first stage the reranker ranks, too; default: 50 if documents are remembered
                 (`create`), else none, since documents that are not remembered are read whole for it.
             read: of how many of the best documents sentences are shown; default: all where their sentences are remembered, else

@@ -263,13 +263,14 @@ def part_files(place: Path, number: int) -> tuple[Path, Path]:
 
 def check_settings(found: Settings, wanted: Settings, what: str, advice: str) -> None:
     """Raises StoreError: settings of different indexes, or of models that give different vectors."""
+    same = found.dimension == wanted.dimension
+    if not same or (np.array(found.probe) * np.array(wanted.probe)).sum(1).min() < SAME_MODEL:
+        kind = "former" if found.model == wanted.model else "model"
+        raise StoreError(f"{what} was made with the {kind} {found.model!r}; {wanted.model!r} gives other vectors{advice}")
     for name in ("fields", "passage_tokens", "remember"):
         have, want = getattr(found, name), getattr(wanted, name)
         if have != want:
             raise StoreError(f"{what} was made with {name} {have!r}, not {want!r}{advice}")
-    same = found.dimension == wanted.dimension
-    if not same or (np.array(found.probe) * np.array(wanted.probe)).sum(1).min() < SAME_MODEL:
-        raise StoreError(f"{what} was made with the model {found.model!r}; {wanted.model!r} gives other vectors{advice}")
 
 
 def parquet() -> Any:
