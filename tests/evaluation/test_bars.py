@@ -158,10 +158,10 @@ def test_without_bf16_in_hardware_fp32_is_measured_and_other_programs_are_not(fa
 
 def test_an_index_loses_its_bars_where_it_is_wrong_and_not_where_it_cannot_be_made(fake_workers):
     fake_workers.answers = {"runnel": {"fill_index": {"wrong": "other vectors"}}}
-    found = by_key(search_values(searched("m", lambda message: None).to_dict()))
+    found = by_key(search_values(searched("m", "n", lambda message: None).to_dict()))
     assert [(found[key].lost, found[key].shown) for key in ("indexing", "search")] == [(True, "wrong: other vectors")] * 2
     fake_workers.answers = {"runnel": {"fill_index": {"missing": "install lancedb"}}}
-    found = by_key(search_values(searched("m", lambda message: None).to_dict()))
+    found = by_key(search_values(searched("m", "n", lambda message: None).to_dict()))
     assert [(found[key].lost, found[key].shown) for key in ("indexing", "first stage")] == [(False, "install lancedb")] * 2
 
 

@@ -94,7 +94,7 @@ def test_an_index(fake_workers):
     stages = {"first stage": [0.01, 0.02, 0.03], "whole search": [0.1, 0.2, 0.3]}
     answers = {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
     fake_workers.answers = {"runnel": answers}
-    row = searched("m", lambda message: None, documents=30, read=40).to_dict()
+    row = searched("m", "n", lambda message: None, documents=30, read=40).to_dict()
     assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == ("ok", 30, 68_500, 7)
     assert row["stages"]["whole search"]["median"] == pytest.approx(200) and row["stages"]["first stage"]["min"] == pytest.approx(
         10
@@ -104,7 +104,9 @@ def test_an_index(fake_workers):
     assert found["over_engine"]["median"] == pytest.approx(0.8)  # of the ratios of each round
     assert found["over_engine_processor"]["median"] == 1.0
     assert found["tokens_per_s"]["median"] == pytest.approx(50)
-    assert len(fake_workers.started) == 2  # searches have a process of their own, whose memory is looked at
+    # Searches have a process of their own, whose memory is looked at.
+    assert [spec.model for spec in fake_workers.started] == ["m", "n", "m"]
+    assert row["keeps_sentences"] and (row["model"], row["indexing_model"]) == ("m", "n")
 
 
 @pytest.mark.parametrize(
@@ -119,5 +121,5 @@ def test_an_index(fake_workers):
 )
 def test_no_figure_of_an_index_that_failed(fake_workers, op, answer, outcome):
     fake_workers.answers = {"runnel": {op: answer}}
-    row = searched("m", lambda message: None).to_dict()
+    row = searched("m", "n", lambda message: None).to_dict()
     assert (row["outcome"], row["note"]) == outcome and row["stages"] == row["indexing"] == {}

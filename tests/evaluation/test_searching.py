@@ -1,18 +1,22 @@
 """The documents of the index bench, its checks, and that it times what it says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from tiny import tiny_model
+from tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Index
 from runnel.evaluation import searching
 from runnel.evaluation.searching import check, fill, queries, texts, time_indexing, time_searches
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.search.encoding import remembers_sentences
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
+@pytest.fixture(scope="module", params=[tiny_model, tiny_encoder])
+def model(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    tiny_model(folder.parent / "parts").save(folder)
+    request.param(folder.parent / "parts").save(folder)
     return str(folder)
 
 
@@ -32,6 +36,7 @@ def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
     assert check_words(monkeypatch, 40) == 40
     facts = fill(str(tmp_path / "index"), model, 5, 2)
     index = Index.open(tmp_path / "index", model)
+    assert facts["keeps_sentences"] == remembers_sentences(index.embedder)
     assert len(index) == 5 and facts["passages"] == index.commits()[-1].passages and facts["disk_bytes"] > 1000
     assert set(index.store.memories([f"d{i}" for i in range(5)])) == {f"d{i}" for i in range(5)}
     rows = index.store.documents([f"d{i}" for i in range(5)])
@@ -74,6 +79,10 @@ def test_a_wrong_index_is_told(model, tmp_path, monkeypatch, fault):
 
             def mixed(names):
                 found = real["memories"](names)
+                if remembers_sentences(index.embedder):
+                    width = index.embedder.model.backbone.hidden_size
+                    read = {name: SentenceVectors.from_bytes(found[name], documents[int(name[1:])], width) for name in found}
+                    return {name: replace(one, vectors=one.vectors[:, ::-1]).to_bytes() for name, one in read.items()}
                 return dict(zip(found, np.roll(np.array(list(found.values()), dtype=object), 1), strict=True))
 
             monkeypatch.setattr(store, "memories", mixed)

@@ -22,6 +22,7 @@ from runnel.evaluation.processes import Spec, Worker
 from runnel.evaluation.speed import Check, Point, Progress, Report, Settings, check, failure, measure, peak
 from runnel.hardware import has_native_bf16
 
+SEARCHED = ("pocket", "pocket-mamba2")  # the models of the index that is searched, and of indexing
 LONG = (8192, 262144)  # tokens of the texts whose memory and speed are compared
 _HELP_RUNS = 5
 
@@ -62,10 +63,8 @@ BARS: Mapping[str, Bar] = {
     "short": Bar("mamba2-130m: tokens/s of 128 texts of 64 tokens over that of one of 8k", 0.7, 0.9),
     "remembered": Bar("pocket-mamba2: 100 remembered documents of 512 tokens (fp32 states) over whole pairs", 10.0, 30.0),
     "indexing": Bar("pocket-mamba2: tokens/s of indexing over the engine's alone", 0.90, 0.95),
-    "first stage": Bar(
-        "pocket-mamba2, 10,000 documents of 1,000 words: ms of a search's first stage, median", 30, 15, at_most=True
-    ),
-    "search": Bar("the same, whole search, 50 documents reranked and 5 read for sentences", 300, 150, at_most=True),
+    "first stage": Bar("pocket, 10,000 documents of 1,000 words: ms of a search's first stage, median", 30, 15, at_most=True),
+    "search": Bar("the same, whole search, 50 documents reranked and 10 shown with sentences", 300, 150, at_most=True),
     "help": Bar("seconds of runnel --help", 0.3, at_most=True),
     "gpu roofline": Bar("GPU: 1.3B shape, bf16, 32k tokens: linear FLOP/s over the 8192-cube matrix product's", 0.35, 0.60),
     "gpu transformer": Bar("GPU: the same over a flash-attention transformer of equal size", 3.0, 8.0),
@@ -126,7 +125,7 @@ def check_bars(progress: Progress) -> list[Row]:
     values = bar_values(points, [p.to_dict() for p in long], checked.note, reranked, skipped, dtype)
     if dtype != "bf16":
         values |= dict.fromkeys(("transformers", "llama.cpp"), "this processor has no bf16 in hardware")
-    return rows(values | search_values(searched("pocket-mamba2", progress).to_dict()) | {"help": help_seconds()})
+    return rows(values | search_values(searched(*SEARCHED, progress).to_dict()) | {"help": help_seconds()})
 
 
 def bar_values(

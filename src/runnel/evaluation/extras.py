@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -163,14 +163,18 @@ class Searched:
     """An index: how fast documents go in, and what a search takes. `outcome`: "ok", "wrong", or why there is no figure.
 
     Attributes:
+        model: of the index that is searched.
+        indexing_model: of which indexing is timed.
         words: of a document.
         read: documents that the model has read; the rest are made like them (`searching.py`).
+        keeps_sentences: whether the index keeps vectors of sentences, so that a search reads no document.
         stages: what of a search -> seconds of each query, as `searching.time_searches` gives them.
         indexing: what `searching.time_indexing` gives.
         peak_bytes: of a process that searches.
     """
 
     model: str
+    indexing_model: str
     documents: int
     words: int
     read: int
@@ -179,6 +183,7 @@ class Searched:
     passages: int = 0
     disk_bytes: int = 0
     peak_bytes: int = 0
+    keeps_sentences: bool = False
     stages: dict[str, list[float]] = field(default_factory=dict)
     indexing: dict[str, Any] = field(default_factory=dict)
 
@@ -203,6 +208,7 @@ class Searched:
 
 def searched(
     model: str,
+    indexing_model: str,
     progress: Progress,
     *,
     documents: int = 10_000,
@@ -211,8 +217,8 @@ def searched(
     indexed: int = 500,
     rounds: int = 3,
 ) -> Searched:
-    """Fill an index and check it, then time indexing beside the engine alone, and searches in a process of their own."""
-    found = Searched(model, documents, 1000, min(read, documents))
+    """Fill an index and check it, and time searches; time indexing beside the engine alone. Each in a process of its own."""
+    found = Searched(model, indexing_model, documents, 1000, min(read, documents))
     spec = Spec("runnel", model, "bf16", cold=True)
     with TemporaryDirectory() as folder:
         index = str(Path(folder) / "index")
@@ -225,7 +231,9 @@ def searched(
                 found.outcome, found.note = _why_not(filled or worker.first)
                 return found
             found.passages, found.disk_bytes = filled["passages"], filled["disk_bytes"]
-            progress(f"{model}: indexing beside the engine alone")
+            found.keeps_sentences = filled["keeps_sentences"]
+        progress(f"{indexing_model}: indexing beside the engine alone")
+        with Worker(replace(spec, model=indexing_model)) as worker:
             found.indexing = worker.ask("time_indexing", documents=indexed, rounds=rounds)
         progress(f"{model}: {queries} searches")
         with Worker(spec) as worker:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.evaluation.bars import BARS, LONG, bar_values, help_seconds, long_texts, rows, search_values
+from runnel.evaluation.bars import BARS, LONG, SEARCHED, bar_values, help_seconds, long_texts, rows, search_values
 from runnel.evaluation.bench import TRAINING_TOKENS, absent
 from runnel.evaluation.extras import remembered, searched, training
 from runnel.evaluation.machine import in_words, machine
@@ -213,7 +213,7 @@ def _not_published(folder: Path, result: Mapping[str, Any], progress: Progress) 
 
 
 def _search(progress: Progress) -> dict[str, Any]:
-    return searched("pocket-mamba2", progress).to_dict()
+    return searched(*SEARCHED, progress).to_dict()
 
 
 def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:

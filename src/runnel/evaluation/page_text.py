@@ -262,7 +262,7 @@ _STAGES = {
     "first stage": "first stage: these three",
     "rerank": "rerank: 50 remembered documents",
     "fetch": "fetch: the texts of 10",
-    "sentences": "sentences: 5 documents read behind the query",
+    "sentences": "sentences: {sentences}",
     "whole search": "whole search",
     "without reranking": "whole search without reranking",
 }
@@ -277,7 +277,9 @@ def _search(result: Values) -> str:
     if found["outcome"] != "ok":
         return f"{head}{found['outcome']}: {found['note']}"
     ms = lambda row: [f"{row[key]:,.1f}" for key in ("min", "median", "p95")]  # noqa: E731
-    stages = [[text, *ms(found["stages"][name])] for name, text in _STAGES.items() if name in found["stages"]]
+    sentences = "of 10 remembered documents" if found["keeps_sentences"] else "5 documents read behind the query"
+    texts = {name: text.format(sentences=sentences) for name, text in _STAGES.items()}
+    stages = [[text, *ms(found["stages"][name])] for name, text in texts.items() if name in found["stages"]]
     ways = [
         [text, *(f"{row[key]['median']:,.{digits}f}" for key, digits in _INDEXING)]
         for name, text in _WAYS.items()
@@ -301,7 +303,8 @@ Milliseconds of {times} searches for eight words in a row from a document:
 
 {table(["stage", "least", "median", "95 %"], stages)}
 
-Indexing beside `Engine.map`, in turns; "over" by the clock, and by processor time of all threads:
+Indexing with `{found["indexing_model"]}` beside `Engine.map`, in turns; "over" by the clock, and by processor time of
+all threads:
 
 {table(["", "tokens/s", "over the engine", "by processor time"], ways)}"""
 

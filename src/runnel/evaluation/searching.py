@@ -23,9 +23,12 @@ from runnel.evaluation.machine import forget_peak, peak_bytes
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
+from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Document
+from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index
 from runnel.search.records import WHOLE, DocumentRow, PassageRow
+from runnel.text.sentence_tokens import read_sentences
 from runnel.text.sentences import split_sentences
 
 WORDS = 1000  # of a document
@@ -100,7 +103,8 @@ def fill(folder: str, model: str, count: int, read: int) -> dict[str, Any]:
             return {"wrong": wrong}
         _multiply(index, documents, read)
         index.optimize()
-        return {"passages": index.commits()[-1].passages, "disk_bytes": _size(folder)}
+        facts = {"passages": index.commits()[-1].passages, "disk_bytes": _size(folder)}
+        return facts | {"keeps_sentences": remembers_sentences(embedder)}
 
 
 def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
@@ -117,11 +121,26 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
         parts: list[PassageRow] = []
         for i in range(first, min(first + _COMMIT, len(documents))):
             like = known[f"d{i % read}"]
-            memory = memories[like.id][:-1] + bytes([i // read % 256])  # equal ones would be stored once
-            new = replace(like, id=f"d{i}", text=documents[i], content_hash=f"h{i}", memory=memory)
+            new = replace(like, id=f"d{i}", text=documents[i], content_hash=f"h{i}")
+            if remembers_sentences(index.embedder):
+                memory = _sentences_like(_vectors(index.embedder, memories[like.id], like.text), new.text, index.embedder)
+            else:
+                memory = memories[like.id][:-1] + bytes([i // read % 256])  # equal ones would be stored once
+            new = replace(new, memory=memory)
             rows.append(new)
             parts += [_close_to(row, new, len(like.text), rng) for row in passages[like.id]]
         index.store.commit(rows, parts, [])
+
+
+def _vectors(embedder: Embedder, memory: bytes, text: str) -> SentenceVectors:
+    return SentenceVectors.from_bytes(memory, text, embedder.model.backbone.hidden_size)
+
+
+def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> bytes:
+    """What would be kept of another document's sentences, with the vectors of one that was read, over and over."""
+    tokens = read_sentences(text, [embedder.model.tokenizer.encode(text)])
+    rows = np.arange(len(tokens.spans)) % len(read)
+    return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, read.vectors[rows], read.scales[rows]).to_bytes()
 
 
 def _close_to(row: PassageRow, document: DocumentRow, length: int, rng: np.random.Generator) -> PassageRow:
@@ -143,14 +162,17 @@ def _size(folder: str) -> int:
 def check(index: Index, documents: Sequence[str]) -> str:
     """Why an index of these documents, d0, d1 and so on, is not what their model makes of them; "" if it is.
 
-    Vectors are held against `Embedder.encode_document` and `encode_spans`, the nearest ones against all inner products, and
+    Vectors are compared with `Embedder.encode_document` and `encode_spans`, the nearest ones against all inner products, and
     scores of remembered documents against those of whole pairs.
     """
     embedder, few = index.embedder, dict(list(enumerate(documents))[:_CHECKED])
     found = index.store.passages([(f"d{i}", number) for i in range(len(documents)) for number in range(WHOLE, WORDS)])
     for i, text in few.items():
         rows = [row for (name, number), row in sorted(found.items()) if name == f"d{i}" and number != WHOLE]
-        own = embedder.encode_spans(text, [(row.start, row.end) for row in rows])
+        if embedder.model.backbone.reads_passages:  # each by itself
+            own = embedder.encode_document([row.text for row in rows])
+        else:
+            own = embedder.encode_spans(text, [(row.start, row.end) for row in rows])
         expected = np.concatenate([embedder.encode_document([text]), own])
         stored = np.stack([row.vector for row in (found[f"d{i}", WHOLE], *rows)])
         cosine = float((expected * stored).sum(1).min())
@@ -169,8 +191,13 @@ def check(index: Index, documents: Sequence[str]) -> str:
 def _check_memories(index: Index, documents: dict[int, str]) -> str:
     reranker = Reranker(index.embedder.model)
     query = queries(list(documents.values()), 1)[0]
-    pieces = index.store.memories([f"d{i}" for i in documents])
-    memory = Memory.of_pieces("int8", reranker.model.backbone.fingerprint(), {f"d{i}": pieces[f"d{i}"] for i in documents})
+    found = index.store.memories([f"d{i}" for i in documents])
+    pieces = {i: found[f"d{i}"] for i in documents}
+    if remembers_sentences(index.embedder):
+        vectors = {f"d{i}": _vectors(index.embedder, pieces[i], text) for i, text in documents.items()}
+        memory: Memory | SentenceMemory = SentenceMemory(vectors)
+    else:
+        memory = Memory.of_pieces("int8", reranker.model.backbone.fingerprint(), {f"d{i}": pieces[i] for i in pieces})
     agreement = np.corrcoef(reranker.score(query, memory), reranker.score(query, list(documents.values())))[0, 1]
     return "" if agreement > 0.97 else f"scores of remembered documents agree with whole pairs by {agreement:.3f} only"
 
