@@ -13,12 +13,13 @@ ALLOWED = {
     "records": {"errors"},
     "hardware": {"errors"},
     "lock": {"errors"},
+    "files": set(),
     "ops": {"errors", "records", "hardware"},
-    "text": {"errors", "records"},
-    "backbones": {"errors", "records", "hardware", "ops"},
+    "text": {"errors", "records", "files"},
+    "backbones": {"errors", "records", "hardware", "files", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "engine": {"errors", "records", "hardware", "ops", "backbones", "planning"},
-    "models": {"errors", "records", "hardware", "lock", "ops", "backbones", "planning", "engine", "text"},
+    "models": {"errors", "records", "hardware", "lock", "files", "ops", "backbones", "planning", "engine", "text"},
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {

@@ -11,7 +11,7 @@ from command_line import FakeEmbedder, FakeReranker
 from tiny import WORDS, tiny_model
 
 from runnel import Embedder, Reranker
-from runnel.commands.resume import Output, replacing
+from runnel.commands.resume import Output
 from runnel.errors import InputError
 
 TESTS = Path(__file__).parent.parent
@@ -240,12 +240,6 @@ def test_rerank_resumed_equals_rerank_unbroken(run, task, tmp_path, monkeypatch)
 
 
 # ---- the disk --------------------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_is_told_with_the_file(tmp_path):
-    (tmp_path / "out.partial").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"No space left on device: '.*out'"), replacing(tmp_path / "out") as file:
-        file.write(b"x")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from runnel.errors import StateError
+from runnel.files import replacing
 
 _FORMAT = "runnel-state-1"
 # Fingerprints of a model that had another name when it wrote states.
@@ -126,12 +127,9 @@ class State:
         tensors = {f"state.{k}": v.contiguous() for k, v in self.tensors.items()}
         tensors |= {f"extra.{k}": v.contiguous() for k, v in (extra or {}).items()}
         tensors["tokens"] = self.tokens
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        save_file(
-            tensors, partial, metadata={"format": _FORMAT, "fingerprint": fingerprint, "names": json.dumps(sorted(self.tensors))}
-        )
-        partial.replace(target)  # a reader sees the old file or the whole new one, never a half
+        metadata = {"format": _FORMAT, "fingerprint": fingerprint, "names": json.dumps(sorted(self.tensors))}
+        with replacing(Path(path)) as partial:
+            save_file(tensors, partial, metadata=metadata)
 
     @staticmethod
     def load(path: str | Path, *, fingerprint: str) -> tuple[State, dict[str, Tensor]]:

@@ -17,9 +17,10 @@ import numpy as np
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import Work
-from runnel.commands.resume import Output, appending, beside, file_digest, replacing, text_digest
+from runnel.commands.resume import Output, appending, beside, file_digest, text_digest
 from runnel.commands.vectors import VectorLog, vector_output
 from runnel.errors import InputError
+from runnel.files import replacing
 from runnel.records import Document
 from runnel.training.candidates import K1, B, Search, bm25_search, dense_search, run_search
 from runnel.training.corpora import Texts, read_corpus, read_run
@@ -203,7 +204,7 @@ def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, j
             meter(number, examples.total - done)
     refused: Counter[str] = Counter()
     drawn = fewer = 0
-    with part.open(encoding="utf-8") as lines, replacing(output.path) as file:
+    with part.open(encoding="utf-8") as lines, replacing(output.path) as new, new.open("wb") as file:
         for line in lines:
             row = json.loads(line)
             refused.update(row.pop("refused"))

@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from runnel.commands.display import describe, say
 from runnel.errors import InputError, ReadError, StateError
+from runnel.files import write
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognize
 
@@ -106,7 +105,6 @@ class Remembered:
     def put(self, place: Kept, document: DocumentText, vectors: SentenceVectors) -> None:
         """Remember a document, unless its file has changed since `place`. A folder that cannot be written is noted."""
         assert self._folder is not None
-        partial = place.entry.with_name(f"{place.entry.name}.{uuid.uuid4().hex}.partial")
         try:
             if self._content(place.name) != place.content:
                 say(f"note: {place.name} is not remembered: it changed while it was read")
@@ -114,14 +112,10 @@ class Remembered:
             new = not self._folder.is_dir()
             for folder in (self._folder, place.entry.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what somebody reads is private
-            partial.write_bytes(_pack(document, vectors))
-            partial.replace(place.entry)  # whole or not at all, however many processes write it
+            write(place.entry, _pack(document, vectors))
         except OSError as error:
             say(f"note: {place.name} is not remembered: {describe(error)}")
             return
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
         if new:
             say(f"note: what was read is kept in {self._folder} for later questions; remove that folder to forget it")
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
-from runnel.commands.resume import Output, appending, file_digest, replacing
+from runnel.commands.resume import Output, appending, file_digest
 from runnel.commands.rows import read_texts
 from runnel.errors import InputError
+from runnel.files import replacing
 from runnel.records import Hit
 from runnel.text.shards import Shard, byte_range
 
@@ -115,7 +116,7 @@ def many(
                 ranker = _Ranker(reranker, needed, memory, memory_dtype, max_tokens, meter)
                 _append_rankings(part, ranker, asked, left, top_k)
             _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
-            with part.open("rb") as ranked, replacing(out) as file:
+            with part.open("rb") as ranked, replacing(out) as new, new.open("wb") as file:
                 shutil.copyfileobj(ranked, file)
             facts = output.end({"count": len(candidates)})
     if as_json:

@@ -13,32 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 from runnel.commands.display import say
 from runnel.errors import InputError
+from runnel.files import naming, sweep, write
 from runnel.lock import WriterLock
 
 
 def beside(out: Path, ending: str) -> Path:
     """OUT with `ending` put after its name."""
     return out.with_name(out.name + ending)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Name `path` in an error of the operating system that names no file, such as a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
@@ -56,21 +44,6 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
     finally:
         with suppress(OSError):  # what could not be written has been reported, and cannot be written now either
             file.close()
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when all of it is on disk; nothing happens to `path` if writing fails."""
-    partial = beside(path, ".partial")
-    try:
-        with naming(path):
-            with partial.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class Output:
@@ -127,16 +100,14 @@ class Output:
             if any(part.exists() and part.stat().st_size for part in self.parts):
                 say(f"note: {self.parts[0]} has no description ({self._about.name}); starting from scratch")
             self._drop()
-            with replacing(self._about) as file:
-                file.write(json.dumps(settings, indent=2).encode() + b"\n")
+            write(self._about, json.dumps(settings, indent=2) + "\n")
         self._settings = settings
         return facts
 
     def end(self, facts: Mapping[str, object]) -> dict[str, object]:
         """Record that OUT is complete, with its settings and `facts`; remove the parts; return what was recorded."""
         facts = {**self._settings, **facts}
-        with replacing(self._facts) as file:
-            file.write(json.dumps(facts, indent=2).encode() + b"\n")
+        write(self._facts, json.dumps(facts, indent=2) + "\n")
         self._drop()
         return facts
 
@@ -151,6 +122,8 @@ class Output:
     def _drop(self) -> None:
         for file in (self._about, *self.parts):  # in this order: parts without a description count for nothing
             file.unlink(missing_ok=True)
+        for file in (self._about, *self._made):
+            sweep(file.parent, file.name)
 
     def _finished(self, settings: Mapping[str, object]) -> dict[str, object] | None:
         if not self.path.exists():

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from runnel.commands.display import say
-from runnel.commands.resume import naming
 from runnel.errors import InputError, ReadError
+from runnel.files import naming
 from runnel.records import Document, titled
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
 

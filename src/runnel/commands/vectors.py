@@ -19,7 +19,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from runnel.commands.resume import Output, appending, replacing
+from runnel.commands.resume import Output, appending
+from runnel.files import replacing
 
 FORMATS = (".npy", ".jsonl")
 
@@ -79,9 +80,9 @@ class VectorLog:
         out = self.output.path
         cut = sum(row.cut for row in self.rows())
         if out.suffix == ".npy":
-            with replacing(out.with_suffix(".ids")) as ids:
+            with replacing(out.with_suffix(".ids")) as new, new.open("wb") as ids:
                 ids.writelines(row.id.encode() + b"\n" for row in self.rows())
-        with replacing(out) as file:
+        with replacing(out) as new, new.open("wb") as file:
             if out.suffix == ".npy":
                 self._write_npy(file)
             else:

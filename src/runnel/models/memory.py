@@ -25,6 +25,7 @@ from torch import Tensor
 
 from runnel.backbones.state import WRITERS, State
 from runnel.errors import InputError, StateError, StoreBusy
+from runnel.files import replacing, sweep, write
 from runnel.lock import WriterLock
 
 Precision = Literal["fp32", "bf16", "int8"]
@@ -180,6 +181,7 @@ class Memory:
         if self.folder is None or self._lock is None or self._lock.held:
             return
         self._lock.acquire()
+        sweep(self.folder)
         if not (self.folder / "memory.json").exists():
             return
         now = Memory.open(self.folder, fingerprint=self.fingerprint)
@@ -194,8 +196,8 @@ class Memory:
             self._blocks.append(tensors)
         else:
             path = self.folder / f"block-{len(self._blocks):06d}.safetensors"
-            save_file(tensors, path.with_suffix(".partial"))
-            path.with_suffix(".partial").replace(path)
+            with replacing(path) as file:
+                save_file(tensors, file)
             self._blocks.append(path)
         self._names.append([d.id for d in documents])
         self._texts.append([d.text or "" for d in documents])
@@ -224,9 +226,7 @@ class Memory:
         assert self.folder is not None
         index: dict[str, object] = {"format": _FORMAT, "precision": self.precision, "fingerprint": self.fingerprint}
         index |= {"names": self._names, "texts": self._texts, "digests": self._digests}
-        partial = self.folder / "memory.json.partial"
-        partial.write_text(json.dumps(index))
-        partial.replace(self.folder / "memory.json")
+        write(self.folder / "memory.json", json.dumps(index))
 
     @classmethod
     def at(cls, folder: Path, precision: Precision, fingerprint: str) -> Memory:

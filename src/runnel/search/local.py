@@ -11,7 +11,6 @@ Each commit writes everything anew: simple, and slow for large collections, whic
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError, StoreError
+from runnel.files import sweep, sync, write
 from runnel.lock import WriterLock
 from runnel.search.connection import plain_errors, plainly
 from runnel.search.filters import Condition, matches
@@ -226,30 +226,24 @@ def _write_commit(
 ) -> None:
     from safetensors.numpy import save_file
 
-    partial, final = folder / "partial", folder / f"{number:06d}"
-    for old in (partial, final):  # of a writer that did not get as far as HEAD
-        shutil.rmtree(old, ignore_errors=True)
-    partial.mkdir()
+    new = folder / f"{number:06d}"
+    shutil.rmtree(new, ignore_errors=True)  # of a writer that did not get as far as HEAD
+    new.mkdir()
     count = sum(key[1] != WHOLE for key in passages)
     commit = {"number": number, "documents": len(documents), "passages": count, "time": time.time()}
-    (partial / "commit.json").write_text(json.dumps(commit) + "\n", encoding="utf-8")
-    _write_lines(partial / "documents.jsonl", documents.values(), _BLOBS)
-    _write_lines(partial / "passages.jsonl", passages.values(), ("vector",))
+    (new / "commit.json").write_text(json.dumps(commit) + "\n", encoding="utf-8")
+    _write_lines(new / "documents.jsonl", documents.values(), _BLOBS)
+    _write_lines(new / "passages.jsonl", passages.values(), ("vector",))
     vectors = [row.vector for row in passages.values()]
-    np.save(partial / "vectors.npy", np.stack(vectors) if vectors else np.zeros((0, settings.dimension), np.float32))
+    np.save(new / "vectors.npy", np.stack(vectors) if vectors else np.zeros((0, settings.dimension), np.float32))
     for name in _BLOBS:
         blobs = {row.id: getattr(row, name) for row in documents.values()}
         arrays = {key: np.frombuffer(blob, np.uint8) for key, blob in blobs.items() if blob is not None}
-        save_file(arrays, partial / f"{name}.safetensors")
-    for path in partial.iterdir():
-        _sync(path)
-    partial.replace(final)
-    _sync(folder)
-    head = folder / "HEAD.partial"
-    head.write_text(str(number), encoding="utf-8")
-    _sync(head)
-    head.replace(folder / "HEAD")
-    _sync(folder)
+        save_file(arrays, new / f"{name}.safetensors")
+    for path in (*new.iterdir(), new, folder):
+        sync(path)
+    sweep(folder)
+    write(folder / "HEAD", str(number))
 
 
 def _write_lines(path: Path, rows: Any, without: Sequence[str]) -> None:
@@ -257,14 +251,3 @@ def _write_lines(path: Path, rows: Any, without: Sequence[str]) -> None:
         for row in rows:
             value = {name: getattr(row, name) for name in row.__slots__ if name not in without}
             file.write(json.dumps(value, ensure_ascii=True) + "\n")
-
-
-def _sync(path: Path) -> None:
-    """Have the file, or the folder's list of files, reach the disk."""
-    if os.name == "nt" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

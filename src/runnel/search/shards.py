@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import MissingDependency, StoreError
+from runnel.files import sweep, write
 from runnel.lock import WriterLock
 from runnel.models.embedder import Embedder
 from runnel.search.encoding import SAME_MODEL, Encoded, Encoder
@@ -120,8 +119,7 @@ def _encode(
     place: Path, units: Sequence[Unit], encoder: Encoder, progress: Callable[[int], None] | None
 ) -> tuple[list[_Part], int, dict[str, str]]:
     """Write the parts that are not there; all parts, the tokens read, and the files that failed."""
-    for partial in place.glob("*.partial"):  # of a process that was killed
-        partial.unlink(missing_ok=True)
+    sweep(place)
     failed: dict[str, str] = {}
     parts: list[_Part] = []
     tokens_read = 0
@@ -236,10 +234,8 @@ class _Work:
             tokens_read=tokens_read,
             seconds=round(seconds, 3),
         )
-        _sync_folder(self.place)
         _write(self.place / _MANIFEST, json.dumps(asdict(manifest), indent=2).encode() + b"\n")
         (self.place / _BEGUN).unlink(missing_ok=True)
-        _sync_folder(self.place)
         return manifest
 
 
@@ -308,23 +304,8 @@ def _write_table(path: Path, table: Any) -> None:
 
 
 def _write(path: Path, data: Any) -> None:
-    """A file that appears whole, or not at all, however many processes write it."""
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:  # a full disk is an error without the name of the file
+        write(path, data)
+    except OSError as error:
         why = f"{error.strerror}; what was finished before is kept. Remove the cause and run the shard again"
         raise StoreError(f"{path} cannot be written: {why}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "nt":
-        handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)

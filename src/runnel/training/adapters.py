@@ -6,7 +6,6 @@ adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import stream_dtype
 from runnel.errors import CheckpointError, InputError
+from runnel.files import replacing
 from runnel.models.base import Model
 
 FILE = "adapter.safetensors"
@@ -118,9 +118,8 @@ def save_adapter(model: Model, folder: str | Path) -> None:
     tensors |= {f"heads.{key}": tensor.detach() for key, tensor in model.heads.state_dict().items()}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{FILE}.{os.getpid()}.partial"  # as in `Model.write`
-    save_file({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}, partial, {"runnel": json.dumps(facts)})
-    partial.replace(folder / FILE)
+    with replacing(folder / FILE) as file:
+        save_file({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}, file, {"runnel": json.dumps(facts)})
 
 
 def load_adapter(model: Model, folder: str | Path) -> None:

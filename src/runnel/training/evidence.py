@@ -18,6 +18,7 @@ from datasets.arrow_writer import ArrowWriter
 from torch.utils.data import Dataset
 
 from runnel.errors import InputError
+from runnel.files import replacing
 from runnel.models.base import Model
 from runnel.training.data import Evidence
 from runnel.training.forward import SentenceItem, make_item
@@ -154,16 +155,13 @@ class SentenceData(Dataset[tuple[str, SentenceItem]]):
         if tokens is not None and (not tokens or min(tokens) < 1):
             raise InputError(f"tokens must be lengths of at least 1, got {tokens}; None takes whole documents")
         path, counts = Path(path), _Counts()
-        partial = path.with_name(path.name + ".partial")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with ArrowWriter(path=str(partial), features=_FEATURES) as writer:
+        with replacing(path) as file, ArrowWriter(path=str(file), features=_FEATURES) as writer:
             for row in _rows(model, evidence, tokens, seed, language, counts):
                 writer.write(row)
+            if not counts.examples:
+                raise InputError("there are no evidence examples to train on")
             writer.finalize()
-        if not counts.examples:
-            partial.unlink(missing_ok=True)
-            raise InputError("there are no evidence examples to train on")
-        partial.replace(path)
         log.info(
             "%d examples, %d tokens; %d were cut to windows; %d are whole although longer, because no window holds "
             "their evidence; %d documents have no answer",

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
+from runnel.files import write
 from runnel.training.checkpoints import find_whole_checkpoint
 
 log = logging.getLogger("runnel")
@@ -112,7 +113,7 @@ class Recorder(TrainerCallback):
         if self.rows:
             self._tokens_before = self.rows[-1]["tokens"] // max(args.world_size, 1)
             self._seconds_before = self.rows[-1]["seconds"]
-        (self._folder / METRICS).write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+        write(self._folder / METRICS, "".join(json.dumps(row) + "\n" for row in self.rows))
         if self._console is not None:
             self._bar = _open_bar(self._console, state.global_step, state.max_steps)
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from runnel import files
 from runnel.errors import InputError, ReadError
 from runnel.training.settings import JOBS, Job, Recipe
 
@@ -99,7 +100,7 @@ def write(recipe: Recipe, path: Path) -> None:
     """Write a recipe as TOML that `read` gives back equal."""
     lines: list[str] = []
     _lines(recipe, "", lines, recipe.job)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files.write(path, "\n".join(lines) + "\n")
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:

@@ -10,7 +10,6 @@ null. `row` says where a row came from, for messages.
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 
 from runnel.errors import InputError
+from runnel.files import replacing
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Triple, read_evidence, read_triples
 from runnel.training.decontaminate import Decontaminator
@@ -61,26 +61,22 @@ def write_rows(
     if job == "rerank":
         columns = {"query": text, "docs": List(text), "labels": List(Value("float32"))}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # each process of a run may write it
     counts: Counter[int] = Counter()  # rows, by their number of negatives
     lead = prompts.get("document", "") if job == "embed" else ""
-    try:
-        with ArrowWriter(path=str(partial), features=Features({**columns, "row": Value("string")})) as writer:
-            for query, positive, negatives, row in _examples(source, one, table, job, seed, guard, prompts):
-                counts[len(negatives)] += 1
-                if job == "embed":
-                    texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
-                    fixed = {"query": query, "positive": lead + positive, "negatives": len(negatives), "row": row}
-                    writer.write(dict.fromkeys(names) | texts | fixed)
-                else:
-                    labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
-                    writer.write({"query": query, "docs": [positive, *negatives], "labels": labels, "row": row})
-            if not counts:
-                raise InputError(f"{source} has no examples to train on")
-            writer.finalize()
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    features = Features({**columns, "row": Value("string")})
+    with replacing(path) as file, ArrowWriter(path=str(file), features=features) as writer:
+        for query, positive, negatives, row in _examples(source, one, table, job, seed, guard, prompts):
+            counts[len(negatives)] += 1
+            if job == "embed":
+                texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
+                fixed = {"query": query, "positive": lead + positive, "negatives": len(negatives), "row": row}
+                writer.write(dict.fromkeys(names) | texts | fixed)
+            else:
+                labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
+                writer.write({"query": query, "docs": [positive, *negatives], "labels": labels, "row": row})
+        if not counts:
+            raise InputError(f"{source} has no examples to train on")
+        writer.finalize()
     if fewer := [f"{counts[n]:,} with {n}" for n in sorted(counts) if n < table.negatives]:
         log.warning("%s: of %d rows, data.negatives = %d: %s", source, counts.total(), table.negatives, ", ".join(fewer))
     return Dataset.from_file(str(path))

@@ -32,6 +32,7 @@ from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError
+from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore, VectorRelevance, VectorScore
@@ -104,7 +105,7 @@ def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
         model = prepared(recipe)
     summary = _fit(recipe, model, examples, folder)
     if state.is_main_process:
-        (folder / SUMMARY).write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
+        write(folder / SUMMARY, json.dumps(asdict(summary), indent=2) + "\n")
         shutil.rmtree(folder / _DATA)
     return summary
 
@@ -183,8 +184,7 @@ def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
         )
     if found or not inside:
         shutil.rmtree(folder / _DATA, ignore_errors=True)
-        recipes.write(recipe, partial := folder / (RECIPE + ".partial"))
-        partial.replace(path)
+        recipes.write(recipe, path)
     if recipe.smoke is not None and state.is_local_main_process:
         write_model(Path(recipe.model.name), recipe.smoke.architecture)
         write_data(recipe.data.sets, recipe.job)

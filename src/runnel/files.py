@@ -1,0 +1,77 @@
+"""Write files whole or not at all: a reader, or the next run after a crash, sees the old file or the new one."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+@contextmanager
+def naming(path: Path, written: Path | None = None) -> Iterator[None]:
+    """Name `path` in an error of the operating system that names no file, such as a full disk, or names the file `written`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(written)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except Exception as error:
+        if written is None or (found := _OS_ERROR.search(str(error))) is None:
+            raise
+        code = int(found[1])  # safetensors reports the system's errors as text
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the path of a temporary file, which takes the place of `path` when all of it is on disk.
+
+    Any number of processes may replace one file: the last one wins. If the block fails, `path` stays as it was. A process that is
+    killed leaves its NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
+
+    Raises:
+        OSError: the directory does not exist, or the file cannot be written; the error names `path`.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such directory; create it first", str(path.parent))
+    partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
+    try:
+        with naming(path, partial):
+            yield partial
+            sync(partial)
+            partial.replace(path)
+            sync(path.parent)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write(path: Path, data: bytes | str) -> None:
+    """Replace `path` by a file of these bytes, or of this text in UTF-8. Raises as `replacing`."""
+    with replacing(path) as partial:
+        partial.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def sweep(folder: Path, name: str = "") -> None:
+    """Remove what killed writers of file `name`, or of all files, left. Call it while a lock keeps other writers away."""
+    for partial in folder.glob(f"{glob.escape(name) or '*'}.{'[0-9a-f]' * 8}.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on disk."""
+    if path.is_dir() and os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs only what may be written
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

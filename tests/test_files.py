@@ -1,0 +1,132 @@
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from runnel import files
+from runnel.files import replacing, sweep, write
+
+needs_full_device = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has"
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"0123456"])
+def test_a_file_is_replaced(tmp_path, data):
+    for old in (None, b"old and longer"):
+        if old is not None:
+            (tmp_path / "out").write_bytes(old)
+        write(tmp_path / "out", data)
+        assert (tmp_path / "out").read_bytes() == data
+    assert names(tmp_path) == ["out"]
+
+
+def test_text_is_written_in_utf8_with_line_feeds(tmp_path):
+    write(tmp_path / "out", "é\n")
+    assert (tmp_path / "out").read_bytes() == b"\xc3\xa9\n"
+
+
+def test_the_old_file_stays_until_the_block_ends_and_if_it_fails(tmp_path):
+    write(tmp_path / "out", b"old")
+    with pytest.raises(KeyError), replacing(tmp_path / "out") as partial:
+        partial.write_bytes(b"new")
+        assert (tmp_path / "out").read_bytes() == b"old" and partial.parent == tmp_path
+        raise KeyError
+    assert (tmp_path / "out").read_bytes() == b"old" and names(tmp_path) == ["out"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals")
+def test_a_writer_that_is_killed_leaves_the_old_file(tmp_path):
+    write(tmp_path / "out", b"old")
+    program = (
+        "import os, pathlib, sys; from runnel.files import replacing\n"
+        "with replacing(pathlib.Path(sys.argv[1])) as partial:\n"
+        "    partial.write_bytes(b'half of the n'); os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "out").read_bytes() == b"old" and len(names(tmp_path)) == 2
+    sweep(tmp_path, "other")
+    assert len(names(tmp_path)) == 2
+    sweep(tmp_path, "out")
+    assert names(tmp_path) == ["out"]
+
+
+def test_sweep_leaves_files_that_are_not_ours(tmp_path):
+    for name in ("a.0123abcd.partial", "b[1].0123abcd.partial", "b1.0123abcd.partial", "mine.partial", "a"):
+        (tmp_path / name).touch()
+    sweep(tmp_path, "b[1]")
+    assert names(tmp_path) == ["a", "a.0123abcd.partial", "b1.0123abcd.partial", "mine.partial"]
+    sweep(tmp_path)
+    assert names(tmp_path) == ["a", "mine.partial"]
+
+
+def test_a_file_reaches_the_disk_before_it_has_its_name_and_the_name_after(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, Path.replace
+
+    def syncing(handle):
+        done.append("folder" if os.path.samestat(os.fstat(handle), tmp_path.stat()) else "file")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("rename"), replace(*paths)))
+    write(tmp_path / "out", b"new")
+    assert done == ["file", "rename", "folder"]
+
+
+def test_many_writers_of_one_file(tmp_path):
+    texts = [bytes([65 + n]) * 50_000 for n in range(8)]
+    threads = [threading.Thread(target=write, args=(tmp_path / "out", text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "out").read_bytes() in texts and names(tmp_path) == ["out"]
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no such directory; create it first: '.*missing'"):
+        write(tmp_path / "missing" / "out", b"x")
+
+
+@needs_full_device
+def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+    (tmp_path / "out").write_bytes(b"old")
+    monkeypatch.setattr(files, "token_hex", lambda size: "00" * size)
+    (tmp_path / "out.00000000.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: '.*out'") as caught:
+        write(tmp_path / "out", b"new")
+    assert caught.value.errno == errno.ENOSPC
+    assert (tmp_path / "out").read_bytes() == b"old" and names(tmp_path) == ["out"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs limits of resources")
+def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*out'"), replacing(tmp_path / "out") as partial:
+            save_file({"a": np.zeros(1000)}, partial)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == []
+
+
+def test_errors_about_other_files_keep_their_names(tmp_path):
+    with pytest.raises(FileNotFoundError, match="input"), replacing(tmp_path / "out"):
+        (tmp_path / "input").read_bytes()
+    with pytest.raises(ValueError, match="a bug"), replacing(tmp_path / "out"):
+        raise ValueError("a bug")
