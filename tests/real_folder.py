@@ -287,8 +287,8 @@ def write_hostile(folder: Folder) -> None:
         "empty.pdf": "empty document",
         "picture.txt": "is an image",
         "program.txt": "is binary",
-        "twice.txt.gz": "packed by gzip twice",
-        "cut.txt.gz": "cut-off gzip file",
+        "twice.txt.gz": "packed twice",
+        "cut.txt.gz": "damaged or incomplete",
         "broken.jsonl": "line 2: not valid JSON",
         "office.doc": "Office file of before 2007",
     }

@@ -1,5 +1,6 @@
 """`runnel embed` with a stand-in for the model: files written, stopped work continued, bad input named."""
 
+import gzip
 import json
 
 import numpy as np
@@ -227,8 +228,12 @@ def test_embed_of_nothing(run, fake, tmp_path):
     ("name", "content", "message"),
     [
         ("in.jsonl", b'{"id": "a", "text": "b"}\n{"id": 1\n', "in.jsonl, line 2: not valid JSON"),
-        ("in.jsonl", b'{"id": "a", "body": "b"}\n', """line 1: expected "id" (or "_id") and "text", got the keys 'id', 'body'"""),
-        ("in.jsonl", b"[1]\n", 'line 1: expected an object with "id" and "text", got list'),
+        (
+            "in.jsonl",
+            b'{"id": "a", "body": "b"}\n',
+            """line 1: expected "id" (or "_id", "docid") and "text", got the keys 'id', 'body'""",
+        ),
+        ("in.jsonl", b"[1]\n", "line 1: expected an object in braces, got list"),
         ("in.jsonl", b'{"id": "a b", "text": "b"}\n', "an id must not be empty or hold white space"),
         ("in.jsonl", b"\n" + b"[" * 100_000 + b"\n", "in.jsonl, line 2: not valid JSON (maximum recursion depth exceeded"),
         ("in.tsv", b"no tab\n", "line 1: expected an id, a tab and a text"),
@@ -287,4 +292,15 @@ def test_a_disk_that_fails_is_told_with_the_file(run, fake, corpus, monkeypatch)
 
     monkeypatch.setattr("runnel.text.shards.FileRange.readinto", failing)
     done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert (done.code, done.err) == (1, "runnel: error: corpus.jsonl: Input/output error\n")
+    assert (done.code, done.err) == (
+        1,
+        "runnel: error: corpus.jsonl cannot be read: Input/output error; check the file and its disk\n",
+    )
+
+
+def test_embed_reads_compressed_rows_and_refuses_shards_of_them(run, fake, tmp_path):
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"one\n\ntwo words\n"))
+    assert run("embed", "in.txt.gz", "--to", "out.npy").code == 0
+    assert (tmp_path / "out.ids").read_text().split() == ["1", "3"]
+    done = run("embed", "in.txt.gz", "--to", "part.npy", "--shard", "1/2")
+    assert done.code == 1 and "--shard needs plain text, as each job reads its own part of it; unpack in.txt.gz first" in done.err

@@ -96,8 +96,8 @@ def test_rerank_depth_and_top_k(run, fake, task, tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("run.trec", "q1 Q0 a 1 x\n", "run.trec, line 1: expected the six fields of a TREC run"),
-        ("run.trec", "q1 Q0 a 1 high x\n", "run.trec, line 1: expected the six fields of a TREC run"),
+        ("run.trec", "q1 Q0 a 1 x\n", "run.trec, line 1: expected a line of a TREC run (query Q0 document rank score tag)"),
+        ("run.trec", "q1 Q0 a 1 high x\n", "run.trec, line 1: expected a line of a TREC run (query Q0 document rank score tag)"),
         ("run.trec", "q7 Q0 a 1 1 x\n", "run.trec has candidates for the query 'q7', which is not in queries.tsv"),
         ("run.trec", "q1 Q0 zz 1 1 x\n", "corpus.tsv lacks 1 of 1 candidates, the first is 'zz'"),
     ],

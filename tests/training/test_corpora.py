@@ -1,4 +1,4 @@
-"""Corpora, queries, qrels, runs, and documents by id."""
+"""Corpora, queries, and documents by id."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from runnel.errors import InputError, ReadError
 from runnel.records import Document
-from runnel.training.corpora import Texts, read_corpus, read_qrels, read_queries, read_run
+from runnel.training.corpora import Texts, read_corpus, read_queries
 
 
 def write(path, *lines):
@@ -54,7 +54,7 @@ def test_corpus_and_queries_of_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"text": "no id"}, r"line 2: expected \"_id\" .*, got the keys 'text'"),
+        ({"text": "no id"}, r"line 2: expected \"id\" .*, got the keys 'text'"),
         ({"_id": "", "text": "empty id"}, "line 2: expected"),
         ({"_id": "b"}, "line 2: expected"),
         ({}, "line 2: expected .* got an empty object"),
@@ -75,54 +75,6 @@ def test_bad_tab_row(tmp_path, line):
 def test_a_query_id_twice(tmp_path):
     with pytest.raises(InputError, match="two queries have the id 'q'"):
         read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["query-id\tcorpus-id\tscore", "q\ta\t2", "q\tb\t0", "r\ta\t1", "r\ta\t1"],
-        ["q 0 a 2", "q 0 b 0", "r 0 a 1"],
-        ["q\t0\ta\t2", "r\t0\ta\t1", "q\t0\tb\t0"],
-    ],
-    ids=["beir", "trec", "ms marco"],
-)
-def test_qrels_formats(tmp_path, lines):
-    assert read_qrels(write(tmp_path / "qrels", *lines)) == {"q": {"a": 2, "b": 0}, "r": {"a": 1}}
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("q 0 b high", "line 3: expected query, document, grade"),
-        ("q b", "line 3: expected query, document, grade"),
-        ("q 0 1 b 1", "line 3: expected query, document, grade"),
-        ("q 0 a 0", "line 3: document 'a' is judged 0 for query 'q', and 1 further up; keep one"),
-    ],
-)
-def test_bad_qrels(tmp_path, line, message):
-    with pytest.raises(InputError, match=message):
-        read_qrels(write(tmp_path / "qrels", "query-id corpus-id score", "q 0 a 1", line))
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["q Q0 c 3 1.0 x", "q Q0 b 1 9.5 x", "r Q0 b 1 -2 x", "q Q0 a 2 1.0 x"],
-        ["q\tb\t1", "r\tb\t1", "q\tc\t3", "q\ta\t2"],
-        ["q\tb\tthe query\ttext of b", "r\tb\tother\ttext of b", "q\ta\tthe query\ta", "q\tc\tthe query\tc"],
-    ],
-    ids=["trec", "ms marco", "top 1000"],
-)
-def test_run_formats(tmp_path, lines):
-    path = write(tmp_path / "run", *lines)
-    assert read_run(path) == {"q": ["b", "a", "c"], "r": ["b"]}
-    assert read_run(path, 2) == {"q": ["b", "a"], "r": ["b"]}
-
-
-@pytest.mark.parametrize("line", ["q Q0 a 1 high x", "q a", "q\ta\tfirst", "q Q0 a 1 1 x y"])
-def test_bad_run(tmp_path, line):
-    with pytest.raises(InputError, match=r"run, line 2: expected a line of a TREC run"):
-        read_run(write(tmp_path / "run", "q Q0 b 1 9.5 x", line))
 
 
 # ---- by id -------------------------------------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ from runnel.commands.vectors import VectorLog, vector_output
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.records import Document
+from runnel.text.trec import read_run
 from runnel.training.candidates import K1, B, Search, bm25_search, dense_search, run_search
-from runnel.training.corpora import Texts, read_corpus, read_run
+from runnel.training.corpora import Texts, read_corpus
 from runnel.training.data import Dropped, Triple, read_triples
 from runnel.training.decontaminate import Decontaminator
 from runnel.training.formats import Format, find_source

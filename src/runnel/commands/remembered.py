@@ -167,7 +167,7 @@ def model_digest(model: Model, name: str) -> str:
 def _holds_rows(name: str) -> bool:
     with open(name, "rb") as file:
         kind = recognize(file.read(HEAD_BYTES), name)
-    return (recognize(b"", name) if kind == "gz" else kind) in ROWS
+    return (recognize(b"", name) if kind == "packed" else kind) in ROWS
 
 
 def _pack(document: DocumentText, vectors: SentenceVectors) -> bytes:

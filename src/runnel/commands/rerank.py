@@ -16,6 +16,7 @@ from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.records import Hit
 from runnel.text.shards import Shard, byte_range
+from runnel.text.trec import read_run
 
 if TYPE_CHECKING:
     from runnel.models.memory import Memory
@@ -150,29 +151,6 @@ class _Ranker:
         hits = self._reranker.rank(query, documents, top_k, progress=self._meter.add, max_tokens=self._max_tokens)
         self.truncated += self._reranker.truncated
         return hits
-
-
-def read_run(name: str, depth: int | None = None) -> dict[str, list[str]]:
-    """Query id -> document ids of a TREC run, best score first (ties by id), `depth` of them at most.
-
-    Raises:
-        InputError: a line does not have the six fields of a run.
-    """
-    scored: dict[str, list[tuple[float, str]]] = {}
-    with open(name, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            fields = line.split()
-            if not fields:
-                continue
-            try:
-                query, _, document, _, score, _ = fields
-                scored.setdefault(query, []).append((-float(score), document))
-            except ValueError:
-                raise InputError(
-                    f"{name}, line {number}: expected the six fields of a TREC run (query Q0 document rank score tag), "
-                    f"got {line.strip()[:80]!r}"
-                ) from None
-    return {query: [document for _, document in sorted(pairs)[:depth]] for query, pairs in scored.items()}
 
 
 def _read_task(queries: str, run: str, depth: int | None) -> tuple[dict[str, str], dict[str, list[str]]]:

@@ -1,24 +1,22 @@
-"""Rows of jsonl, tsv and txt files: an id and a text each, read as a stream."""
+"""Rows of jsonl, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a stream."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import stat
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from runnel.commands.display import say
-from runnel.errors import InputError, ReadError
-from runnel.files import naming
-from runnel.records import Document, titled
+from runnel.errors import InputError
+from runnel.records import Document
+from runnel.text.lines import GZIP, ZSTD, Lines, Place, parse_document, parse_object
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
 
 _BUFFER = 1 << 16
@@ -41,6 +39,8 @@ class Part:
             _kind(name)
         if self.on_disk:
             with open(name, "rb") as file:
+                if shard is not None and file.peek(4).startswith((GZIP, ZSTD)):
+                    raise InputError(f"--shard needs plain text, as each job reads its own part of it; unpack {name} first")
                 size = os.fstat(file.fileno()).st_size
                 self._range = line_range(file, *byte_range(size, shard)) if shard else (0, size)
         elif shard is not None:
@@ -69,32 +69,13 @@ class Part:
         with open(self.name, "rb") as file:
             return count_lines(file, self._range[0])
 
-    @contextmanager
-    def open(self) -> Iterator[TextIO]:
-        """Its text; a byte order mark is dropped where the file begins."""
-        if self.name == "-":
-            yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
-        elif self.on_disk:
-            encoding = "utf-8" if self._range[0] else "utf-8-sig"
-            with open(self.name, "rb") as file, io.BufferedReader(FileRange(file, *self._range), _BUFFER) as part:
-                yield io.TextIOWrapper(part, encoding=encoding)
-        else:
-            with open(self.name, encoding="utf-8-sig") as text:
-                yield text
-
-
-class _Place:
-    """Where a line is, as messages have it. What comes before a part is counted only if somebody asks."""
-
-    def __init__(self, part: Part, number: int) -> None:
-        self._part, self._number, self.name = part, number, part.name
-
-    @property
-    def line(self) -> int:
-        return self._part.lines_before + self._number
-
-    def __str__(self) -> str:
-        return f"{self._part.name}, line {self.line}"
+    def lines(self) -> Lines:
+        """Its lines; a byte order mark is dropped where the file begins."""
+        file: BinaryIO = sys.stdin.buffer if self.name == "-" else open(self.name, "rb")
+        if self.on_disk:
+            file = io.BufferedReader(FileRange(file, *self._range), _BUFFER)
+        encoding = "utf-8" if self._range[0] else "utf-8-sig"
+        return Lines(file, self.name, encoding=encoding, newline=None, before=lambda: self.lines_before)
 
 
 def read_rows(source: str | Part) -> Iterator[Document]:
@@ -132,45 +113,38 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
     return texts
 
 
-def _read(part: Part) -> Iterator[tuple[_Place, Document]]:
-    replaced: list[_Place] = []
-    left_out: list[_Place] = []
-    with naming(Path(part.name)), part.open() as file:
-        number = 0
-        try:
-            parse: Callable[[str, _Place], Document] | None = None
-            for number, line in enumerate(file, start=1):
-                line = line.rstrip("\n")
-                if line.isspace() or not line:
-                    continue
-                parse, place = parse or _PARSERS[_kind(part.name, line)], _Place(part, number)
-                row = parse(line, place)
-                if "\\u" in line and _HALF.search(row.id):
-                    left_out.append(place)
-                    continue
-                if "\\u" in line and _HALF.search(row.text):
-                    replaced.append(place)
-                    row = replace(row, text=_HALF.sub("\ufffd", row.text))
-                yield place, row
-        except UnicodeDecodeError as error:
-            raise ReadError(
-                f"{part.name}: the text after line {part.lines_before + number} is not UTF-8 ({error.reason}); "
-                "convert the file to UTF-8"
-            ) from error
-    _tell(replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
-    _tell(left_out, "left out, as the id holds half of a surrogate pair")
+def _read(part: Part) -> Iterator[tuple[Place, Document]]:
+    replaced: list[Place] = []
+    left_out: list[Place] = []
+    parse: Callable[[str, Place], Document] | None = None
+    lines = part.lines()
+    for number, line in enumerate(lines, start=1):
+        line = line.rstrip("\n")
+        if line.isspace() or not line:
+            continue
+        parse, place = parse or _PARSERS[_kind(part.name, line)], lines.place(number)
+        row = parse(line, place)
+        if "\\u" in line and _HALF.search(row.id):
+            left_out.append(place)
+            continue
+        if "\\u" in line and _HALF.search(row.text):
+            replaced.append(place)
+            row = replace(row, text=_HALF.sub("\ufffd", row.text))
+        yield place, row
+    _tell(part.name, replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
+    _tell(part.name, left_out, "left out, as the id holds half of a surrogate pair")
 
 
-def _tell(places: Sequence[_Place], what: str) -> None:
+def _tell(name: str, places: Sequence[Place], what: str) -> None:
     if places:
         rows = "1 row" if len(places) == 1 else f"{len(places):,} rows"
-        say(f"warning: {places[0].name}: {rows} {what}; the first is in line {places[0].line:,}")
+        say(f"warning: {name}: {rows} {what}; the first is in line {places[0].line:,}")
 
 
 def _kind(name: str, first_line: str = "") -> str:
     if name == "-":
         return "jsonl" if first_line.startswith("{") else "txt"
-    suffix = Path(name).suffix.lower()
+    suffix = Path(name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
     if suffix not in _SUFFIXES:
         raise InputError(
             f"{name}: cannot tell the format from {suffix or 'a name without an ending'!r}; name it .jsonl, .tsv or .txt"
@@ -178,38 +152,29 @@ def _kind(name: str, first_line: str = "") -> str:
     return _SUFFIXES[suffix]
 
 
-def _parse_json(line: str, where: _Place) -> Document:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON ({error}); expected one object a line") from error
-    if not isinstance(row, dict):
-        raise InputError(f'{where}: expected an object with "id" and "text", got {type(row).__name__}')
-    key, text = row.get("id", row.get("_id")), row.get("text")
-    if not isinstance(key, str | int) or not isinstance(text, str):
-        raise InputError(
-            f'{where}: expected "id" (or "_id") and "text", got the keys {", ".join(map(repr, row)) or "of an empty object"}'
-        )
-    return Document(_id(str(key), where), titled(row.get("title"), text))
+def _parse_json(line: str, where: Place) -> Document:
+    row = parse_document(parse_object(line, where), where)
+    _check_id(row.id, where)
+    return row
 
 
-def _parse_tab(line: str, where: _Place) -> Document:
+def _parse_tab(line: str, where: Place) -> Document:
     key, tab, text = line.partition("\t")
     if not tab:
         raise InputError(f"{where}: expected an id, a tab and a text, got no tab in {line[:40]!r}")
-    return Document(_id(key, where), text)
+    _check_id(key, where)
+    return Document(key, text)
 
 
-def _parse_text(line: str, where: _Place) -> Document:
+def _parse_text(line: str, where: Place) -> Document:
     return Document(str(where.line), line)
 
 
-def _id(key: str, where: _Place) -> str:
+def _check_id(key: str, where: Place) -> None:
     if not key or any(c.isspace() for c in key):
         raise InputError(
             f"{where}: an id must not be empty or hold white space, as it could not be told apart in a run file; got {key!r}"
         )
-    return key
 
 
-_PARSERS: dict[str, Callable[[str, _Place], Document]] = {"jsonl": _parse_json, "tsv": _parse_tab, "txt": _parse_text}
+_PARSERS: dict[str, Callable[[str, Place], Document]] = {"jsonl": _parse_json, "tsv": _parse_tab, "txt": _parse_text}

@@ -28,7 +28,7 @@ log = logging.getLogger("runnel")
 # Per cent: bytes of text from those of a file; of docx and epub, from those that their parts with text unpack to. docs/shards.md
 # tells how they were measured.
 _TEXT_SHARE = {".html": 40, ".htm": 40, ".xhtml": 40, ".pdf": 40, ".docx": 30, ".epub": 50}
-_GZIP_SHARE = 350  # of what is not packed already
+_UNPACKED_SHARE = 350  # of what is not packed already
 _TEXT_PARTS = {".docx": ("word/document.xml", "notes.xml"), ".epub": (".xhtml", ".html", ".htm")}
 _MOST_PACKED = 30  # times: what an archive says of itself may be a lie, and would leave the other shards empty
 _PACKED = (".pdf", *_TEXT_PARTS)
@@ -169,9 +169,9 @@ def _weigh(path: Path) -> int:
     size = path.stat().st_size
     if suffix in _TEXT_PARTS:
         size = min(_text_parts(path, _TEXT_PARTS[suffix]), _MOST_PACKED * size) or size
-    if suffix == ".gz":
+    if suffix in (".gz", ".zst"):
         suffix = Path(path.stem).suffix.lower()
-        packed = 100 if suffix in _PACKED else _GZIP_SHARE
+        packed = 100 if suffix in _PACKED else _UNPACKED_SHARE
     return max(1, size * packed * _TEXT_SHARE.get(suffix, 100) // 10_000)
 
 

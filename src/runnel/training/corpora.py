@@ -1,4 +1,4 @@
-"""Corpora, queries, judgements and runs, as BEIR, MS MARCO, TREC, Tevatron and Pyserini write them.
+"""Corpora and queries, as BEIR, MS MARCO, TREC, Tevatron and Pyserini write them; documents by id.
 
 A file may be plain, .gz or .zst. What kind it is shows in its rows, not in its name.
 """
@@ -6,20 +6,13 @@ A file may be plain, .gz or .zst. What kind it is shows in its rows, not in its 
 from __future__ import annotations
 
 import sqlite3
-import sys
 import weakref
-from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from runnel.errors import InputError, ReadError
 from runnel.records import Document, titled
-from runnel.training.lines import find, read_json, read_lines
-
-_IDS = ("_id", "id", "docid", "query_id")
-_TEXTS = ("text", "document_text", "query_text", "contents")
-_HEADER = ["query-id", "corpus-id", "score"]
+from runnel.text.lines import find, parse_document, read_json, read_lines
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
@@ -32,12 +25,12 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 
     Raises:
         InputError: a row is not so, or has no id; the message has the line number.
-        ReadError: see `open_text`.
+        ReadError: as `read_lines`.
     """
     path = _in_folder(path, "corpus.jsonl", "corpus.tsv")
     if _is_json(path):
         for where, row in read_json(path):
-            yield document(row, where)
+            yield parse_document(row, where)
     else:
         for where, line in read_lines(path):
             yield _from_tab(line, where)
@@ -56,75 +49,6 @@ def read_queries(path: str | Path) -> dict[str, str]:
             raise InputError(f"{path}: two queries have the id {query.id!r}; expected each id once")
         queries[query.id] = query.text
     return queries
-
-
-def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Query id -> document id -> grade: TREC and MS MARCO (query, iteration, document, grade) or BEIR (query, document, grade).
-
-    Raises:
-        InputError: a line is not so, or a document is judged twice with different grades.
-    """
-    qrels: dict[str, dict[str, int]] = {}
-    first = True
-    for where, line in read_lines(path):
-        fields = line.split()
-        if first and [f.lower().replace("_", "-") for f in fields] == _HEADER:
-            first = False
-            continue
-        first = False
-        try:
-            query, *iteration, name, grade = fields
-            if len(iteration) > 1:
-                raise ValueError
-            judged = int(grade)
-        except ValueError:
-            raise InputError(
-                f"{where}: expected query, document, grade (BEIR) or query, 0, document, grade (TREC, MS MARCO), the grade a "
-                f"whole number; got {line[:80]!r}"
-            ) from None
-        if qrels.setdefault(query, {}).setdefault(sys.intern(name), judged) != judged:
-            raise InputError(
-                f"{where}: document {name!r} is judged {judged} for query {query!r}, and {qrels[query][name]} further up; "
-                "keep one of the two"
-            )
-    return qrels
-
-
-def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]:
-    """Query id -> document ids, best first, `depth` of them at most.
-
-    Args:
-        path: a TREC run (query Q0 document rank score tag), ordered by score, ties by id;
-            or MS MARCO's tab-separated query, document, rank; or its top-1000 file of query, document, query text, document
-            text, which is not ranked: its order is kept.
-
-    Raises:
-        InputError: a line is none of these.
-    """
-    scores: dict[str, array[float]] = {}
-    names: dict[str, list[str]] = {}
-    for where, line in read_lines(path):
-        tabs, fields = line.split("\t"), line.split()
-        try:
-            if len(tabs) == 4:
-                query, name, key = tabs[0], tabs[1], float(len(names.get(tabs[0], ())))
-            elif len(fields) == 3:
-                query, name, key = fields[0], fields[1], float(fields[2])
-            else:
-                query, _, name, _, score, _ = fields
-                key = -float(score)
-        except ValueError:
-            raise InputError(
-                f"{where}: expected a line of a TREC run (query Q0 document rank score tag), or query, document, rank, or query, "
-                f"document and both texts between tabs; got {line[:80]!r}"
-            ) from None
-        scores.setdefault(query, array("d")).append(key)
-        names.setdefault(query, []).append(sys.intern(name))
-    ranked = {}
-    for query, keys in scores.items():
-        found = names.pop(query)
-        ranked[query] = [found[i] for i in sorted(range(len(found)), key=lambda i: (keys[i], found[i]))[:depth]]
-    return ranked
 
 
 class Texts:
@@ -177,20 +101,6 @@ class Texts:
         """The row of a document, None if there is no such id."""
         found = self._base.execute("SELECT row FROM texts WHERE id = ?", (name,)).fetchone()
         return found[0] if found else None
-
-
-def document(row: dict[str, Any], where: str) -> Document:
-    """A document from a row of JSON; see `read_corpus`."""
-    key = next((row[k] for k in _IDS if k in row), None)
-    text = next((row[k] for k in _TEXTS if k in row), None)
-    if not isinstance(key, str | int) or key == "" or not isinstance(text, str):
-        raise InputError(f'{where}: expected "_id" (or "id", "docid") and "text", got {keys(row)}')
-    return Document(str(key), titled(row.get("title"), text))
-
-
-def keys(row: dict[str, Any]) -> str:
-    """What a message says of the keys of a row."""
-    return f"the keys {', '.join(map(repr, row))}" if row else "an empty object"
 
 
 def _from_tab(line: str, where: str) -> Document:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.training.corpora import Texts, keys
+from runnel.text.lines import keys, read_json
+from runnel.training.corpora import Texts
 from runnel.training.formats import Format, Raw, find_source, read_raw
-from runnel.training.lines import read_json
 
 log = logging.getLogger("runnel")
 
@@ -81,7 +81,7 @@ def read_triples(
     Raises:
         InputError: the file does not fit its format, an id has no text, or a document is both positive and negative for a
             query; the message has the line.
-        ReadError: see `runnel.training.lines.open_text`.
+        ReadError: see `runnel.text.lines.Lines`.
     """
     told = dropped is not None
     dropped = dropped or Dropped()

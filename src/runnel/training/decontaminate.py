@@ -17,11 +17,10 @@ from runnel.records import titled
 from runnel.search.files import find_files
 from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognize
 from runnel.text.documents.reader import DocumentReader
+from runnel.text.lines import keys, read_head
 from runnel.text.sentences import split_sentences
-from runnel.training.corpora import keys
 from runnel.training.data import Dropped, Evidence, Triple, read_triples
 from runnel.training.formats import column_names, qrels_of, read_named
-from runnel.training.lines import read_head
 
 log = logging.getLogger("runnel")
 
@@ -159,7 +158,7 @@ def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[
 def _holds_rows(path: Path) -> bool:
     """Whether a file has rows of a table or of jsonl; if not, it is a document."""
     head = read_head(path, HEAD_BYTES)
-    kind = recognize(head, str(path).removesuffix(".zst"))
+    kind = recognize(head, str(path))
     line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]
     return kind in ROWS or (kind == "txt" and (line.startswith(b"{") or b"\t" in line))
 

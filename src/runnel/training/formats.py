@@ -14,8 +14,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from runnel.errors import InputError, ReadError
 from runnel.records import titled
-from runnel.training.corpora import Texts, keys, read_corpus, read_qrels, read_queries
-from runnel.training.lines import find, open_text, read_json, read_lines
+from runnel.text.lines import Lines, find, keys, read_json, read_lines
+from runnel.text.reading import open_bytes
+from runnel.text.trec import read_qrels
+from runnel.training.corpora import Texts, read_corpus, read_queries
 
 log = logging.getLogger("runnel")
 
@@ -256,24 +258,23 @@ def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
 def _read_csv(path: Path, first: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows under their header; fields in quotes may hold line ends."""
     csv.field_size_limit(2**31 - 1)  # documents are longer than the 128 kB that the module allows
-    with open_text(path) as file:
-        rows = csv.reader(file, delimiter=_delimiter(first), strict=True)
-        names: list[str] | None = None
-        where = f"{path}, line 1"
-        try:
-            for row in rows:
-                if names is None and row:
-                    names = [name.strip() for name in row]
-                elif row and names is not None:
-                    if len(row) != len(names):
-                        raise InputError(
-                            f"{where}: expected {len(names)} fields ({', '.join(names)}), got {len(row)}; a field with a "
-                            f"{'tab' if _delimiter(first) != ',' else 'comma'} or a line end in it must stand in double quotes"
-                        )
-                    yield where, dict(zip(names, row, strict=True))
-                where = f"{path}, line {rows.line_num + 1}"
-        except csv.Error as error:
-            raise InputError(f"{where}: not valid CSV ({error}); quotes inside a field in quotes are doubled") from error
+    rows = csv.reader(Lines(open_bytes(path), str(path)), delimiter=_delimiter(first), strict=True)
+    names: list[str] | None = None
+    where = f"{path}, line 1"
+    try:
+        for row in rows:
+            if names is None and row:
+                names = [name.strip() for name in row]
+            elif row and names is not None:
+                if len(row) != len(names):
+                    raise InputError(
+                        f"{where}: expected {len(names)} fields ({', '.join(names)}), got {len(row)}; a field with a "
+                        f"{'tab' if _delimiter(first) != ',' else 'comma'} or a line end in it must stand in double quotes"
+                    )
+                yield where, dict(zip(names, row, strict=True))
+            where = f"{path}, line {rows.line_num + 1}"
+    except csv.Error as error:
+        raise InputError(f"{where}: not valid CSV ({error}); quotes inside a field in quotes are doubled") from error
 
 
 # ---- ids in the rows ---------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_limits(folder, tmp_path):
         read_document(tmp_path / "big.txt", limits=small)
     with pytest.raises(ReadError, match=r"big\.txt\.gz, unpacked, has more than 1,000 bytes"):
         read_document(tmp_path / "big.txt.gz", limits=small)
-    with pytest.raises(ReadError, match="packed by gzip twice"):
+    with pytest.raises(ReadError, match="packed twice"):
         read_document(tmp_path / "twice.gz")
     with pytest.raises(ReadError, match=r"a\.docx: the archive's unpacked content is larger than 1,000 bytes"):
         read_document(folder / "a.docx", limits=small)

@@ -31,10 +31,10 @@ def test_jsonl(rows):
     ("content", "message"),
     [
         ('{"text": "x"}\n{"text": ', "line 2: not valid JSON"),
-        ('\n["x"]', "line 2: expected an object with .text., got list"),
+        ('\n["x"]', "line 2: expected an object in braces, got list"),
         ('{"body": "x"}', "row 1: expected .text., got the keys 'body'"),
         ("[" * 100_000, "line 1: not valid JSON"),
-        (b'{"text": "x"}\n{"text": "\xe9"}', "the text after line . is not utf-8-sig"),
+        (b'{"text": "x"}\n{"text": "\xe9"}', "the text after line . is not UTF-8 .*; give its encoding or convert it"),
         ('{"text": "' + "x" * 1000, "line 1 is larger than 1,000 bytes"),
     ],
 )
@@ -92,7 +92,7 @@ def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
             assert sum(1 for _ in reader.read(tmp_path / name)) == 20_000
     data = (tmp_path / "a.jsonl.gz").read_bytes()
     (tmp_path / "a.jsonl.gz").write_bytes(data[:-20])
-    with DocumentReader() as reader, pytest.raises(ReadError, match=r"a\.jsonl\.gz is a damaged or cut-off gzip file"):
+    with DocumentReader() as reader, pytest.raises(ReadError, match=r"a\.jsonl\.gz is damaged or incomplete"):
         list(reader.read(tmp_path / "a.jsonl.gz"))
 
 

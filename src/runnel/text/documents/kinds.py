@@ -6,6 +6,7 @@ import re
 from pathlib import PurePath
 
 from runnel.errors import ReadError
+from runnel.text.lines import GZIP, ZSTD
 
 PARSED_APART = ("html", "pdf", "docx", "epub")  # by libraries that a hostile file may crash
 ROWS = ("jsonl", "csv", "tsv")
@@ -25,7 +26,8 @@ _SUFFIXES = {
 _MAGIC = (
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),  # an empty one
-    (b"\x1f\x8b", "gz"),
+    (GZIP, "packed"),
+    (ZSTD, "packed"),
 )
 # Kinds that people will try, and what to do about them.
 _REFUSED = (
@@ -35,7 +37,6 @@ _REFUSED = (
         "save it as docx without a password",
     ),
     (b"{\\rtf", "an RTF file", "save it as docx or txt"),
-    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it first"),
     (b"BZh", "compressed by bzip2", "unpack it first"),
     (b"\xfd7zXZ\0", "compressed by xz", "unpack it first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
@@ -48,7 +49,9 @@ _HTML = re.compile(rb"\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s
 
 
 def recognize(head: bytes, name: str) -> str:
-    """The kind of a file from its first `HEAD_BYTES`: of `DocumentText.kind`, "zip" (docx, epub or another) or "gz".
+    """The kind of a file from its first `HEAD_BYTES`.
+
+    It is one of `DocumentText.kind`, "zip" (docx, epub or another) or "packed" (gzip, zstd).
 
     Raises:
         ReadError: a kind that cannot be read; the message has what to do.
@@ -61,7 +64,7 @@ def recognize(head: bytes, name: str) -> str:
     for magic, what, advice in _REFUSED:
         if head.startswith(magic):
             raise ReadError(f"{name} is {what}; {advice}")
-    by_name = _SUFFIXES.get(PurePath(name.removesuffix(".gz")).suffix.lower(), "txt")
+    by_name = _SUFFIXES.get(PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower(), "txt")
     if _HTML.match(head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")) and by_name != "md":
         return "html"
     return by_name

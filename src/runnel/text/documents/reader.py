@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import signal
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -25,6 +23,7 @@ from runnel.text.documents.kinds import HEAD_BYTES, PARSED_APART, ROWS, recogniz
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.plain import read_markdown, read_plain
 from runnel.text.documents.rows import read_rows
+from runnel.text.lines import DAMAGED, damaged, unpacked
 from runnel.text.reading import check_encoding, decode, open_bytes
 
 _COMMAND = (sys.executable, "-P", "-m", "runnel.text.documents.worker")
@@ -78,7 +77,7 @@ class DocumentReader:
             self._worker = None
 
     def read(self, path: str | Path) -> Iterator[DocumentText]:
-        """The document of a file, or one for each row of jsonl, csv and tsv. "-" is standard input; gzip is unpacked.
+        """The document of a file, or one for each row of jsonl, csv and tsv. "-" is standard input; gzip and zstd are unpacked.
 
         Raises:
             ReadError, MissingDependency: as `read_document`.
@@ -112,8 +111,8 @@ class DocumentReader:
         head = file.read(HEAD_BYTES)
         kind = recognize(head, name)
         file.seek(0)
-        if kind == "gz":
-            yield from self._read_gzip(file, name)
+        if kind == "packed":
+            yield from self._read_packed(file, name)
         elif kind in ROWS:
             yield from read_rows(file, kind, name, self.limits, self.encoding)
         elif (size := os.fstat(file.fileno()).st_size) > self.limits.file_bytes:
@@ -126,20 +125,19 @@ class DocumentReader:
             decoded = decode(data, name, self.encoding)
             yield read_markdown(decoded) if kind == "md" else read_plain(decoded)
 
-    def _read_gzip(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
+    def _read_packed(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
         try:
-            with gzip.open(file) as source:
-                kind = recognize(source.read(HEAD_BYTES), name)
-                source.seek(0)
-                if kind == "gz":
-                    raise ReadError(f"{name} is packed by gzip twice; unpack it first")
-                if kind in ROWS:
-                    yield from read_rows(source, kind, name, self.limits, self.encoding)
-                    return
-                with _copied(source, f"{name}, unpacked,", self.limits.unpacked_bytes) as copy:
-                    yield from self._read(copy, Path(copy.name), name)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ReadError(f"{name} is a damaged or cut-off gzip file ({error}); get it again") from error
+            kind = recognize(unpacked(file, name).read(HEAD_BYTES), name)
+            file.seek(0)
+            if kind == "packed":
+                raise ReadError(f"{name} is packed twice; unpack it first")
+            if kind in ROWS:
+                yield from read_rows(file, kind, name, self.limits, self.encoding)
+                return
+            with _copied(unpacked(file, name), f"{name}, unpacked,", self.limits.unpacked_bytes) as copy:
+                yield from self._read(copy, Path(copy.name), name)
+        except DAMAGED as error:
+            raise ReadError(damaged(name, error)) from error
 
     # ---- the second process ------------------------------------------------------------------------------------------
 
@@ -195,7 +193,7 @@ def _document(answer: dict[str, Any], name: str) -> DocumentText:
 
 
 @contextmanager
-def _copied(source: BinaryIO | gzip.GzipFile, name: str, most: int) -> Iterator[BinaryIO]:
+def _copied(source: BinaryIO, name: str, most: int) -> Iterator[BinaryIO]:
     """What a stream holds, in a temporary file."""
     with tempfile.TemporaryDirectory(prefix="runnel-") as folder, open(Path(folder) / "copy", "w+b") as copy:
         size = 0

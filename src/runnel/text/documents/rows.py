@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import io
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -16,6 +13,7 @@ from runnel.records import titled
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.plain import read_plain
+from runnel.text.lines import Lines, keys, parse_object
 from runnel.text.reading import Decoded
 
 NO_ROWS = "no rows; the first line of a csv or tsv file has the names of its columns"
@@ -29,7 +27,7 @@ class Before(NamedTuple):
 
 
 def read_rows(
-    file: BinaryIO | gzip.GzipFile,
+    file: BinaryIO,
     kind: str,
     name: str,
     limits: Limits,
@@ -48,11 +46,18 @@ def read_rows(
     Raises:
         ReadError: a row is not what it should be, or too long; the message has the line number.
     """
-    with io.TextIOWrapper(file, encoding=encoding or "utf-8-sig", newline="") as text:
-        lines = _lines(text, name, limits, before)
-        rows = _objects(lines, name, before) if kind == "jsonl" else _table(lines, kind, name, limits)
-        for number, (line, values) in enumerate(rows, start=1):
-            yield replace(_document(values, number, before, kind, name, encoding or "utf-8"), line=line)
+    lines = Lines(
+        file,
+        name,
+        encoding=encoding or "utf-8-sig",
+        newline="",
+        longest=limits.unpacked_bytes,
+        before=lambda: before().lines,
+        advice="give its encoding or convert it",
+    )
+    rows = _objects(lines) if kind == "jsonl" else _table(lines, kind, name, limits)
+    for number, (line, values) in enumerate(rows, start=1):
+        yield replace(_document(values, number, before, kind, name, encoding or "utf-8"), line=line)
 
 
 def _document(
@@ -63,44 +68,21 @@ def _document(
     if isinstance(text, str):
         text = titled(title, text)
     elif kind == "jsonl":
-        keys = ", ".join(map(repr, values)) or "of nothing"
-        raise ReadError(f'{name}, row {before().rows + number}: expected "text", got the keys {keys}')
+        raise ReadError(f'{name}, row {before().rows + number}: expected "text", got {keys(values)}')
     else:
         text = "\n".join(f"{column}: {value}" for column, value in values.items() if value and column not in ("id", "_id"))
     document = read_plain(Decoded(text, encoding))
     return replace(document, kind=kind, id=str(before().rows + number if key is None or key == "" else key), title=title)
 
 
-def _lines(text: io.TextIOWrapper, name: str, limits: Limits, before: Callable[[], Before]) -> Iterator[str]:
-    number = 0
-    try:
-        while line := text.readline(limits.unpacked_bytes + 1):
-            number += 1
-            if len(line) > limits.unpacked_bytes:
-                limits.check_unpacked(len(line), f"{name}, line {before().lines + number}")
-            yield line
-    except UnicodeError as error:
-        place = f"{name}: the text after line {before().lines + number}"
-        raise ReadError(
-            f"{place} is not {text.encoding} ({getattr(error, 'reason', error)}); give its encoding or convert it"
-        ) from error
-
-
-def _objects(lines: Iterator[str], name: str, before: Callable[[], Before]) -> Iterator[tuple[int, dict[str, object]]]:
+def _objects(lines: Lines) -> Iterator[tuple[int, dict[str, object]]]:
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            place = f"{name}, line {before().lines + number}"
-            raise ReadError(f"{place}: not valid JSON ({error}); expected one object a line") from error
-        if not isinstance(row, dict):
-            raise ReadError(f'{name}, line {before().lines + number}: expected an object with "text", got {type(row).__name__}')
-        yield number, row
+        if line.strip():
+            yield number, parse_object(line, lines.place(number))
 
 
-def _table(lines: Iterator[str], kind: str, name: str, limits: Limits) -> Iterator[tuple[int, dict[str, object]]]:
+def _table(file: Lines, kind: str, name: str, limits: Limits) -> Iterator[tuple[int, dict[str, object]]]:
+    lines = iter(file)
     first = next(lines, "")
     names = first.rstrip("\r\n").split("\t")
     if kind == "tsv" and "text" not in names and len(names) == 2:  # no column names: the first line is a row

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from runnel.errors import InputError, MissingDependency, ReadError
-from runnel.training.lines import find, open_text, read_json, read_lines
+from runnel.text.lines import find, read_head, read_json, read_lines
 
 zstandard = pytest.importorskip("zstandard")
 COMPRESS = {".txt": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
@@ -49,8 +49,8 @@ def test_zstd_needs_a_package(tmp_path, monkeypatch):
     path = tmp_path / "data.zst"
     path.write_bytes(zstandard.compress(b"x"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'runnel\[train\]'"), open_text(path):
-        pass
+    with pytest.raises(MissingDependency, match=r"data.zst is compressed with zstd; run `pip install zstandard`"):
+        list(read_lines(path))
 
 
 def test_what_cannot_be_read(tmp_path):
@@ -59,7 +59,7 @@ def test_what_cannot_be_read(tmp_path):
     with pytest.raises(ReadError, match="is a directory"):
         list(read_lines(tmp_path))
     (tmp_path / "latin").write_bytes(b"good\n" * 10_000 + b"caf\xe9\n")
-    with pytest.raises(ReadError, match=r"not UTF-8 .*0xe9\); convert it \(after line \d+\)"):
+    with pytest.raises(ReadError, match=r"latin: the text after line \d+ is not UTF-8 \(.*0xe9\); convert it"):
         list(read_lines(tmp_path / "latin"))
 
 
@@ -88,3 +88,78 @@ def test_json_that_is_too_deep_is_named(tmp_path):
     (tmp_path / "deep.jsonl").write_text('{"a": 1}\n' + "[" * 100_000 + "\n")
     with pytest.raises(InputError, match=r"deep.jsonl, line 2: not valid JSON \(maximum recursion depth exceeded"):
         list(read_json(tmp_path / "deep.jsonl"))
+
+
+# ---- whoever reads rows ------------------------------------------------------------------------------------------------
+
+
+def embedded(path):
+    from runnel.commands.rows import read_rows
+
+    return [(row.id, row.text) for row in read_rows(str(path))]
+
+
+def indexed(path):
+    from runnel.text.documents.reader import DocumentReader
+
+    with DocumentReader() as reader:
+        return [(row.id, row.text) for row in reader.read(path)]
+
+
+def trained(path):
+    from runnel.training.corpora import read_corpus
+
+    return [(row.id, row.text) for row in read_corpus(path)]
+
+
+READERS = [embedded, indexed, trained]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("jsonl", '{"id": "a", "title": "T", "text": "x"}\r\n\n{"_id": 7, "text": "ü"}'),
+        ("tsv", "a\tT x\n7\tü\n"),
+    ],
+)
+def test_all_readers_read_rows_alike(tmp_path, read, ending, kind, content):
+    path = tmp_path / f"rows.{kind}{ending.removeprefix('.txt')}"
+    path.write_bytes(COMPRESS[ending](b"\xef\xbb\xbf" + content.encode()))
+    assert read(path) == [("a", "T x"), ("7", "ü")]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id": 1', "rows.*, line 2: not valid JSON (.*); expected one object a line"),
+        (b"[1]", "rows.*, line 2: expected an object in braces, got list"),
+        (b'{"id": "caf\xe9"}', "rows.*: the text after line \\d is not UTF-8 \\(.*, byte 0xe9\\); .*convert it"),
+    ],
+)
+def test_all_readers_report_a_bad_row_alike(tmp_path, read, ending, line, message):
+    path = tmp_path / f"rows.jsonl{ending.removeprefix('.txt')}"
+    path.write_bytes(COMPRESS[ending](b'{"id": "a", "text": "x"}\n' + line + b"\n"))
+    with pytest.raises(ReadError, match=message):
+        read(path)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_all_readers_report_a_file_that_is_cut_short_alike(tmp_path, read, ending):
+    path = tmp_path / f"rows.jsonl{ending}"
+    path.write_bytes(COMPRESS[ending](b'{"id": "a", "text": "x"}\n' * 9)[:-5])
+    with pytest.raises(ReadError, match=r"rows.jsonl.* is damaged or incomplete \(.*\); fetch it again"):
+        read(path)
+
+
+def test_the_head_of_a_file(tmp_path):
+    for ending, compress in COMPRESS.items():
+        (tmp_path / f"data{ending}").write_bytes(compress(b"0123456789"))
+        assert read_head(tmp_path / f"data{ending}", 3) == b"012"
+    (tmp_path / "data.gz").write_bytes(COMPRESS[".gz"](b"0123456789")[:8])
+    with pytest.raises(ReadError, match="damaged or incomplete"):
+        read_head(tmp_path / "data.gz", 3)

@@ -1,0 +1,238 @@
+"""Lines of text, plain or compressed, from files, parts of files and standard input; and the rows of JSON in them.
+
+Whoever reads rows reads them here, so that the same file has the same errors everywhere.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from runnel.errors import MissingDependency, ReadError
+from runnel.records import Document, titled
+from runnel.text.reading import open_bytes
+
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how such files begin
+ENDINGS = ("", ".gz", ".zst")  # what may follow the name of a file
+_IDS = ("id", "_id", "docid", "query_id")
+_TEXTS = ("text", "document_text", "query_text", "contents")
+
+
+class Lines:
+    """The lines of an open file with their ends, to be read once, which closes the file.
+
+    Args:
+        file: gzip and zstd are unpacked, recognized by their first bytes.
+        name: the file's name, for messages.
+        newline: as `io.TextIOWrapper` takes it; lines end at line feeds only, if nothing else is said.
+        longest: the characters of a line that is refused if it has more (`Limits.unpacked_bytes`).
+        before: called where a message needs it: the number of lines before `file`, which is a part of a larger file.
+        advice: what to do about text in another encoding.
+
+    Raises:
+        ReadError: damaged, not in this encoding, or a line is too long; the message has the line number.
+        MissingDependency: the file is compressed with zstd, and the zstandard package is missing.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        name: str,
+        *,
+        encoding: str = "utf-8-sig",
+        newline: str | None = "\n",
+        longest: int | None = None,
+        before: Callable[[], int] = lambda: 0,
+        advice: str = "convert it to UTF-8",
+    ) -> None:
+        self.name, self._before = name, before
+        self._file, self._encoding, self._newline = file, encoding, newline
+        self._longest, self._advice = longest, advice
+
+    def __iter__(self) -> Iterator[str]:
+        number = 0
+        try:
+            with self._file, io.TextIOWrapper(unpacked(self._file, self.name), self._encoding, newline=self._newline) as text:
+                for line in iter(partial(text.readline, -1 if self._longest is None else self._longest + 1), ""):
+                    number += 1
+                    if self._longest is not None and len(line) > self._longest:
+                        limit = f"{self._longest:,} bytes; raise Limits.unpacked_bytes if it is trusted"
+                        raise ReadError(f"{self.place(number)} is larger than {limit}")
+                    yield line
+        except UnicodeError as error:
+            after, encoding = self._before() + number, "UTF-8" if self._encoding.startswith("utf-8") else self._encoding
+            byte = f", byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else ""
+            why = f"{getattr(error, 'reason', error)}{byte}"
+            raise ReadError(f"{self.name}: the text after line {after} is not {encoding} ({why}); {self._advice}") from error
+        except DAMAGED as error:
+            raise ReadError(f"{damaged(self.name, error)} (after line {self._before() + number})") from error
+        except OSError as error:
+            raise ReadError(f"{self.name} cannot be read: {error.strerror or error}; check the file and its disk") from error
+
+    def place(self, number: int) -> Place:
+        """Where line `number`, from 1, is."""
+        return Place(self, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line is, as messages have it. The lines before a part of a file are counted only if somebody asks."""
+
+    _lines: Lines
+    _number: int
+
+    @property
+    def line(self) -> int:
+        """Its number in the file, from 1."""
+        return self._lines._before() + self._number
+
+    def __str__(self) -> str:
+        return f"{self._lines.name}, line {self.line}"
+
+
+def read_head(path: str | Path, size: int) -> bytes:
+    """Read the first `size` bytes of a file, unpacked. Raises as `read_lines`."""
+    with open_bytes(Path(path).absolute()) as file:
+        try:
+            return unpacked(file, str(path)).read(size)
+        except DAMAGED as error:
+            raise ReadError(damaged(str(path), error)) from error
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """(place, line) for each line of a file that is not blank, without its line end.
+
+    Raises:
+        ReadError, MissingDependency: as `Lines`; or there is no such file.
+    """
+    for number, line in enumerate(Lines(open_bytes(Path(path).absolute()), str(path)), start=1):
+        if not line.isspace():
+            yield f"{path}, line {number}", line.removesuffix("\n").removesuffix("\r")
+
+
+def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, row) for each line of a jsonl file.
+
+    Raises:
+        ReadError: as `read_lines`, `parse_object`; or a row holds half a character.
+    """
+    for where, line in read_lines(path):
+        row = parse_object(line, where)
+        if "\\u" in line:
+            _refuse_half_characters(row, where)
+        yield where, row
+
+
+def parse_object(line: str, where: object) -> dict[str, Any]:
+    """A JSON object from a line.
+
+    Raises:
+        ReadError: it is none; the message begins with `where`.
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ReadError(f"{where}: not valid JSON ({error}); expected one object a line") from error
+    if not isinstance(row, dict):
+        raise ReadError(f"{where}: expected an object in braces, got {type(row).__name__}")
+    return row
+
+
+def parse_document(row: dict[str, Any], where: object) -> Document:
+    """A document from a row of JSON with an id, a text and perhaps a title, which is put before the text.
+
+    Raises:
+        ReadError: the id or the text is missing.
+    """
+    key, text = (next((row[k] for k in names if k in row), None) for names in (_IDS, _TEXTS))
+    if not isinstance(key, str | int) or key == "" or not isinstance(text, str):
+        raise ReadError(f'{where}: expected "id" (or "_id", "docid") and "text", got {"an empty id" if key == "" else keys(row)}')
+    return Document(str(key), titled(row.get("title"), text))
+
+
+def keys(row: dict[str, Any]) -> str:
+    """What a message says of the keys of a row."""
+    return f"the keys {', '.join(map(repr, row))}" if row else "an empty object"
+
+
+def find(folder: Path, *names: str) -> Path | None:
+    """The first of these files that is in `folder`, plain or compressed."""
+    return next((p for name in names for ending in ENDINGS if (p := folder / (name + ending)).is_file()), None)
+
+
+def _refuse_half_characters(row: dict[str, Any], where: str) -> None:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ReadError(f"{where}: half of a surrogate pair ({error.object[error.start]!r}) is no text; remove it") from error
+
+
+# ---- compressed files ------------------------------------------------------------------------------------------------
+
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # what reading from `unpacked` may raise
+
+
+def unpacked(file: BinaryIO, name: str) -> BinaryIO:
+    """What a file holds: itself, or what gzip or zstd have packed, by its first bytes.
+
+    Raises:
+        MissingDependency: it is packed with zstd and the zstandard package is missing.
+    """
+    if not hasattr(file, "peek"):
+        file = io.BufferedReader(file)  # type: ignore[type-var]
+    head = file.peek(4)
+    if head.startswith(GZIP):
+        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    if not head.startswith(ZSTD):
+        return file
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingDependency(f"{name} is compressed with zstd; run `pip install zstandard`, or `zstd -d` the file") from error
+    return io.BufferedReader(_Frames(file, zstandard), 1 << 17)
+
+
+def damaged(name: str, error: Exception) -> str:
+    """The message for a file that raised one of `DAMAGED`."""
+    return f"{name} is damaged or incomplete ({error}); fetch it again"
+
+
+class _Frames(io.RawIOBase):
+    """What zstd frames hold. zstandard's own stream ends without an error where a file is cut short."""
+
+    def __init__(self, file: BinaryIO, zstandard: Any) -> None:
+        self._file, self._error = file, zstandard.ZstdError
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
+        self._frame = self._decompressor.decompressobj()
+        self._inside = False  # a frame
+        self._output = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._output:
+            data = b""
+            if self._frame.eof:
+                data = self._frame.unused_data
+                self._frame, self._inside = self._decompressor.decompressobj(), False
+            data = data or self._file.read(1 << 14)
+            if not data:
+                if self._inside:
+                    raise EOFError("it ends inside compressed data")
+                return 0
+            self._inside = True
+            try:
+                self._output = memoryview(self._frame.decompress(data))
+            except self._error as error:
+                raise EOFError(str(error)) from error
+        size = min(len(buffer), len(self._output))
+        buffer[:size], self._output = self._output[:size], self._output[size:]
+        return size
