@@ -1,4 +1,4 @@
-"""What an index costs on disk and to fill, for docs/scale.md: real texts, the built-in model, LanceDB.
+"""What an index costs on disk and to fill, for docs/scale.md: real texts, pocket-mamba2, LanceDB.
 
     python tools/index_costs.py FOLDER      # FOLDER: plain text files; their words make documents of 1,000 words
 

@@ -212,7 +212,7 @@ def test_long_texts_are_cut_only_when_asked(model: Model) -> None:
 def test_a_saved_folder_scores_the_same(model: Model, retriever: SentenceRetriever, tmp_path: Path) -> None:
     text = "".join(SENTENCES) * 2
     model.save(tmp_path / "saved")
-    again = SentenceRetriever(load_model(tmp_path / "saved"))
+    again = SentenceRetriever(load_model(tmp_path / "saved", dtype="float32"))
     assert [s.score for s in again.score(QUERY, text)] == [s.score for s in retriever.score(QUERY, text)]
     small = SentenceRetriever.load(_saved(model, tmp_path / "small"))
     assert len(small.score(QUERY, text)) == len(retriever.score(QUERY, text))
