@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny import tiny_encoder, tiny_model
 
 from runnel import Reranker, SentenceRetriever
 from runnel.errors import InputError
+from runnel.models.blocks import passages_of
 from runnel.models.lexical import static_bm25, word_table
 from runnel.models.sentence_vectors import SentenceMemory
 
@@ -26,13 +30,20 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
     linear = model.heads["rerank"].linear
     assert model.features is not None
     table = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
-    ids = [model.tokenizer.encode(text).ids for text in (QUERY, DOCUMENTS[0])]
-    (document,) = SentenceRetriever(model).remember([DOCUMENTS[0]])
-    whole = document.sums().sum(0)
+    text = f"{DOCUMENTS[0]} {DOCUMENTS[1]} " * 2
+    ids = [model.tokenizer.encode(text).ids for text in (QUERY, text)]
+    (document,) = SentenceRetriever(model).remember([text])
     ask = model.backbone(torch.tensor([2, *ids[0], 3]))[0].mean(0)
-    cosine = float(whole @ ask / whole.norm() / ask.norm())
-    expected = linear.weight[0] @ linear.weight.new_tensor([cosine, static_bm25(ids[1], ids[0], table)]) + linear.bias[0]
-    assert reranker.score(QUERY, [DOCUMENTS[0]])[0] == pytest.approx(float(expected), abs=1e-4)
+
+    def cosine(sentences: slice) -> float:
+        return float(F.cosine_similarity(document.sums()[sentences].sum(0), ask, dim=0))
+
+    starts = passages_of(document.bounds, model.backbone).tolist()
+    assert len(starts) > 2
+    nearest = max(cosine(slice(a, b)) for a, b in pairwise(starts))
+    features = [nearest, cosine(slice(None)), static_bm25(ids[1], ids[0], table)]
+    expected = linear.weight[0] @ linear.weight.new_tensor(features) + linear.bias[0]
+    assert reranker.score(QUERY, [text])[0] == pytest.approx(float(expected), abs=1e-4)
 
 
 def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(reranker: Reranker) -> None:

@@ -24,21 +24,19 @@ def main() -> None:
     if not (options.data / "evidence").is_dir():
         parser.error(f"{options.data / 'evidence'} is no folder; --data names the folder that holds evidence/ and retrieval/")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1 if options.step == "fit" else options.threads)  # the head is too small for more
     from tools.train_pocket import steps
-    from tools.train_pocket.teacher import default_folder
+    from tools.train_pocket.export import default_folder, export
 
     folder = options.teacher or default_folder()
     if options.step == "encode":
         steps.encode(options.data, options.out, folder)
     elif options.step == "fit":
-        steps.fit(options.data, options.out, folder, options.seeds, tuple(options.without))
+        steps.fit(options.data, options.out, options.seeds, tuple(options.without))
     elif options.step == "export":
-        from tools.train_pocket.export import export
-
         export(options.out, folder, options.model, (Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
     else:
-        steps.measure(options.data, options.out, folder)
+        steps.measure(options.data, options.out, options.model)
 
 
 if __name__ == "__main__":

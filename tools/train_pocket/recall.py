@@ -23,11 +23,12 @@ DEPTH = 10
 
 def chosen_questions(found: EvidenceSet, most: int) -> list[Question]:
     """At most `most` questions, spread over the documents: the same ones on every call."""
+    number = {name: i for i, name in enumerate(found.texts)}
     by_document: dict[int, list[Question]] = {}
     for question in found.questions:
-        by_document.setdefault(question.document, []).append(question)
-    for number, questions in by_document.items():
-        random.Random(number).shuffle(questions)
+        by_document.setdefault(number[question.document], []).append(question)
+    for seed, questions in by_document.items():
+        random.Random(seed).shuffle(questions)
     turns = max((len(q) for q in by_document.values()), default=0)
     spread = [q[turn] for turn in range(turns) for _, q in sorted(by_document.items()) if turn < len(q)]
     return spread[:most]
@@ -37,9 +38,3 @@ def recall(evidence: Sequence[tuple[int, int]], scores: NDArray[np.float32], dep
     """Share of the evidence spans that one of the `depth` best sentences overlaps."""
     best = np.argsort(-scores, kind="stable")[:depth]
     return float(np.mean([((best >= a) & (best < b)).any() for a, b in evidence]))
-
-
-def sentence_texts(found: EvidenceSet, document: int) -> list[str]:
-    """The sentences of a document."""
-    text = found.texts[document]
-    return [text[a:b] for a, b in found.documents[document].spans]

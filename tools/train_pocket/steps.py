@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runnel.models.heads import VectorScore
 from tools.train_pocket import encode as reading
 from tools.train_pocket import fit as fitting
 from tools.train_pocket import measure as measuring
-from tools.train_pocket import relevance
+from tools.train_pocket import relevance, whole_index
 from tools.train_pocket.evaluate import MEASURED
 from tools.train_pocket.examples import Example, load_examples, load_table
+from tools.train_pocket.export import write_encoder
 
 log = logging.getLogger(__name__)
 _ASKED_ELSEWHERE = 4  # one question in so many is also asked to another document
@@ -23,21 +25,20 @@ _ASKED_ELSEWHERE = 4  # one question in so many is also asked to another documen
 
 def encode(data: Path, out: Path, folder: Path) -> None:
     """Read the held-back documents, the training documents, and those of the retrieval sets."""
-    reading.encode(data, out, folder, measure=True)
-    reading.encode(data, out, folder, measure=False)
-    relevance.encode_sets(data, out, folder)
+    write_encoder(folder, out)
+    reading.encode(data, out, measure=True)
+    reading.encode(data, out, measure=False)
+    relevance.encode_sets(data, out)
 
 
-def _training(data: Path, out: Path, folder: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
+def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
     """Examples and strangers that are trained on, and those kept aside for the calibration."""
-    examples = load_examples(data, out, folder, measure=False)
-    table = load_table(data, out, folder)
-    strangers = measuring.asked_elsewhere(data, out, folder, table, examples[::_ASKED_ELSEWHERE], measure=False)
-    sets = reading.chosen_sets(data, out, folder, measure=False)
-    names = {one.found.name: [d.name for d in one.found.documents] for one in sets}
+    examples = load_examples(data, out, measure=False)
+    table = load_table(data, out)
+    strangers = measuring.asked_elsewhere(data, out, table, examples[::_ASKED_ELSEWHERE], measure=False)
 
     def split(found: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-        kept = [fitting.aside(names[one.set][one.document]) for one in found]
+        kept = [fitting.aside(one.document) for one in found]
         pairs = list(zip(found, kept, strict=True))
         return [one for one, k in pairs if not k], [one for one, k in pairs if k]
 
@@ -46,16 +47,16 @@ def _training(data: Path, out: Path, folder: Path) -> tuple[list[Example], list[
     return trained, strange, aside, strange_aside
 
 
-def fit(data: Path, out: Path, folder: Path, seeds: int, without: tuple[str, ...]) -> None:
+def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
     """Fit heads with several seeds, log their recall, and keep them as one head, with the reranker's weights.
 
     Args:
         without: sets whose questions are left out; nothing is kept then.
     """
-    trained, strange, aside, strange_aside = _training(data, out, folder)
+    trained, strange, aside, strange_aside = _training(data, out)
     trained = [one for one in trained if one.set not in without]
     strange = [one for one in strange if one.set not in without]
-    held = load_examples(data, out, folder, measure=True)
+    held = load_examples(data, out, measure=True)
     log.info("%d questions trained on, %d to calibrate, %d held back", len(trained), len(aside), len(held))
     heads = [fitting.train(trained, strange, seed=seed) for seed in range(seeds)]
     means = [_recall(head, held, f"seed {seed}") for seed, head in enumerate(heads)]
@@ -65,7 +66,7 @@ def fit(data: Path, out: Path, folder: Path, seeds: int, without: tuple[str, ...
     note: dict[str, object] = {"questions": len(trained), "seeds": seeds, "recall@10": _recall(head, held, "together")}
     if not without:
         fitting.save(head, out, note)
-        relevance.fit_relevance(data, out, folder, head)
+        relevance.fit_relevance(data, out)
 
 
 def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
@@ -77,23 +78,22 @@ def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
     return mean
 
 
-def measure(data: Path, out: Path, folder: Path) -> None:
-    """Print the tables of the lab book."""
-    head, table = fitting.load(out), load_table(data, out, folder)
-    held = load_examples(data, out, folder, measure=True)
-    rows = measuring.sentence_rows(data, out, folder, held, {"head": head}, alone=True)
+def measure(data: Path, out: Path, model: Path) -> None:
+    """Print the tables of the lab book; `model` is the exported folder."""
+    head, table = fitting.load(out), load_table(data, out)
+    held = load_examples(data, out, measure=True)
+    rows = measuring.sentence_rows(data, out, held, {"pocket": head})
     _say("Sentences", measuring.sentence_tables(held, rows))
-    strangers = measuring.asked_elsewhere(data, out, folder, table, held, measure=True)
+    strangers = measuring.asked_elsewhere(data, out, table, held, measure=True)
     _say("Calibration", measuring.calibration_table(head, held, strangers))
-    _say("Reranking BM25's best documents, nDCG@10", _rerank_table(data, out, folder, head))
+    weights, _ = relevance.load(out)
+    lists = {name: relevance.rows_of(relevance.measured(data, out, name, table), weights) for name in MEASURED}
+    _say("Reranking BM25's best documents, nDCG@10", _ndcg_table(lists))
+    _say("Searching whole collections, nDCG@10", _ndcg_table(whole_index.measured(data, out, model)))
 
 
-def _rerank_table(data: Path, out: Path, folder: Path, head: VectorScore) -> str:
-    table, weights = load_table(data, out, folder), relevance.load(out)
-    columns = {}
-    for name in MEASURED:
-        found = relevance.measured(data, out, folder, name, head, table)
-        columns[name] = relevance.rows_of(found, weights)
+def _ndcg_table(columns: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> str:
+    """The mean of each set and way, and the difference to BM25 with its interval."""
     ways = list(next(iter(columns.values())))
     lines = ["| way | " + " | ".join(columns) + " | mean | against BM25 |", "|---" * (len(columns) + 3) + "|"]
     sets = [name for name, rows in columns.items() for _ in rows["BM25"]]

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder import MARKERS
 from runnel.errors import CheckpointError
 from runnel.text.tokenizer import Tokenizer
-
-_MARKERS = 2  # around a block: begin and end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +40,7 @@ class Row:
 def whole_tokens(backbone: Backbone) -> int:
     """Return the tokens, without markers, of the longest text that a backbone reads as a single block."""
     assert backbone.max_tokens is not None
-    return backbone.max_tokens - _MARKERS
+    return backbone.max_tokens - MARKERS
 
 
 def markers(tokenizer: Tokenizer) -> tuple[int, int]:
@@ -71,21 +70,28 @@ def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, tokenizer: 
     """
     begin, end = markers(tokenizer)
     longest = whole_tokens(backbone)
-    short = len(ids) <= longest and not begun
-    assert backbone.block is not None
-    passages = np.array([0, len(bounds) - 1]) if short else passage_bounds(bounds, min(backbone.block, longest))
+    passages = passages_of(bounds, backbone, begun=begun)
     cuts = bounds[passages]
-    if not short and (np.diff(cuts) > longest).any():
+    if (np.diff(cuts) > longest).any():
         cuts = np.unique(np.concatenate([cuts, *(np.arange(a, b, longest) for a, b in itertools.pairwise(cuts))]))
     block = np.arange(len(cuts) - 1)
-    row = np.empty(len(ids) + _MARKERS * len(block), dtype=np.int32)
-    row[cuts[:-1] + _MARKERS * block] = begin
-    row[cuts[1:] + _MARKERS * block + 1] = end
-    places = np.arange(len(ids)) + _MARKERS * np.repeat(block, np.diff(cuts)) + 1
+    row = np.empty(len(ids) + MARKERS * len(block), dtype=np.int32)
+    row[cuts[:-1] + MARKERS * block] = begin
+    row[cuts[1:] + MARKERS * block + 1] = end
+    places = np.arange(len(ids)) + MARKERS * np.repeat(block, np.diff(cuts)) + 1
     row[places] = ids
     starts = np.append(places, places[-1] + 1)[bounds[:-1]]
     ends = np.where(np.diff(bounds) > 0, places[np.maximum(bounds[1:] - 1, 0)] + 1, starts)
     return Row(row, places, starts, ends, passages, np.append(places[bounds[passages[:-1]]] - 1, len(row)))
+
+
+def passages_of(bounds: np.ndarray, backbone: Backbone, *, begun: bool = False) -> np.ndarray:
+    """Return the numbers of the sentences at which the passages of `lay_out` start, and S: (P+1,)."""
+    longest = whole_tokens(backbone)
+    if bounds[-1] <= longest and not begun:
+        return np.array([0, len(bounds) - 1])
+    assert backbone.block is not None
+    return passage_bounds(bounds, min(backbone.block, longest))
 
 
 def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:

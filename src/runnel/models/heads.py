@@ -189,10 +189,11 @@ class VectorScore(nn.Module):
 class VectorRelevance(nn.Module):
     """Relevance of a document from what is stored of it: a weighted sum of numbers, none of which depends on other documents.
 
-    Features: the cosine between query and document, and their BM25 with a static idf (`lexical.static_bm25`).
+    Features: the cosine between the query and the nearest passage, that to the mean of the document, and their BM25 with a static
+    idf (`lexical.static_bm25`).
     """
 
-    FEATURES = 2
+    FEATURES = 3
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -200,7 +201,7 @@ class VectorRelevance(nn.Module):
         self.linear = nn.Linear(self.FEATURES, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(n, 2) -> (n,)"""
+        """(n, 3) -> (n,)"""
         return self.linear(_wide(features))[:, 0]
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runnel.backbones.base import Backbone
 from runnel.engine import Request
 from runnel.models.base import Model
-from runnel.models.blocks import lay_out, markers
+from runnel.models.blocks import lay_out, markers, passages_of
 from runnel.models.heads import VectorRelevance, VectorScore
-from runnel.models.lexical import sentence_features, static_bm25, word_table
+from runnel.models.lexical import WordTable, sentence_features, static_bm25, word_table
 from runnel.models.readers import WeightedMean
 from runnel.models.sentence_vectors import SentenceReader, SentenceVectors
 from runnel.text.sentence_tokens import SentenceTokens, read_sentences
@@ -110,9 +111,15 @@ class VectorScorer:
         return scores
 
     def relevance_features(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
-        """What a `VectorRelevance` head sees of a document, (2,) float32; zeros for a document without a token."""
-        if not len(document.ids):
-            return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
-        whole = torch.nn.functional.normalize(document.sums().sum(0), dim=-1)
-        lexical = static_bm25(document.ids, query.ids, self._words)
-        return np.array([float(whole @ query.vector), lexical], dtype=np.float32)
+        """What a `VectorRelevance` head sees of a document; see the function of this name."""
+        return relevance_features(query, document, self._words, self.model.backbone)
+
+
+def relevance_features(query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Backbone) -> np.ndarray:
+    """Return the features of `VectorRelevance`, (3,) float32; zeros for a document without a token."""
+    if not len(document.ids):
+        return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
+    passages = np.add.reduceat(document.sums().numpy(), passages_of(document.bounds, backbone)[:-1])
+    vectors = torch.nn.functional.normalize(torch.from_numpy(np.vstack([passages, passages.sum(0)])), dim=-1)
+    *cosines, whole = (vectors @ query.vector).tolist()
+    return np.array([max(cosines), whole, static_bm25(document.ids, query.ids, words)], dtype=np.float32)

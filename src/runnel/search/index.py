@@ -313,7 +313,7 @@ class Index:
         top_k: int = 10,
         *,
         where: Filter | None = None,
-        dense_weight: float = 0.2,
+        dense_weight: float | None = None,
         rerank: int | None = None,
         read: int | None = None,
         sentences: int = 3,
@@ -323,8 +323,8 @@ class Index:
 
         Args:
             where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=": 2020}}.
-            dense_weight: of the ranks by meaning, beside 1 for those by words; chosen for pocket-mamba2 (docs/search.md), a
-                better embedder deserves more.
+            dense_weight: of the ranks by meaning, beside 1 for those by words; default: 1 for a model that scores sentence
+                vectors, as pocket does, and 0.2 for others (docs/search.md).
             rerank: how many documents of the first stage the reranker ranks, too; default: 50 if documents are remembered
                 (`create`), else none, since documents that are not remembered are read whole for it.
             read: of how many of the best documents sentences are shown; default: all where their sentences are remembered, else

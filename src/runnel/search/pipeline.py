@@ -30,6 +30,7 @@ from runnel.text.answers import group_repeats
 
 _DEPTH = 200  # passages that each first-stage search gives
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
+_RECURRENT_WEIGHT = 0.2  # of the ranks by meaning beside 1 for those by words, measured with pocket-mamba2 (docs/search.md)
 _RERANKED = 50  # documents, where they are remembered
 _READ = 5  # documents of which sentences are shown, where each is read whole for that
 _TOGETHER = 20  # documents whose remembered sentences are in memory together
@@ -39,14 +40,14 @@ _TOGETHER = 20  # documents whose remembered sentences are in memory together
 class Stages:
     """How far a search goes; see `Index.search`."""
 
-    dense_weight: float = 0.2
+    dense_weight: float | None = None
     rerank: int | None = None
     read: int | None = None
     sentences: int = 3
 
     def __post_init__(self) -> None:
         weight: object = self.dense_weight
-        if not (isinstance(weight, Real) and 0 <= float(weight) < math.inf):
+        if not (weight is None or (isinstance(weight, Real) and 0 <= float(weight) < math.inf)):
             raise InputError(f"dense_weight must be a finite number of at least 0, got {weight!r}")
         for name in ("rerank", "read", "sentences"):
             value = getattr(self, name)
@@ -65,7 +66,7 @@ class Pipeline:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # it has tokens
         expect_count(top_k, "top_k")
         wanted = conditions(where, self._store.settings.fields)
-        rerank, weights = self._how_many(stages.rerank), (stages.dense_weight, 1.0, 1.0)
+        rerank, weights = self._how_many(stages.rerank), (self._dense_weight(stages.dense_weight), 1.0, 1.0)
         if max(top_k, rerank) > _DEPTH:  # stores cannot count to any number
             most = self._store.commits()[-1].documents
             top_k, rerank = min(top_k, most), min(rerank, most)
@@ -86,6 +87,9 @@ class Pipeline:
             Hit(name, score, rank, document.text, tuple(best))
             for rank, ((name, score), document, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
         ]
+
+    def _dense_weight(self, given: float | None) -> float:
+        return (1.0 if self._remembers else _RECURRENT_WEIGHT) if given is None else given
 
     def _how_many(self, rerank: int | None) -> int:
         """Documents to rerank."""

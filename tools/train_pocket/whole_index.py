@@ -1,0 +1,59 @@
+"""Searches of whole collections, none of which was trained on, by the index as users call it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runnel import Document, Embedder, Index
+from tools.train_pocket.evaluate import RetrievalSet, load_set, ndcg
+
+log = logging.getLogger(__name__)
+SETS = ("cranfield", "cisi", "cacm", "medquad", "wikiqa_dev", "fiqa_pool_dev", "qmsum_meetings")
+# Options of `Index.search`. Words alone and vectors alone are a weight of nothing and one that leaves words no say.
+WAYS: Mapping[str, Mapping[str, float]] = {
+    "BM25": {"dense_weight": 0, "rerank": 0},
+    "dense": {"dense_weight": 1e9, "rerank": 0},
+    "both, not reranked": {"rerank": 0},
+    "**a search as it is**": {},
+    "- `dense_weight` 0.2": {"dense_weight": 0.2},
+    "- `dense_weight` 2": {"dense_weight": 2},
+}
+
+
+def indexed(out: Path, one: RetrievalSet, embedder: Embedder) -> Index:
+    """The index of a collection, made once and kept in `out`; a document without text is left out."""
+    path = out / "index" / one.name
+    if not path.exists():
+        part = path.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        with Index.create(part, embedder, store="local") as index:
+            index.add([Document(str(i), text) for i, text in enumerate(one.documents) if text.strip()])
+        part.replace(path)
+    return Index.open(path, embedder)
+
+
+def searched(index: Index, one: RetrievalSet) -> dict[str, NDArray[np.float64]]:
+    """nDCG@10 of each query by every way."""
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for query, grades in zip(one.queries, one.grades, strict=True):
+        for way, options in WAYS.items():
+            hits = index.search(query, top_k=10, sentences=0, **options)  # type: ignore[arg-type]
+            found[way].append(ndcg(np.array([int(hit.id) for hit in hits], np.int64), grades))
+    return {way: np.array(values) for way, values in found.items()}
+
+
+def measured(data: Path, out: Path, model: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """By set and way, nDCG@10 of each query."""
+    embedder, found = Embedder.load(model), {}
+    for name in SETS:
+        one = load_set(data, name)
+        with indexed(out, one, embedder) as index:
+            found[name] = searched(index, one)
+        log.info("%s: %s", name, ", ".join(f"{way} {values.mean():.3f}" for way, values in found[name].items()))
+    return found
