@@ -21,8 +21,6 @@ WAYS: Mapping[str, Mapping[str, float]] = {
     "dense": {"dense_weight": 1e9, "rerank": 0},
     "both, not reranked": {"rerank": 0},
     "**a search as it is**": {},
-    "- `dense_weight` 0.2": {"dense_weight": 0.2},
-    "- `dense_weight` 2": {"dense_weight": 2},
 }
 
 

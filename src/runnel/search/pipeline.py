@@ -30,7 +30,9 @@ from runnel.text.answers import group_repeats
 
 _DEPTH = 200  # passages that each first-stage search gives
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
-_RECURRENT_WEIGHT = 0.2  # of the ranks by meaning beside 1 for those by words, measured with pocket-mamba2 (docs/search.md)
+# Weights of the ranks by meaning, by words and by the reranker: with remembered sentences, measured with pocket (docs/pocket.md),
+# and with recurrent models, measured with pocket-mamba2 (docs/search.md).
+_SENTENCE_WEIGHTS, _RECURRENT_WEIGHTS = (1.0, 1.0, 30.0), (0.2, 1.0, 1.0)
 _RERANKED = 50  # documents, where they are remembered
 _READ = 5  # documents of which sentences are shown, where each is read whole for that
 _TOGETHER = 20  # documents whose remembered sentences are in memory together
@@ -61,12 +63,14 @@ class Pipeline:
     def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None, retriever: SentenceRetriever | None) -> None:
         self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
         self._remembers = store.settings.remember and retriever is not None and retriever.remembers  # sentences
+        self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float]) -> list[Hit]:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # it has tokens
         expect_count(top_k, "top_k")
         wanted = conditions(where, self._store.settings.fields)
-        rerank, weights = self._how_many(stages.rerank), (self._dense_weight(stages.dense_weight), 1.0, 1.0)
+        rerank, (dense, *others) = self._how_many(stages.rerank), self._weights
+        weights = (dense if stages.dense_weight is None else stages.dense_weight, *others)
         if max(top_k, rerank) > _DEPTH:  # stores cannot count to any number
             most = self._store.commits()[-1].documents
             top_k, rerank = min(top_k, most), min(rerank, most)
@@ -87,9 +91,6 @@ class Pipeline:
             Hit(name, score, rank, document.text, tuple(best))
             for rank, ((name, score), document, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
         ]
-
-    def _dense_weight(self, given: float | None) -> float:
-        return (1.0 if self._remembers else _RECURRENT_WEIGHT) if given is None else given
 
     def _how_many(self, rerank: int | None) -> int:
         """Documents to rerank."""
