@@ -89,7 +89,7 @@ def test_what_was_read_is_kept_and_read_once(tmp_path: Path):
     read_documents(tmp_path, wanted)
     assert [path.stat().st_mtime_ns for path in paths] == before
     read = SentenceVectors.from_bytes(paths[1].read_bytes(), wanted[1][2], 32)
-    assert read.vectors.any() and not list(tmp_path.rglob("*.part"))
+    assert read.vectors.any() and not list(tmp_path.rglob("*.partial"))
 
 
 def test_the_loss_of_a_list_is_the_log_of_the_share_of_each_span():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runnel import Embedder, SentenceRetriever
+from runnel.files import write
 from runnel.models.sentence_vectors import SentenceVectors
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.documents import EvidenceSet, Question, load_evidence
@@ -55,14 +55,6 @@ def chosen_sets(data: Path, *, measure: bool) -> list[Chosen]:
 def document_path(out: Path, set_name: str, document: str) -> Path:
     """Where the document's file is."""
     return out / "vectors" / hashlib.blake2b(f"{set_name}/{document}".encode(), digest_size=10).hexdigest()
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write the file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_bytes(content)
-    part.replace(path)
 
 
 def stored(out: Path, set_name: str, document: str, text: str) -> SentenceVectors:
@@ -104,6 +96,7 @@ def read_documents(out: Path, wanted: list[tuple[str, str, str]]) -> None:
     wanted = [one for one in wanted if not document_path(out, *one[:2]).exists()]
     random.Random(0).shuffle(wanted)
     retriever = SentenceRetriever.load(out / "encoder")
+    (out / "vectors").mkdir(parents=True, exist_ok=True)
     began, done, tokens = time.perf_counter(), 0, 0
     while done < len(wanted):
         count = int(np.searchsorted(np.cumsum([len(text) for _, _, text in wanted[done : done + 2000]]), _GROUP_CHARACTERS)) + 1

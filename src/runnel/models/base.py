@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import recognizes
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
+from runnel.files import replacing, write
 from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
 from runnel.models.heads import HEADS, POOLINGS, Pooling, TokenFeatures, VectorRelevance, VectorScore, vector_head
@@ -171,11 +171,10 @@ class Model:
             }
         }
         self.tokenizer.save(folder)
-        (folder / "README.md").write_text(self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
-        partial = folder / f"model.safetensors.{os.getpid()}.partial"  # sentence-transformers saves in every process of a run
-        save_file(tensors, partial, metadata={"format": "pt"})
-        partial.replace(folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write(folder / "README.md", self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
+        with replacing(folder / "model.safetensors") as partial:  # sentence-transformers saves in every process of a run
+            save_file(tensors, partial, metadata={"format": "pt"})
+        write(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
     def _write_for_sentence_transformers(self, folder: Path, job: Job) -> None:
         kind, module = _MODULES[job]
