@@ -221,6 +221,7 @@ def test_bad_input_is_refused(index, embedder, tmp_path):
         ({"dense_weight": "x"}, "dense_weight must be a finite number of at least 0, got 'x'"),
         ({"sentences": -1}, "sentences must be at least 0, and an int, got -1"),
         ({"where": {"year": 2**64}}, "field 'year' is of type int, which has 64 bits, got 18446744073709551616"),
+        ({"where": {"year": {}}}, "the condition on 'year' is empty; expected a comparison"),
         ({"where": {"year": {"<": float("inf")}}}, "field 'year' is of type int, got inf of type float"),
     ],
 )
@@ -228,6 +229,17 @@ def test_a_search_with_a_wrong_number_is_refused(index, arguments, message):
     with pytest.raises(InputError) as refused:
         index.search("cat", **arguments)
     assert message in str(refused.value)
+
+
+def test_what_is_no_list_of_documents_is_refused(index):
+    for wrong in (None, documents()[0]):
+        with pytest.raises(InputError, match="expected several: a list of"):
+            index.add(wrong)
+
+
+def test_documents_without_a_word_that_counts_are_found_by_their_vectors(index):
+    index.add([Document("letters", "a b c d")])
+    assert [hit.id for hit in index.search("b", sentences=0)] == ["letters"]
 
 
 def test_more_documents_than_there_are_can_be_asked_for(index):

@@ -25,7 +25,8 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
     """The parts of a filter.
 
     Raises:
-        InputError: no mapping, a field that the index does not know, an unknown comparison, or a value of another type or range.
+        InputError: no mapping, a field that the index does not know, an unknown comparison or none, or a value of another type or
+            range.
     """
     if not isinstance(given, Mapping):
         raise InputError(f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}')
@@ -35,6 +36,8 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
             known = ", ".join(sorted(fields)) or "none; give fields= when the index is created"
             raise InputError(f"this index cannot filter by {name!r}; its fields are: {known}")
         if isinstance(value, Mapping):
+            if not value:
+                raise InputError(f'the condition on {name!r} is empty; expected a comparison such as {{">=": 2020}}, or a value')
             for sign, bound in value.items():
                 if sign not in _COMPARE:
                     raise InputError(f"unknown comparison {sign!r} for {name!r}; known are {', '.join(_COMPARE)}")

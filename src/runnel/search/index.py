@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -147,9 +148,11 @@ class Index:
             id an earlier document of this call has, is in `failed` with the reason, and logged; the others go in.
 
         Raises:
-            InputError: something that is not a Document.
+            InputError: something that is not a Document, or no iterable of them.
             StoreError: another process is writing.
         """
+        if not isinstance(documents, Iterable):
+            raise InputError(f"documents are {reprlib.repr(documents)}; expected several: a list of runnel.Document objects")
         return self._add(documents, progress, on_commit)
 
     def _add(

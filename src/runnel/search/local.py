@@ -129,8 +129,11 @@ class LocalStore:
         if self._bm25 is None:
             import bm25s
 
+            words = words_of([row.text for row in rows])
+            if not any(words):
+                return []
             self._bm25 = bm25s.BM25()
-            self._bm25.index(words_of([row.text for row in rows]), show_progress=False)
+            self._bm25.index(words, show_progress=False)
         scores = np.asarray(self._bm25.get_scores(terms)) if terms else np.zeros(len(rows), dtype=np.float32)
         if where:
             allowed = {name for name, row in self._documents.items() if matches(where, row.metadata)}
