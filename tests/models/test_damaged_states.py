@@ -140,10 +140,10 @@ def test_a_stream_cut_short_or_with_a_changed_header_never_crashes(
             Embedder(model).load_stream(stream_file)
         stream_file.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
         try:
-            stream = Embedder(model).load_stream(stream_file).feed(" and more text. The end.")
-        except StateError:
+            vector = Embedder(model).load_stream(stream_file).feed(" and more text. The end.").embedding()
+        except (StateError, NumericalError):  # a header that names another place of the numbers gives other numbers
             return
-        assert np.isfinite(stream.embedding()).all()
+        assert np.isfinite(vector).all()
     finally:
         stream_file.write_bytes(whole)
 
