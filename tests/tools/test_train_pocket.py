@@ -26,6 +26,7 @@ from tools.train_pocket.fit import aside, calibrate, list_loss, load, merged, sa
 from tools.train_pocket.lexical import Bm25, words
 from tools.train_pocket.measure import area, calibration_table, interval, sentence_tables
 from tools.train_pocket.recall import recall
+from tools.train_pocket.tune import chosen_passages, loss_of
 
 D = 16
 
@@ -76,6 +77,23 @@ def test_passages_are_whole_sentences():
     assert [(p.first, p.last) for p in found] == [(0, 2), (2, 3), (3, 4), (4, 5)]
     assert [len(p.content.ids) for p in found] == [len(p.content.text) for p in found] == [160, 1, 200, 20]
     assert found[0].content.sums().sum(0)[:3].tolist() == [10000.0, 6000.0, 0.0] and found[1].content.bounds.tolist() == [0, 1]
+
+
+def test_tuning_sees_what_answers_and_what_looks_most_like_it():
+    read = document([100] * 20)
+    (one,) = examples(1, sentences=20)
+    passages, bm25 = chosen_passages(one, read, np.random.default_rng(0))
+    places = [sentence for passage in passages for sentence, _, _ in passage.sentences]
+    answer = one.evidence[0][0]
+    assert places[0] == answer and len(passages) == 4 and len(bm25) == 20
+    plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
+    assert set(places[1:]) <= set(plain.topk(9).indices.tolist()) - {answer}
+    assert [(a, b) for p in passages for _, a, b in p.sentences] == [(1, 101)] * 4  # behind [CLS]
+    loss, away = loss_of(one, one.query, one.vectors[places], places, bm25)
+    assert away == pytest.approx(0, abs=1e-6) and loss > 0
+    turned = torch.cat([one.query[None], one.vectors[places[1:]]])
+    better, moved = loss_of(one, one.query, turned, places, bm25)
+    assert better < loss and moved > 0.1
 
 
 def test_what_was_read_is_kept_and_read_once(tmp_path: Path):

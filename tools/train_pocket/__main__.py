@@ -12,13 +12,14 @@ import torch
 def main() -> None:
     """Run one step of the training."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_pocket", description=__doc__)
-    parser.add_argument("step", choices=("encode", "fit", "export", "measure"))
+    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "measure"))
     parser.add_argument("--data", type=Path, required=True, help="folder with evidence/ and retrieval/")
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
     parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
     parser.add_argument("--model", type=Path, default=Path("src/runnel/models/pocket"), help="model folder to write")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3, help="heads that are trained and merged")
+    parser.add_argument("--minutes", type=float, default=30, help="of the step tune (default 30)")
     parser.add_argument("--without", nargs="*", default=[], help="sets left out of this training, which then keeps nothing")
     options = parser.parse_args()
     if not (options.data / "evidence").is_dir():
@@ -31,6 +32,8 @@ def main() -> None:
     folder = options.teacher or default_folder()
     if options.step == "encode":
         steps.encode(options.data, options.out, folder)
+    elif options.step == "tune":
+        steps.tune(options.data, options.out, folder, options.minutes)
     elif options.step == "fit":
         steps.fit(options.data, options.out, options.seeds, tuple(options.without))
     elif options.step == "export":

@@ -15,6 +15,7 @@ from tools.train_pocket import encode as reading
 from tools.train_pocket import fit as fitting
 from tools.train_pocket import measure as measuring
 from tools.train_pocket import relevance, whole_index
+from tools.train_pocket import tune as tuning
 from tools.train_pocket.evaluate import MEASURED
 from tools.train_pocket.examples import Example, load_examples, load_table
 from tools.train_pocket.export import write_encoder
@@ -29,6 +30,12 @@ def encode(data: Path, out: Path, folder: Path) -> None:
     reading.encode(data, out, measure=True)
     reading.encode(data, out, measure=False)
     relevance.encode_sets(data, out)
+
+
+def tune(data: Path, out: Path, folder: Path, minutes: float) -> None:
+    """Write `out`/tuned, the encoder tuned on the training documents, without those kept aside."""
+    examples = [one for one in load_examples(data, out, measure=False) if not fitting.aside(one.document)]
+    tuning.tune(data, out, folder, examples, minutes)
 
 
 def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:

@@ -1,0 +1,161 @@
+"""Tuning of the encoder's upper layers: the cosine of a question and the sentences of a passage finds what BM25 alone does not.
+
+The score of a sentence is a multiple of the cosine and the z-score of BM25 in its document, so that the encoder learns what
+words do not say. All vectors are kept near those of the encoder as it was. The result is a folder for `encode --teacher`.
+
+S  sentences of the chosen passages   D  width of the vectors
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from runnel.models.heads import known
+from runnel.models.passages import passage_bounds
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.text.tokenizer import Tokenizer
+from tools.train_pocket.encode import PASSAGE_TOKENS, chosen_sets, stored
+from tools.train_pocket.examples import Example
+from tools.train_pocket.fit import drawn_sets, list_loss
+
+log = logging.getLogger(__name__)
+_FIRST_LAYER = 3  # the layers below are not tuned
+_SCALE = 10.0  # of the cosine beside the z-score of BM25
+_KEEP = 3.0  # weight of the distance to the vectors as they were
+_BATCH, _ANSWERS, _OTHERS, _LEADING = (
+    6,
+    2,
+    3,
+    8,
+)  # questions; passages of a question that answer, that do not, and of these the best
+_RATE, _WARMUP, _DECAY = 4e-5, 30, 0.01
+_MOST_TOKENS = 250  # of a passage or a question
+_CLS, _SEP = 101, 102
+
+
+class _Passage(NamedTuple):
+    """Ids, and of each sentence its number in the document, its first token and one past its last, [CLS] counted."""
+
+    ids: NDArray[np.int32]
+    sentences: list[tuple[int, int, int]]
+
+
+def hidden(model: Any, rows: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
+    """Hidden vectors (n, T, D) fp32 of [CLS] row [SEP], computed in bf16, and which of them are of a token (n, T) bool."""
+    width = max(len(row) for row in rows) + 2
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row) + 2] = torch.tensor([_CLS, *row.tolist(), _SEP])
+        mask[i, : len(row) + 2] = True
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    return found.float(), mask
+
+
+def chosen_passages(one: Example, document: SentenceVectors, rng: np.random.Generator) -> tuple[list[_Passage], Tensor]:
+    """Passages that answer and those that look most like it, and the z-scores (S,) of BM25 of all sentences of the document."""
+    numbers = known(one.query, one.vectors, one.features)
+    plain = (numbers[:, 1] + numbers[:, 2]).numpy()
+    cuts = passage_bounds(document.bounds, PASSAGE_TOKENS)
+    pairs = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+    answers = [any(a < last and b > first for a, b in one.evidence) for first, last in pairs]
+    right = rng.permutation(np.flatnonzero(answers))[:_ANSWERS]
+    best = np.array([-np.inf if a else plain[first:last].max() for a, (first, last) in zip(answers, pairs, strict=True)])
+    wrong = np.argsort(-best)[: min(_LEADING, answers.count(False))]
+    wrong = rng.permutation(wrong)[:_OTHERS]
+    found = []
+    for first, last in (pairs[i] for i in [*right, *wrong]):
+        start, stop = int(document.bounds[first]), min(int(document.bounds[last]), int(document.bounds[first]) + _MOST_TOKENS)
+        edges = document.bounds[first : last + 1].clip(start, stop) - start + 1
+        sentences = [(first + i, a, b) for i, (a, b) in enumerate(pairwise(edges.tolist())) if b > a]
+        found.append(_Passage(document.ids[start:stop], sentences))
+    return found, numbers[:, 2]
+
+
+def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int], bm25: Tensor) -> tuple[Tensor, Tensor]:
+    """The list loss of a question (D,) and the sentences (S, D) at `places`, and the distance to the vectors as they were."""
+    place = {number: i for i, number in enumerate(places)}
+    evidence = [[place[s] for s in range(a, b) if s in place] for a, b in one.evidence]
+    score = _SCALE * (vectors @ query) + bm25[list(places)]
+    loss = list_loss(score, [(min(rows), max(rows) + 1) for rows in evidence if rows])
+    away = (1 - (vectors * one.vectors[list(places)]).sum(1)).mean() + (1 - query @ one.query)
+    return loss, away
+
+
+class _Tuning:
+    """The steps, over examples of which the documents are stored."""
+
+    def __init__(self, model: Any, data: Path, out: Path, examples: Sequence[Example]) -> None:
+        self.model, self.out, self.rng = model, out, np.random.default_rng(0)
+        self.sets = {one.found.name: one for one in chosen_sets(data, measure=False)}
+        self.examples, self.weight = drawn_sets([one for one in examples if len(one.vectors) > 2 * _LEADING])
+        self.tokenizer = Tokenizer.load(out / "encoder")
+
+    def loss(self) -> tuple[Tensor, Tensor]:
+        """Of a batch: the list loss and the distance."""
+        drawn = [self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)]
+        asked = [found[self.rng.integers(len(found))] for found in drawn]
+        texts = [self.sets[one.set].questions[one.number].text.strip() for one in asked]
+        vectors, mask = hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts])
+        queries = F.normalize((vectors * mask[..., None]).sum(1), dim=-1)
+        documents = [stored(self.out, one.set, one.document, self.sets[one.set].found.texts[one.document]) for one in asked]
+        chosen = [chosen_passages(one, document, self.rng) for one, document in zip(asked, documents, strict=True)]
+        rows = iter(hidden(self.model, [passage.ids for passages, _ in chosen for passage in passages])[0])
+        losses = []
+        for one, query, (passages, bm25) in zip(asked, queries, chosen, strict=True):
+            parts, places = [], []
+            for passage in passages:
+                sums = F.pad(next(rows).cumsum(0), (0, 0, 1, 0))
+                numbers, starts, ends = (list(column) for column in zip(*passage.sentences, strict=True))
+                parts.append(F.normalize(sums[ends] - sums[starts], dim=-1))
+                places += numbers
+            losses.append(torch.stack(loss_of(one, query, torch.cat(parts), places, bm25)))
+        loss, away = torch.stack(losses).mean(0)
+        return loss, away
+
+
+def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minutes: float) -> None:
+    """Tune for so many minutes and write `out`/tuned; the weights are an average over the last steps."""
+    from transformers import BertModel
+
+    torch.manual_seed(0)
+    model = BertModel.from_pretrained(str(folder), dtype=torch.float32, add_pooling_layer=False).eval()
+    model.requires_grad_(False)
+    for layer in model.encoder.layer[_FIRST_LAYER:]:
+        layer.requires_grad_(True)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    mean = [p.detach().clone() for p in weights]
+    optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=_DECAY)
+    tuning, began, step, shown = _Tuning(model, data, out, examples), time.monotonic(), 0, []
+    while (share := (time.monotonic() - began) / 60 / minutes) < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = _RATE * min(1, (step + 1) / _WARMUP) * max(0.05, 1 - share)
+        loss, away = tuning.loss()
+        optimizer.zero_grad()
+        (loss + _KEEP * away).backward()
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        step += 1
+        keep = min(0.99, step / (step + 9))
+        for kept, new in zip(mean, weights, strict=True):
+            kept.mul_(keep).add_(new.detach(), alpha=1 - keep)
+        shown.append((float(loss), float(away)))
+        if step % 25 == 0:
+            log.info("step %d: loss %.3f, distance %.4f", step, *np.mean(shown[-100:], axis=0))
+    with torch.no_grad():
+        for kept, new in zip(mean, weights, strict=True):
+            new.copy_(kept)
+    shutil.copytree(folder, out / "tuned", dirs_exist_ok=True)
+    model.save_pretrained(out / "tuned")
