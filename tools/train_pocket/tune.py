@@ -151,7 +151,7 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
         keep = min(0.99, step / (step + 9))
         for kept, new in zip(mean, weights, strict=True):
             kept.mul_(keep).add_(new.detach(), alpha=1 - keep)
-        shown.append((float(loss), float(away)))
+        shown.append((float(loss.detach()), float(away.detach())))
         if step % 25 == 0:
             log.info("step %d: loss %.3f, distance %.4f", step, *np.mean(shown[-100:], axis=0))
     with torch.no_grad():
