@@ -24,7 +24,7 @@ from tools.train_pocket.encode import chosen_sets, stored, vectors
 from tools.train_pocket.examples import Example, unit_vectors
 from tools.train_pocket.fit import marked, scores
 from tools.train_pocket.lexical import Bm25
-from tools.train_pocket.recall import recall
+from tools.train_pocket.recall import recall, standard
 
 log = logging.getLogger(__name__)
 DEPTHS = (5, 10, 20, 50)
@@ -36,7 +36,7 @@ Rows = Mapping[str, Sequence[NDArray[np.float32]]]  # of each way the scores of 
 
 
 def interval(sets: Sequence[str], difference: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
-    """(mean over sets, 5th and 95th percentile) of paired differences; questions are drawn anew within each set."""
+    """(mean over sets, 5th and 95th percentile) of paired differences; questions are resampled within each set."""
     rng = np.random.default_rng(seed)
     names, of = sorted(set(sets)), np.array(sets)
     parts = [difference[of == name] for name in names]
@@ -90,12 +90,6 @@ def scanned_scores(data: Path, model: str, examples: Sequence[Example], sentence
         assert len(scored) == len(sentences[e.set, e.document])
         found.append(np.array([s.score for s in scored], np.float32))
     return found
-
-
-def standard(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """z-scores."""
-    z: NDArray[np.float32] = (x - x.mean()) / (x.std() + 1e-6)
-    return z
 
 
 def sentence_rows(

@@ -38,3 +38,9 @@ def recall(evidence: Sequence[tuple[int, int]], scores: NDArray[np.float32], dep
     """Share of the evidence spans that one of the `depth` best sentences overlaps."""
     best = np.argsort(-scores, kind="stable")[:depth]
     return float(np.mean([((best >= a) & (best < b)).any() for a, b in evidence]))
+
+
+def standard(x: NDArray[np.floating]) -> NDArray[np.floating]:
+    """z-scores."""
+    z: NDArray[np.floating] = (x - x.mean()) / (x.std() + 1e-6)
+    return z

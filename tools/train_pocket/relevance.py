@@ -38,6 +38,7 @@ from tools.train_pocket.encode import (
 from tools.train_pocket.evaluate import MEASURED, RetrievalSet, load_set, reranked
 from tools.train_pocket.examples import load_table, overlapping
 from tools.train_pocket.lexical import Bm25
+from tools.train_pocket.recall import standard
 
 log = logging.getLogger(__name__)
 # Sets whose questions have their answer in one document only, so that another document's passage is a true negative.
@@ -181,12 +182,6 @@ def measured(data: Path, out: Path, name: str, table: WordTable) -> Measured:
         found.known.append(np.array(rows, np.float32).reshape(-1, 3))
         found.bm25.append(index.scores(text)[listed])
     return found
-
-
-def standard(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """z-scores."""
-    z: NDArray[np.float64] = (x - x.mean()) / (x.std() + 1e-9)
-    return z
 
 
 def rows_of(found: Measured, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""The three steps: read the documents once, fit the heads, print every table."""
+"""The steps: read the documents once, tune the encoder, fit the heads, print every table."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runnel import Document, Embedder, Index
-from tools.train_pocket.evaluate import RetrievalSet, load_set, ndcg
+from tools.train_pocket.evaluate import MEASURED, RetrievalSet, load_set, ndcg
 
 log = logging.getLogger(__name__)
 _MOST_QUERIES = 250  # of a set
-SETS = ("cranfield", "cisi", "cacm", "medquad", "wikiqa_dev", "fiqa_pool_dev", "qmsum_meetings")
+SETS = (*MEASURED, "qmsum_meetings")
 # Options of `Index.search`. Words alone and vectors alone are a weight of nothing and one that leaves words no say.
 WAYS: Mapping[str, Mapping[str, float]] = {
     "BM25": {"dense_weight": 0, "rerank": 0},
