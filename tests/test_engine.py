@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_transformers import LONGEST, write_transformer
+from helpers.toy import Toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_transformers import LONGEST, write_transformer
 from torch import Tensor
-from toy import Toy
 
 from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.state import State

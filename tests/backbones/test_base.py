@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toy import Toy
+from helpers.toy import Toy
 
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.errors import InputError, StateError

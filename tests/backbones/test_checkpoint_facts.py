@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_writing import shapes_of, write_sparse
+from helpers.checkpoint_writing import shapes_of, write_sparse
 from safetensors.torch import save_file
 
 from runnel.backbones.base import Backbone
@@ -169,7 +169,7 @@ def test_seven_billion_parameters_in_two_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bert", "t5", "opt", "llama"])
 def test_transformers_to_compare_with(tmp_path: Path, unread: None, kind: str) -> None:
     pytest.importorskip("transformers")
-    from tiny_transformers import LONGEST, write_transformer
+    from helpers.tiny_transformers import LONGEST, write_transformer
 
     model = write_transformer(tmp_path, kind, "EncoderModel" if kind == "t5" else "Model")
     facts = describe_checkpoint(tmp_path)

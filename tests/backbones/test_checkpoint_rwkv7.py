@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_backbones import assert_close, tiny_backbone, token_ids
 from safetensors.torch import save_file
-from tiny_backbones import assert_close, tiny_backbone, token_ids
 from torch import Tensor
 
 from runnel.backbones.checkpoint import load_backbone

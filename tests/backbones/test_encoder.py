@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
+from helpers.tiny_transformers import LONGEST, library_class, write_transformer
 from safetensors.torch import load_file, save_file
-from tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
-from tiny_transformers import LONGEST, library_class, write_transformer
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel

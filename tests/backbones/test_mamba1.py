@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from tiny_backbones import assert_close, tiny_backbone, token_ids
+from helpers.tiny_backbones import assert_close, tiny_backbone, token_ids
 from torch.nn import functional as F
 
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from tiny_backbones import assert_close, assert_states_close, tiny_backbone, token_ids
+from helpers.tiny_backbones import assert_close, assert_states_close, tiny_backbone, token_ids
 from torch.nn import functional as F
 
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config

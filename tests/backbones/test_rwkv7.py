@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tiny_backbones import assert_close, assert_states_close, tiny_backbone, token_ids
+from helpers.tiny_backbones import assert_close, assert_states_close, tiny_backbone, token_ids
 from torch import Tensor
 
 from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_backbones import assert_close, cumulative
+from helpers.tiny_transformers import CONFIGS, LONGEST, VOCABULARY, library_class, write_transformer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tiny_backbones import assert_close, cumulative
-from tiny_transformers import CONFIGS, LONGEST, VOCABULARY, library_class, write_transformer
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 

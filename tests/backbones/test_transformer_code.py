@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_backbones import assert_close, cumulative
-from tiny_transformers import LONGEST, VOCABULARY, write_transformer
+from helpers.tiny_backbones import assert_close, cumulative
+from helpers.tiny_transformers import LONGEST, VOCABULARY, write_transformer
 from torch import Tensor
 from torch.nn.functional import linear, silu
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_backbones import assert_close, assert_states_close, tiny_backbone, token_ids
+from helpers.tiny_backbones import assert_close, assert_states_close, tiny_backbone, token_ids
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from tiny import tiny_model, write_tokenizer
-from tiny_transformers import write_transformer
+from helpers.tiny import tiny_model, write_tokenizer
+from helpers.tiny_transformers import write_transformer
 
 from runnel import Embedder, Reranker
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from bench_workers import READY, wrong_hidden
+from helpers.bench_workers import READY, wrong_hidden
 
 from runnel.evaluation import bars, bench, page
 from runnel.evaluation.bars import Row

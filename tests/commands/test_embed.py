@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import FakeEmbedder
+from helpers.command_line import FakeEmbedder
 
 ROWS = [{"id": f"d{i}", "text": "word " * (i + 1)} for i in range(7)]
 

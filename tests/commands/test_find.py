@@ -6,7 +6,7 @@ from pathlib import Path
 
 import docx
 import pytest
-from document_files import epub, pdf
+from helpers.document_files import epub, pdf
 
 from runnel.commands.find import Found, Place
 from runnel.records import Sentence

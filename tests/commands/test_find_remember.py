@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tiny import tiny_encoder, tiny_model
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel.commands.remembered import Remembered, cache_folder
 from runnel.engine import Engine

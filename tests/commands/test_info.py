@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_encoder, tiny_model
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel.models import describe
 from runnel.models.describe import describe_model
@@ -161,7 +161,7 @@ def test_a_head_for_other_features_is_refused(run, tmp_path):
 
 def test_a_transformer(run, tmp_path):
     pytest.importorskip("transformers")
-    from tiny_transformers import write_transformer
+    from helpers.tiny_transformers import write_transformer
 
     write_transformer(tmp_path, "bert")
     done = run("info", tmp_path)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_line import FakeReranker
+from helpers.command_line import FakeReranker
 
 
 @pytest.fixture

@@ -1,20 +1,21 @@
 """Commands that make a file in steps: one writer at a time, and work that was stopped is never mixed with other work."""
 
 import json
+import os
 import random
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
-from command_line import FakeEmbedder, FakeReranker
-from tiny import WORDS, tiny_model
+from helpers.children import PATHS, PROGRAMS
+from helpers.command_line import FakeEmbedder, FakeReranker
+from helpers.tiny import WORDS, tiny_model
 
 from runnel import Embedder, Reranker
 from runnel.commands.resume import Output
 from runnel.errors import InputError
 
-TESTS = Path(__file__).parent.parent
 ROWS = "".join(json.dumps({"id": f"d{n}", "text": "word " * (n + 1)}) + "\n" for n in range(7))
 EMBED = ("embed", "in.jsonl", "--to", "out.npy")
 RERANK = ("rerank", "--queries", "queries.tsv", "--corpus", "in.jsonl", "--run", "run.trec", "--to", "out.trec")
@@ -35,8 +36,8 @@ def outputs(folder):
 
 def begin(folder, arguments):
     """The command in a process of its own, which has begun its work and waits."""
-    command = [sys.executable, str(TESTS / "waiting_command.py"), *arguments]
-    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [sys.executable, str(PROGRAMS / "waiting_command.py"), *arguments]
+    process = Popen(command, cwd=folder, env=os.environ | PATHS, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert process.stdout.readline() == b"begun\n", process.communicate()[1].decode()
     return process
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.commands.embed import _BLOCK_ROWS

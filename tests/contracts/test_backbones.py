@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_backbones import VOCABULARY, assert_close, assert_states_close, cumulative, tiny_backbone, token_ids
+from helpers.tiny_backbones import VOCABULARY, assert_close, assert_states_close, cumulative, tiny_backbone, token_ids
 from torch import nn
 from torch.nn import functional as F
 

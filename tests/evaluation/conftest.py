@@ -1,5 +1,5 @@
 """Fixtures shared with other folders."""
 
-from bench_workers import fake_workers
+from helpers.bench_workers import fake_workers
 
 __all__ = ["fake_workers"]

@@ -1,7 +1,7 @@
 """The bars: which are lost, and that what is not measured is not said to hold."""
 
 import pytest
-from bench_workers import READY, wrong_hidden
+from helpers.bench_workers import READY, wrong_hidden
 
 from runnel.evaluation import bars
 from runnel.evaluation.bars import BARS, bar_values, check_bars, help_seconds, long_texts, rows, search_values

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from bench_workers import wrong_hidden
+from helpers.bench_workers import wrong_hidden
 
 from runnel.errors import BackendUnavailable, InputError
 from runnel.evaluation import bench

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bench_workers import HIDDEN
+from helpers.bench_workers import HIDDEN
 
 from runnel.evaluation.extras import compare_gradients, remembered, searched, training
 

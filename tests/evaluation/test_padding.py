@@ -1,7 +1,7 @@
 """Work with and without padding."""
 
 import pytest
-from toy import Toy
+from helpers.toy import Toy
 
 from runnel.errors import InputError
 from runnel.evaluation.padding import padding, read_lengths

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from bench_workers import READY, wrong_hidden
+from helpers.bench_workers import READY, wrong_hidden
 
 from runnel.errors import InputError
 from runnel.evaluation import bars, page

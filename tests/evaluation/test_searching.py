@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import tiny_encoder, tiny_model
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Index
 from runnel.evaluation import searching

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from bench_workers import wrong_hidden
+from helpers.bench_workers import wrong_hidden
 
 from runnel.evaluation.segments import Chunks, Grid, _taken, sweep, sweep_chunks
 

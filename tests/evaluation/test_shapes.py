@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import tiny_model
+from helpers.tiny import tiny_model
 
 from runnel.errors import InputError
 from runnel.evaluation.shapes import SHAPES, check_name, describe_subject, load_subject

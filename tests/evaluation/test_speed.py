@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bench_workers import HIDDEN, READY, wrong_hidden
+from helpers.bench_workers import HIDDEN, READY, wrong_hidden
 
 from runnel.evaluation.processes import Spec
 from runnel.evaluation.speed import Settings, compare, measure, specs, spread

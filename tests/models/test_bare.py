@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tokenizers_for_tests import SAVED_AS, build, published_file, put_published
 from safetensors.torch import load_file, save_file
-from text.tokenizers_for_tests import SAVED_AS, build, published_file, put_published
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError

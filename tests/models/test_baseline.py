@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import write_tokenizer
-from tiny_transformers import CONFIGS, LONGEST, write_transformer
+from helpers.tiny import write_tokenizer
+from helpers.tiny_transformers import CONFIGS, LONGEST, write_transformer
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, Reranker
@@ -150,7 +150,7 @@ def test_spans(checkpoint: Any) -> None:
 
 
 def test_pooling_of_recurrent_models_too(tmp_path: Path) -> None:
-    from tiny import tiny_model
+    from helpers.tiny import tiny_model
 
     tiny_model(tmp_path / "tokenizer").save(tmp_path / "tiny")
     own, mean = Embedder.load(tmp_path / "tiny", "float32"), Embedder.load(tmp_path / "tiny", "float32", pooling="mean")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import write_tokenizer
 from safetensors.torch import save_file
-from tiny import write_tokenizer
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, SentenceRetriever

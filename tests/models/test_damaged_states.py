@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import tiny_model
+from helpers.tiny_backbones import tiny_backbone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load, load_file, save, save_file
-from tiny import tiny_model
-from tiny_backbones import tiny_backbone
 from torch import Tensor
 
 from runnel import Embedder, Request, Reranker, State

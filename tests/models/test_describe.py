@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tiny import tiny_model, write_tokenizer
 from safetensors.torch import save_file
-from tiny import tiny_model, write_tokenizer
 
 from runnel.backbones.checkpoint_tensors import MappedFile
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
@@ -152,7 +152,7 @@ def test_a_model_folder_that_cannot_be_loaded_is_refused(folder: Path, tmp_path:
 
 def test_a_transformer_with_its_classifier(tmp_path: Path, unread: None) -> None:
     pytest.importorskip("transformers")
-    from tiny_transformers import LONGEST, write_transformer
+    from helpers.tiny_transformers import LONGEST, write_transformer
 
     write_transformer(tmp_path, "bert", "ForSequenceClassification", num_labels=1)
     write_tokenizer(tmp_path)

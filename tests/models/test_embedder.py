@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_model
 
 from runnel import Embedder
 from runnel.errors import InputError, StateError

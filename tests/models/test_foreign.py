@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import write_tokenizer
-from tiny_transformers import write_transformer
+from helpers.tiny import write_tokenizer
+from helpers.tiny_transformers import write_transformer
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny import tiny_model
 from safetensors.torch import load_file, save_file
-from tiny import tiny_model
 
 from runnel.errors import CheckpointError
 from runnel.models.base import load_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.int8 import int8_problem

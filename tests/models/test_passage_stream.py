@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.tiny import tiny_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_encoder
 
 from runnel import Embedder
 from runnel.errors import InputError, StateError

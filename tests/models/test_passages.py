@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_model
 
 from runnel import Embedder, Reranker
 from runnel.errors import InputError

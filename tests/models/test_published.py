@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.tiny import write_tokenizer
+from helpers.tiny_transformers import write_transformer
 from safetensors.torch import load_file, save_file
-from tiny import write_tokenizer
-from tiny_transformers import write_transformer
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError

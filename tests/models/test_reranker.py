@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import tiny_model
-from tiny_backbones import tiny_backbone
+from helpers.tiny import tiny_model
+from helpers.tiny_backbones import tiny_backbone
 
 from runnel import Document, Reranker
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config

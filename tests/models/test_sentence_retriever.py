@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import byte_level_model, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import byte_level_model, tiny_model
 
 from runnel import SentenceRetriever
 from runnel.errors import InputError

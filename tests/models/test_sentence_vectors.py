@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import tiny_encoder, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
-from tiny import tiny_encoder, tiny_model
 
 from runnel import Embedder, SentenceRetriever
 from runnel.errors import InputError, StateError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import tiny_encoder, tiny_model
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Reranker, SentenceRetriever
 from runnel.errors import InputError

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from tiny_backbones import cumulative
+from helpers.tiny_backbones import cumulative
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_backbones import VOCABULARY, assert_close, assert_states_close, cumulative, tiny_backbone, token_ids
 from numba import njit
-from tiny_backbones import VOCABULARY, assert_close, assert_states_close, cumulative, tiny_backbone, token_ids
 from torch import Tensor
 from torch.nn import functional as F
 

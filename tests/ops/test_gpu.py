@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from helpers.children import PROGRAMS
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -287,12 +288,18 @@ def test_own_kernels_in_the_interpreter():
 
 @needs("triton", "fla")
 def test_flash_linear_attention_in_the_interpreter():
-    run_apart("-W", "ignore", str(HERE / "interpreted_fla.py"), TRITON_INTERPRET="1")
+    run_apart("-W", "ignore", str(PROGRAMS / "interpreted_fla.py"), TRITON_INTERPRET="1")
 
 
 @needs("triton")
 def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
-    out = run_apart("-W", "ignore", str(HERE / "compiled_kernels.py"), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    out = run_apart(
+        "-W",
+        "ignore",
+        str(PROGRAMS / "compiled_kernels.py"),
+        TRITON_INTERPRET="0",
+        TRITON_CACHE_DIR=str(tmp_path),
+    )
     found = dict(line.split() for line in out.splitlines())
     assert {name.partition(".")[0] for name in found} == {"causal_conv1d", "gated_rms_norm", "mlstm", "selective_scan"}
     assert len(found) == 12
@@ -302,6 +309,11 @@ def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
 @needs("triton", "fla")
 def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
     out = run_apart(
-        "-W", "ignore", str(HERE / "compiled_kernels.py"), "fla", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)
+        "-W",
+        "ignore",
+        str(PROGRAMS / "compiled_kernels.py"),
+        "fla",
+        TRITON_INTERPRET="0",
+        TRITON_CACHE_DIR=str(tmp_path),
     )
     assert "dplr.chunk_dplr_bwd_dgk_kernel" in out

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.children import PATHS
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -16,7 +17,7 @@ import logging, multiprocessing, os, sys, warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 import numpy as np, torch
-from tiny import tiny_model
+from helpers.tiny import tiny_model
 from runnel import Embedder
 warnings.simplefilter("ignore")  # Python warns of forks beside threads
 embedder = Embedder(tiny_model(Path(sys.argv[1])))
@@ -47,9 +48,7 @@ print(all(np.array_equal(read(a), b) for a, b in zip(texts, expected)), torch.ge
 
 
 def run(tmp_path: Path, code: str, **environment: str) -> str:
-    tests = str(Path(__file__).parents[1])
-    path = os.pathsep.join([tests, *sys.path])
-    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
+    variables = os.environ | PATHS | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
     variables.setdefault("TOKENIZERS_PARALLELISM", "false")
     done = subprocess.run(
         [sys.executable, "-c", START + code, str(tmp_path)], env=variables, capture_output=True, text=True, timeout=120

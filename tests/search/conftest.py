@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from stored_documents import Place
+from helpers.stored_documents import Place
 
 _numbers = itertools.count()
 
@@ -13,7 +13,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def s3_server():
     pytest.importorskip("moto.server")
-    from s3_server import S3Server
+    from helpers.s3_server import S3Server
 
     server = S3Server()
     assert server.put("bucket") == 200

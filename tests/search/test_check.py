@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from stored_documents import document, unit
-from tiny import tiny_model
+from helpers.stored_documents import document, unit
+from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
 from runnel.errors import StoreError

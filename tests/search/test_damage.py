@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 
 import pytest
-from stored_documents import SETTINGS, STORES, document, unit
+from helpers.stored_documents import SETTINGS, STORES, document, unit
 
 from runnel.errors import StoreError
 from runnel.search import shards

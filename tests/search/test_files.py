@@ -8,7 +8,7 @@ import socket
 import sys
 
 import pytest
-from tiny import tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Embedder
 from runnel.errors import InputError

@@ -12,15 +12,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from document_files import epub, pdf
-from tiny import tiny_model
+from helpers.children import PATHS, PROGRAMS
+from helpers.document_files import epub, pdf
+from helpers.tiny import tiny_model
 
 import runnel.search.files as files
 from runnel import Embedder, Index
 from runnel.errors import StoreError
 from runnel.search import encoding
-
-TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +78,8 @@ def sources(index: Index, word: str) -> set[str]:
 
 def index_and_kill(place: Path, folder: Path, model: Path, commits: int) -> int:
     """The documents that were safe when the writer was killed, just behind its `commits`-th commit."""
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    command = [sys.executable, str(TESTS / "killed_indexer.py"), str(place), str(folder), str(model), "10"]
+    environment = os.environ | PATHS
+    command = [sys.executable, str(PROGRAMS / "killed_indexer.py"), str(place), str(folder), str(model), "10"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
@@ -200,10 +199,10 @@ def test_a_second_writer_in_another_process_is_refused(model, embedder, tmp_path
         write(tmp_path / "files" / "b.txt", "The dog sat.")
         command = [
             sys.executable,
-            str(TESTS / "killed_indexer.py"),
+            str(PROGRAMS / "killed_indexer.py"),
             *map(str, (tmp_path / "index", tmp_path / "files", model, 10)),
         ]
-        told = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True, check=False)
+        told = subprocess.run(command, env=os.environ | PATHS, capture_output=True, text=True, check=False)
         assert told.returncode and f"is being written by process {os.getpid()}" in told.stderr
         assert len(index) == 1
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from real_folder import Folder, make_folder
+from helpers.children import PATHS, PROGRAMS
+from helpers.real_folder import Folder, make_folder
 
 from runnel import Embedder, Index
 from runnel.errors import ReadError
@@ -28,7 +29,6 @@ from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_sentences
 
-TESTS = Path(__file__).parent.parent
 BATCH = 300  # documents in a commit
 
 
@@ -107,8 +107,8 @@ def index(story, embedder) -> Iterator[Index]:
 
 def index_and_kill(place: Path, folder: Path, commits: int, seconds: float) -> int:
     """How many documents were acknowledged when the writer was killed, some seconds behind its `commits`-th commit."""
-    command = [sys.executable, str(TESTS / "killed_indexer.py"), str(place), str(folder), "pocket", str(BATCH)]
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    command = [sys.executable, str(PROGRAMS / "killed_indexer.py"), str(place), str(folder), "pocket", str(BATCH)]
+    environment = os.environ | PATHS
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(1 + commits)]

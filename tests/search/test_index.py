@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
 from runnel.errors import InputError, StoreError

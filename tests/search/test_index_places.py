@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tiny import tiny_model
+from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
 from runnel.search.encoding import new_settings

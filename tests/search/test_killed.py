@@ -12,18 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from killed_writer import text_of
-from stored_documents import SETTINGS, STORES
+from helpers.children import PATHS, PROGRAMS
+from helpers.stored_documents import SETTINGS, STORES
+from programs.killed_writer import text_of
 
 from runnel.search.records import WHOLE
-
-TESTS = Path(__file__).parent.parent
 
 
 def run_and_kill(kind: str, folder: Path, after: float) -> list[int]:
     """The versions that a writer acknowledged before it was killed, `after` seconds behind its first one."""
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    command = [sys.executable, str(TESTS / "killed_writer.py"), kind, str(folder)]
+    environment = os.environ | PATHS
+    command = [sys.executable, str(PROGRAMS / "killed_writer.py"), kind, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline()]

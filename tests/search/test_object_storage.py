@@ -12,19 +12,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import lancedb
 import pytest
-from killed_writer import text_of
-from stored_documents import SETTINGS, document, unit
+from helpers.children import PATHS, PROGRAMS
+from helpers.stored_documents import SETTINGS, document, unit
+from programs.killed_writer import text_of
 
 from runnel.errors import StoreError
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE
 from runnel.search.tables import schemas
 
-TESTS = Path(__file__).parent.parent
 _names = itertools.count()
 
 
@@ -57,7 +56,7 @@ def content(uri):
 
 def program(*arguments, **options):
     """A test program in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    environment = os.environ | PATHS
     command = [sys.executable, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, **options)
 
@@ -213,7 +212,7 @@ def test_a_writer_that_tidies_loses_cleanly_too(s3, uri, monkeypatch, reason):
 def race(uri, attempts):
     """Two processes at once: what each of them says of its attempts, and the texts that must be there."""
     LanceStore.create(uri, SETTINGS)
-    writers = [program(TESTS / "racing_writer.py", uri, name, attempts, stdin=subprocess.PIPE) for name in "xy"]
+    writers = [program(PROGRAMS / "racing_writer.py", uri, name, attempts, stdin=subprocess.PIPE) for name in "xy"]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     for writer in writers:
@@ -248,7 +247,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(uri):
     rng = random.Random(7)
     last = -1
     for _ in range(2):
-        with program(TESTS / "killed_writer.py", "lance", uri) as writer:
+        with program(PROGRAMS / "killed_writer.py", "lance", uri) as writer:
             told = [writer.stdout.readline()]
             time.sleep(rng.uniform(0, 1))
             writer.send_signal(signal.SIGKILL)

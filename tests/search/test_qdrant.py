@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from stored_documents import SETTINGS, document, unit
+from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel.errors import InputError, MissingDependency, StoreError
 from runnel.search.filters import conditions

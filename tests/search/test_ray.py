@@ -17,8 +17,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ray_worker import PART, LoggedWorker, hang_of, parts_begun
-from tiny import tiny_model
+from helpers.children import PATHS, PROGRAMS
+from helpers.tiny import tiny_model
+from programs.ray_worker import PART, LoggedWorker, hang_of, parts_begun
 
 from runnel import Embedder
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
@@ -31,7 +32,6 @@ from runnel.text.shards import Shard
 ray = pytest.importorskip("ray")
 RayError, RayTaskError = ray.exceptions.RayError, ray.exceptions.RayTaskError
 parquet = pytest.importorskip("pyarrow.parquet")
-TESTS = Path(__file__).parent.parent
 SHARDS = [Shard(n, 6) for n in range(1, 7)]
 DOCUMENTS = 96
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", str(TESTS))
+        patch.setenv("PYTHONPATH", PATHS["PYTHONPATH"])
         patch.setenv("OMP_NUM_THREADS", "3")  # Ray leaves it alone then; a worker must not
         ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
         yield
@@ -178,8 +178,8 @@ def test_a_driver_goes_on_where_another_was_killed(cluster, model, file, alone, 
     folder = tmp_path / "shards"
     hang = tmp_path / "first.hang"
     hang.write_text(str(parts(alone) // 6 + 2))  # in the second shard
-    command = [sys.executable, str(TESTS / "ray_driver.py"), str(model), str(file), str(folder), "6"]
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "HANG": str(hang)}
+    command = [sys.executable, str(PROGRAMS / "ray_driver.py"), str(model), str(file), str(folder), "6"]
+    environment = os.environ | PATHS | {"HANG": str(hang)}
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as first:
         while len(parts_begun(folder)) < int(hang.read_text()):
             assert first.poll() is None

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.children import PATHS, PROGRAMS
+from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sharded import BATCH, FIELDS, PASSAGE_TOKENS, write_files
-from tiny import tiny_model
+from programs.sharded import BATCH, FIELDS, PASSAGE_TOKENS, write_files
 
 from runnel import Embedder
 from runnel.errors import StoreError
@@ -34,7 +35,6 @@ from runnel.search.shards import encode_shard, read_manifest
 from runnel.search.units import Plan, read_units
 from runnel.text.shards import Shard
 
-TESTS = Path(__file__).parent.parent
 COUNT = 3
 
 
@@ -194,8 +194,8 @@ def starter(model, tmp_path):
     """
     files = write_files(tmp_path / "files", pages=False)  # no process to parse them: that would take most of the time
     no_threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}  # for fork
-    command = [sys.executable, str(TESTS / "sharded.py"), str(files), str(model)]
-    environment = os.environ | {"PYTHONPATH": str(TESTS)} | no_threads
+    command = [sys.executable, str(PROGRAMS / "sharded.py"), str(files), str(model)]
+    environment = os.environ | PATHS | no_threads
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
 
         def call(place, *shards, until=lambda: False):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from stored_documents import SETTINGS, document, unit
+from helpers.stored_documents import SETTINGS, document, unit
 
 from runnel.errors import InputError, StoreError
 from runnel.search.connection import plain_errors

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from text.tokenizers_for_tests import build
+from helpers.tokenizers_for_tests import build
 
 from runnel.text.library import LibraryTokenizer
 from runnel.text.markers import markers, vocabulary_name

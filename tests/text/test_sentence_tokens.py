@@ -4,9 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from helpers.tokenizers_for_tests import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text.tokenizers_for_tests import build
 
 from runnel.errors import InputError
 from runnel.text.encoded import Encoded

@@ -5,10 +5,10 @@ import io
 import struct
 
 import pytest
+from helpers.tokenizers_for_tests import CORPUS, build, published_file, put_published
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text.test_tokenizer import TEXTS
-from text.tokenizers_for_tests import CORPUS, build, published_file, put_published
 
 from runnel.errors import CheckpointError
 from runnel.text.library import LibraryTokenizer

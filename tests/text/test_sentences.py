@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import sentencex
+from helpers.tokenizers_for_tests import build
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from text.tokenizers_for_tests import build
 
 from runnel.errors import InputError
 from runnel.text import sentences

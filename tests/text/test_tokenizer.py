@@ -8,9 +8,9 @@ from unittest import mock
 import numpy as np
 import pytest
 import tokenizers
+from helpers.tokenizers_for_tests import BUILDERS, PUBLISHED, build, minilm_folder, small_pieces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from text.tokenizers_for_tests import BUILDERS, PUBLISHED, build, minilm_folder, small_pieces
 from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError

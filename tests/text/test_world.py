@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.tokenizers_for_tests import build, published_file, put_published
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text.test_tokenizer import TEXTS, assert_equal
-from text.tokenizers_for_tests import build, published_file, put_published
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models, pre_tokenizers
 

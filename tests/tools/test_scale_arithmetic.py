@@ -1,12 +1,8 @@
 """The tables of docs/scale.md are those that the script makes of the measured numbers."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2]))  # `tools` is no part of the installed package
 
 from tools import scale_arithmetic as scale
 

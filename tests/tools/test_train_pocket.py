@@ -1,6 +1,5 @@
 """The training script's own parts, on made-up data; training on real data is not run here."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-sys.path.append(str(Path(__file__).parents[2]))  # `tools` is no part of the installed package
-
 pytest.importorskip("zstandard", reason="the training script reads compressed data; install the dev extra")
 
-from tiny import tiny_encoder
+from helpers.tiny import tiny_encoder
 
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
-from tiny_transformers import write_transformer
+from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, training_model
+from helpers.tiny_transformers import write_transformer
 from torch import Tensor, nn
 
 from runnel import Embedder

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from evidence_examples import examples
+from helpers.children import PATHS, PROGRAMS
+from helpers.evidence_examples import examples
+from helpers.tiny import tiny_model
+from programs.training_workers import together
 from safetensors.torch import load_file
-from tiny import tiny_model
-from training_workers import together
 
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.evidence import SentenceData
@@ -27,8 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     processes = []
     for rank in ("0", "1"):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, Path(__file__).parents[1] / "training_workers.py", "together", folder]
-        environment = os.environ | place | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, PROGRAMS / "training_workers.py", "together", folder]
+        environment = os.environ | PATHS | place | {"OMP_NUM_THREADS": "1"}
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     before = torch.get_num_threads()
     try:

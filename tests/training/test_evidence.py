@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evidence_examples import examples
+from helpers.evidence_examples import examples
+from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_model
 
 from runnel.errors import InputError
 from runnel.models.base import Model

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_transformers as transformers
 import torch
-from tiny import byte_level_model, tiny_model, write_tokenizer
-from tiny_backbones import tiny_backbone
-from tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, training_model
+from helpers import tiny_transformers as transformers
+from helpers.tiny import byte_level_model, tiny_model, write_tokenizer
+from helpers.tiny_backbones import tiny_backbone
+from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, training_model
 from torch import Tensor, nn
 
 from runnel import SentenceRetriever

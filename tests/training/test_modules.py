@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tiny import tiny_model
+from helpers.tiny_backbones import tiny_backbone
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from tiny import tiny_model
-from tiny_backbones import tiny_backbone
 from torch import Tensor
 
 from runnel import Embedder, Reranker

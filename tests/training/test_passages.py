@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_encoder
+from helpers.tiny import tiny_encoder
 
 from runnel import Embedder
 from runnel.errors import InputError

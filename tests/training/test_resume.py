@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny_model
-from training_workers import go_on, resumable
+from helpers.children import PATHS, PROGRAMS
+from helpers.tiny import tiny_model
+from programs.training_workers import go_on, resumable
 from transformers import TrainerState
 
 from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
@@ -42,8 +43,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[list[float]]:
 
 def test_a_run_killed_anywhere_goes_on_as_if_nothing_had_happened(tmp_path: Path, unbroken: list[list[float]]) -> None:
     steps, pause = random.randrange(4, 11), random.random() * 0.05  # well before its end
-    worker = Path(__file__).parents[1] / "training_workers.py"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    worker = PROGRAMS / "training_workers.py"
+    environment = os.environ | PATHS | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, worker, "resumable", tmp_path], env=environment, stdout=subprocess.DEVNULL)
     try:
         while process.poll() is None and (not (tmp_path / "losses.jsonl").exists() or len(losses_so_far(tmp_path)) < steps):

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from helpers.tiny import tiny_encoder
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from tiny import tiny_encoder
 
 import runnel
 from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError, StoreBusy

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from helpers.tiny import tiny_model, write_tokenizer
+from helpers.tiny_transformers import write_transformer
 from sentence_transformers import (
     CrossEncoder,
     CrossEncoderTrainer,
@@ -25,8 +27,6 @@ from sentence_transformers.cross_encoder.evaluation import CrossEncoderReranking
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.util import mine_hard_negatives
-from tiny import tiny_model, write_tokenizer
-from tiny_transformers import write_transformer
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evidence_examples import arguments, examples
-from tiny import tiny_model
+from helpers.evidence_examples import arguments, examples
+from helpers.tiny import tiny_model
 
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model

@@ -4,10 +4,10 @@ import zipfile
 
 import docx
 import pytest
-from document_checks import check, paths, shown
-from document_files import replace_in_zip
 from docx.oxml import OxmlElement
 from docx.oxml.ns import qn
+from helpers.document_checks import check, paths, shown
+from helpers.document_files import replace_in_zip
 
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive

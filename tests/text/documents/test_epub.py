@@ -5,8 +5,8 @@ import struct
 import zipfile
 
 import pytest
-from document_checks import check, paths, shown
-from document_files import epub, replace_in_zip
+from helpers.document_checks import check, paths, shown
+from helpers.document_files import epub, replace_in_zip
 
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive

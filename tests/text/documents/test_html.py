@@ -1,7 +1,7 @@
 """HTML: what is shown is read, what is not is not."""
 
 import pytest
-from document_checks import check, paths, shown
+from helpers.document_checks import check, paths, shown
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from document_checks import check, paths, shown
-from document_files import pdf
+from helpers.document_checks import check, paths, shown
+from helpers.document_files import pdf
 
 from runnel.errors import ReadError
 from runnel.text.documents import pdf as module

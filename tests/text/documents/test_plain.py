@@ -1,6 +1,6 @@
 """Plain text and Markdown: the text stays as it is, blocks are marks in it."""
 
-from document_checks import check, paths, shown
+from helpers.document_checks import check, paths, shown
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import docx
 import pytest
-from document_checks import check
-from document_files import epub, pdf, replace_in_zip
+from helpers.children import PROGRAMS
+from helpers.document_checks import check
+from helpers.document_files import epub, pdf, replace_in_zip
 
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.text.documents import reader as module
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.reader import DocumentReader, read_document
 
-WORKER = Path(__file__).parents[2] / "worker_that_fails.py"
+WORKER = PROGRAMS / "worker_that_fails.py"
 
 
 @pytest.fixture(scope="module")

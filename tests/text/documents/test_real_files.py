@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from document_checks import check
-from document_files import pdf
+from helpers.document_checks import check
+from helpers.document_files import pdf
 
 from runnel.text.documents.reader import DocumentReader
 

@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from document_checks import check
+from helpers.document_checks import check
 
 from runnel.errors import InputError, ReadError
 from runnel.text.documents.limits import Limits

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
 from datasets import Dataset
-from evidence_examples import arguments, examples
+from helpers.evidence_examples import arguments, examples
+from helpers.tiny import tiny_model
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from tiny import tiny_model
 from transformers import Trainer, TrainerCallback
 
 from runnel.ops import backend

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tiny import WORDS
+from helpers.tiny import WORDS
 from transformers import TrainingArguments
 
 from runnel.training.data import Evidence

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny import tiny_model
-from tiny_backbones import tiny_backbone
+from helpers.tiny import tiny_model
+from helpers.tiny_backbones import tiny_backbone
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

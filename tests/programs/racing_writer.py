@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from stored_documents import document, unit
+from helpers.stored_documents import document, unit
 
 from runnel.errors import StoreError
 from runnel.search.lance import LanceStore

@@ -91,7 +91,7 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20) -> Model:
 
 def byte_level_model(folder: Path, *, papers_heads: bool = False) -> Model:
     """`tiny_model` with a byte-level vocabulary, in which whitespace and line ends are tokens."""
-    from text.tokenizers_for_tests import build
+    from helpers.tokenizers_for_tests import build
 
     tokenizer = build("neox_like")
     config = Mamba2Config(vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=2, state_size=16, head_size=16)

@@ -6,7 +6,7 @@ import sys
 from itertools import count
 
 import numpy as np
-from stored_documents import STORES, document
+from helpers.stored_documents import STORES, document
 
 from runnel.search.records import WHOLE
 

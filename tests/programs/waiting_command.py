@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
-from command_line import FakeEmbedder, FakeReranker
+from helpers.command_line import FakeEmbedder, FakeReranker
 
 import runnel.models.embedder
 import runnel.models.reranker

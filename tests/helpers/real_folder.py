@@ -25,9 +25,9 @@ from pydoc_data.topics import topics
 from xml.sax.saxutils import escape
 
 import pytest
-from document_files import epub, pdf, replace_in_zip
+from helpers.document_files import epub, pdf, replace_in_zip
 
-DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "retrieval" / "medquad"
+DATA = Path(__file__).parents[3] / "shared" / "data" / "retrieval" / "medquad"
 MACHINE = (Path("/usr/share/doc"), Path("/usr/share/man"), Path(sysconfig.get_paths()["purelib"]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ray_worker import LoggedWorker
+from programs.ray_worker import LoggedWorker
 
 from runnel.search import ray as runnel_ray
 from runnel.text.shards import Shard
