@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import reprlib
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import SupportsIndex
+from functools import cached_property
+from typing import Any, SupportsIndex
 
 from runnel.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with an id. `metadata` is carried along untouched.
+    """A text with an id. `metadata` is carried along untouched; `title` is shown with search results.
 
     Raises:
-        InputError: the id or the text is not a string, or the metadata is not a dict.
+        InputError: the id, the text or the title is not a string, or the metadata is not a dict.
     """
 
     id: str
     text: str
     metadata: dict[str, object] = field(default_factory=dict)
+    title: str = ""
 
     def __post_init__(self) -> None:
         expect_text(self.id, "the id of a document")
         expect_text(self.text, f"the text of document {self.id!r}")
+        expect_text(self.title, f"the title of document {self.id!r}")
         if not isinstance(self.metadata, dict):
             raise InputError(f"the metadata of document {self.id!r} is {reprlib.repr(self.metadata)}; expected a dict")
 
@@ -45,15 +51,55 @@ class Sentence:
     index: int  # position among the document's sentences, from 0
 
 
+@dataclass(frozen=True)
+class Places:
+    """Pages and headings of a document.
+
+    Args:
+        blocks: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths": [[title, ...], ...]};
+            "": none.
+    """
+
+    blocks: str = ""
+
+    def at(self, offset: int) -> tuple[int | None, tuple[str, ...]]:
+        """Return the page (from 1) and the headings above a character, outermost first."""
+        row = self._row(offset)
+        return (row[3], tuple(self._rows_and_paths[1][row[4]])) if row else (None, ())
+
+    def kind_at(self, offset: int) -> str | None:
+        """Return the kind of the block that holds a character; None before the first block."""
+        row = self._row(offset)
+        return row[2] if row else None
+
+    @cached_property
+    def _rows_and_paths(self) -> tuple[list[Any], list[Any]]:
+        value = json.loads(self.blocks) if self.blocks else {"rows": [], "paths": []}
+        return value["rows"], value["paths"]
+
+    def _row(self, offset: int) -> list[Any] | None:
+        rows, _ = self._rows_and_paths
+        number = bisect_right(rows, offset, key=lambda row: row[0])
+        return rows[number - 1] if number else None
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked document. `rank` counts from 1; `sentences` are filled by callers that look inside."""
+    """One ranked document. `rank` counts from 1.
+
+    A search of an index also fills the sentences that answer, and what the index holds of the document: its title, the file it
+    came from, its metadata, and the pages and headings of its characters.
+    """
 
     id: str
     score: float
     rank: int
     text: str | None = None
     sentences: tuple[Sentence, ...] = ()
+    title: str = ""
+    source: str = ""
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
 
 
 def expect_text(value: object, what: str) -> None:

@@ -21,10 +21,11 @@ from helpers.real_folder import Folder, make_folder
 
 from runnel import Embedder, Index
 from runnel.errors import ReadError
+from runnel.records import Places
 from runnel.search import encoding
 from runnel.search.files import find_files
 from runnel.search.index import Changes
-from runnel.search.records import WHOLE, Places
+from runnel.search.records import WHOLE
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_sentences

@@ -125,8 +125,18 @@ def test_metadata_comes_back_as_it_was_whatever_its_keys(index):
     assert {name: row.metadata for name, row in stored.items()} == {one.id: one.metadata for one in given}
     assert [row.title for row in stored.values()] == ["Cats", ""] and [row.source for row in stored.values()] == ["", ""]
     assert index.add(given).unchanged == ["a", "b"]
-    hits = index.search("the cat")
-    assert {hit.id for hit in hits} == {"a", "b"}
+    hits = {hit.id: hit for hit in index.search("the cat")}
+    assert {name: hit.metadata for name, hit in hits.items()} == {one.id: one.metadata for one in given}
+    assert {name: (hit.title, hit.source) for name, hit in hits.items()} == {"a": ("Cats", ""), "b": ("", "")}
+
+
+def test_a_title_of_its_own_is_shown_and_leaves_metadata_alone(index):
+    given = Document("a", "The cat.", {"title": "of a play"}, title="Cats")
+    assert index.add([given, Document("b", "The dog.")]).failed == {}
+    (hit,) = index.search("the cat", top_k=1)
+    assert (hit.title, dict(hit.metadata)) == ("Cats", {"title": "of a play"})
+    assert index.add([given]).unchanged == ["a"]
+    assert index.add([Document("a", given.text, {"title": "of a play"}, title="Dogs")]).updated == ["a"]
 
 
 @pytest.mark.parametrize("kind", ["lance", "local"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -165,20 +164,13 @@ def search(
     Sentences that differ in whitespace alone count once. All their places in a file are kept if the sentence is among the best of
     that file, or of the files before it.
     """
-    reading: deque[Item] = deque()
-
-    def seen() -> Iterator[Item]:
-        for item in items:
-            reading.append(item)
-            yield item
-
+    items, unread = tee(items)
     with Meter("reading") as meter:
         if retriever.remembers:
-            scan = retriever.scan(query, _vectors(retriever, seen(), into.unit, kept, meter))
+            scan = retriever.scan(query, _vectors(retriever, unread, into.unit, kept, meter))
         else:
-            scan = retriever.scan(query, (item.document.text for item in seen()), unit=into.unit, progress=meter)
-        for scored in scan:
-            item = reading.popleft()
+            scan = retriever.scan(query, (item.document.text for item in unread), unit=into.unit, progress=meter)
+        for item, scored in zip(items, scan, strict=True):
             file, document = item.file, item.document
             into.count(file, document, len(scored))
             best = {normalize(f.sentence.text): f for f in into.found}

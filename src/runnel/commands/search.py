@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from runnel.records import Hit, Sentence
-    from runnel.search.records import DocumentRow, Places, Settings
+    from runnel.search.records import Settings
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
@@ -44,12 +44,10 @@ def run(
     where = parse_conditions(conditions, index.store.settings)
     hits = index.search(query, top_k, where=where, rerank=rerank, read=read, sentences=sentences, timings=timings)
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
-    rows = index.store.documents([hit.id for hit in hits])
     if as_json:
-        found = [_as_json(hit, rows[hit.id]) for hit in hits]
-        print_json({"query": query, "index": place, "documents": found, "seconds": timings})
+        print_json({"query": query, "index": place, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
     else:
-        _show(stdout_console(), hits, rows)
+        _show(stdout_console(), hits)
     return 0
 
 
@@ -81,46 +79,40 @@ def _value(text: str, kind: str, condition: str) -> Any:
         raise InputError(f"--where is {condition!r}, but {text!r} is not of the field's type {kind}") from None
 
 
-def _as_json(hit: Hit, row: DocumentRow) -> dict[str, object]:
-    from runnel.search.records import Places
-
-    places = Places(row.blocks)
+def _as_json(hit: Hit) -> dict[str, object]:
     sentences = []
     for sentence in hit.sentences:
-        page, headings = places.at(sentence.start)
-        sentences.append(asdict(sentence) | {"after": _below(row, places, sentence), "page": page, "headings": headings})
-    facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "title": row.title, "source": row.source}
-    return facts | {"metadata": dict(row.metadata), "sentences": sentences}
+        page, headings = hit.places.at(sentence.start)
+        sentences.append(asdict(sentence) | {"after": _below(hit, sentence), "page": page, "headings": headings})
+    facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "title": hit.title, "source": hit.source}
+    return facts | {"metadata": dict(hit.metadata), "sentences": sentences}
 
 
-def _below(row: DocumentRow, places: Places, sentence: Sentence) -> str:
-    """The first sentence below a heading; "" if the sentence is none."""
-    return row.text[sentence.end : end_of_text_below(row.text, sentence.start, sentence.end, places.kind_at)]
+def _below(hit: Hit, sentence: Sentence) -> str:
+    """Return the first sentence below a heading; "" if the sentence is not one."""
+    text = hit.text or ""
+    return text[sentence.end : end_of_text_below(text, sentence.start, sentence.end, hit.places.kind_at)]
 
 
-def _show(console: Console, hits: Sequence[Hit], rows: Mapping[str, DocumentRow]) -> None:
+def _show(console: Console, hits: Sequence[Hit]) -> None:
     from rich.padding import Padding
     from rich.text import Text
-
-    from runnel.search.records import Places
 
     if not hits:
         console.print("nothing found", style="dim")
     for hit in hits:
-        row = rows[hit.id]
-        places = Places(row.blocks)
         head = Text(f"{hit.rank:>2}. ")
-        head.append(one_line(row.title or hit.id), style="bold cyan")
+        head.append(one_line(hit.title or hit.id), style="bold cyan")
         head.append(f"  {hit.score:.4f}", style="dim")
         console.print(head, soft_wrap=True)
-        if row.title:
+        if hit.title:
             console.print(Text("    " + one_line(hit.id), style="dim"), soft_wrap=True)
         for sentence in hit.sentences:
-            page, headings = places.at(sentence.start)
+            page, headings = hit.places.at(sentence.start)
             where = ", ".join([*([f"page {page:,}"] if page else []), *([" › ".join(headings)] if headings else [])])
             body = Text(normalize(sentence.text))
             body.append(f"  ({one_line(where) or f'characters {sentence.start}-{sentence.end}'})", style="dim italic")
             console.print(Padding(body, (0, 0, 0, 4)))
-            if below := _below(row, places, sentence):
+            if below := _below(hit, sentence):
                 console.print(Padding(Text(normalize(below), style="dim"), (0, 0, 0, 6)))
         console.print()

@@ -9,8 +9,9 @@ import numpy as np
 from safetensors import SafetensorError
 
 from runnel.errors import StateError, StoreError
+from runnel.records import Places
 from runnel.search.matrix import odd_lengths
-from runnel.search.records import WHOLE, Commit, DocumentRow, Known, PassageRow, Places, content_hash
+from runnel.search.records import WHOLE, Commit, DocumentRow, Known, PassageRow, content_hash
 from runnel.search.store import Store
 
 _MEMORIES = 50  # read together: they are large
@@ -106,7 +107,7 @@ class _Checked:
 def _wrong_document(row: DocumentRow, known: Known) -> str:
     """Return what is wrong with a document, or ""."""
     try:
-        Places(row.blocks)
+        Places(row.blocks).at(0)
     except (ValueError, KeyError, TypeError):
         return "the places of its pages and headings cannot be read"
     if content_hash(row) != row.content_hash or known.content_hash != row.content_hash:

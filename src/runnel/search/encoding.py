@@ -16,7 +16,7 @@ from runnel.models.heads import VectorScore
 from runnel.models.memory import Memory
 from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.reranker import Reranker
-from runnel.records import Document
+from runnel.records import Document, Places
 from runnel.search.files import left_out
 from runnel.search.filters import typed
 from runnel.search.records import (
@@ -25,7 +25,6 @@ from runnel.search.records import (
     DocumentRow,
     FieldType,
     PassageRow,
-    Places,
     Settings,
     check_storable,
     content_hash,
@@ -83,7 +82,7 @@ class Encoder:
         """
         name, metadata = f"document {document.id!r}", dict(document.metadata)
         if isinstance(document, Document):
-            title = metadata.get("title")
+            title = document.title or metadata.get("title")
             document = DocumentRow(document.id, document.text, "" if title is None else str(title), "", "", "", 0, metadata)
         odd = [key for key in metadata if not isinstance(key, str)]
         if odd:

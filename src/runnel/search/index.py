@@ -139,7 +139,7 @@ class Index:
         A text that goes on where its earlier version ended costs the new tokens only, if it was long (16,384 tokens).
 
         Args:
-            documents: any iterable. A "title" in the metadata is shown with search results.
+            documents: any iterable. A "title" in the metadata is shown with search results if the document has none of its own.
             progress: called with the number of tokens just read.
             on_commit: called when a part of the documents is safe on disk, in the thread that writes while the next part is read.
 

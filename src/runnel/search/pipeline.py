@@ -21,7 +21,7 @@ from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
-from runnel.records import Hit, Sentence, expect_count
+from runnel.records import Hit, Places, Sentence, expect_count
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, Found
@@ -88,8 +88,8 @@ class Pipeline:
             shown = self._sentences(query, found[:read], stages.sentences)
         shown += [[]] * (len(found) - len(shown))
         return [
-            Hit(name, score, rank, document.text, tuple(best))
-            for rank, ((name, score), document, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
+            Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, Places(row.blocks))
+            for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
         ]
 
     def _how_many(self, rerank: int | None) -> int:

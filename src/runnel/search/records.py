@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -59,7 +58,7 @@ class DocumentRow:
         source_hash: SHA-256 of that file, to see whether it has changed.
         content_hash: `content_hash` of the row; tells whether the document has changed.
         metadata: the user's, unchanged; the index's own facts are in the other columns.
-        blocks: where pages and headings are, for `Places`; "" if there are none.
+        blocks: where pages and headings are, for `runnel.records.Places`; "" if there are none.
         saved: where a later reading can go on if text is appended (`models/passages.py`); None for short documents.
         memory: the document as the reranker remembers it (`models/memory.py`); None if it does not.
     """
@@ -122,32 +121,6 @@ class Known(NamedTuple):
     source: str
     source_hash: str
     content_hash: str
-
-
-class Places:
-    """Pages and headings of a document.
-
-    Args:
-        blocks: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths": [[title, ...], ...]}.
-    """
-
-    def __init__(self, blocks: str) -> None:
-        value = json.loads(blocks) if blocks else {"rows": [], "paths": []}
-        self._rows, self._paths = value["rows"], value["paths"]
-
-    def at(self, offset: int) -> tuple[int | None, tuple[str, ...]]:
-        """The page (from 1) and the headings above a character, outermost first."""
-        row = self._row(offset)
-        return (row[3], tuple(self._paths[row[4]])) if row else (None, ())
-
-    def kind_at(self, offset: int) -> str | None:
-        """Return the kind of the block that holds a character; None before the first block."""
-        row = self._row(offset)
-        return row[2] if row else None
-
-    def _row(self, offset: int) -> list[Any] | None:
-        number = bisect_right(self._rows, offset, key=lambda row: row[0])
-        return self._rows[number - 1] if number else None
 
 
 @dataclass(frozen=True, slots=True)
