@@ -44,6 +44,12 @@ except SystemExit as end:
     assert not loaded_after(code) & HEAVY
 
 
+@pytest.mark.parametrize("model", ["pocket", "pocket-mamba2"])
+def test_loading_a_model_does_not_import_what_torch_itself_leaves_out(model):
+    """torch's Python code for meta tensors imports sympy: half of the time of a first load."""
+    assert "sympy" not in loaded_after(f"import runnel; runnel.SentenceRetriever.load({model!r})")
+
+
 def test_records_and_errors_are_light():
     assert not loaded_after("import runnel.records, runnel.errors") & HEAVY
 

@@ -80,9 +80,11 @@ def load_table(data: Path, out: Path) -> WordTable:
     target, pieces = out / "idf.npy", vocabulary(out / "encoder")
     if not target.exists():
         sets = chosen_sets(data, measure=False)
-        np.save(
-            target, static_idf(([stored(out, s.found.name, d, s.found.texts[d]).ids for d in s.documents] for s in sets), pieces)
+        read = {s.found.name: [d for d in s.documents if document_path(out, s.found.name, d).exists()] for s in sets}
+        ids = (
+            [stored(out, s.found.name, d, s.found.texts[d]).ids for d in read[s.found.name]] for s in sets if read[s.found.name]
         )
+        np.save(target, static_idf(ids, pieces))
     return word_table(pieces, np.load(target))
 
 

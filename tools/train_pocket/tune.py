@@ -1,9 +1,10 @@
-"""Tuning of the encoder's upper layers: the cosine of a question and the sentences of a passage finds what BM25 alone does not.
+"""Tune the encoder's upper layers: the cosine of a question and a sentence learns to find what BM25 alone does not.
 
-The score of a sentence is a multiple of the cosine and the z-score of BM25 in its document, so that the encoder learns what
-words do not say. All vectors are kept near those of the encoder as it was. The result is a folder for `encode --teacher`.
+Three losses. Of the sentences of a few passages of the document, scored by a multiple of the cosine plus the z-score of BM25, the
+evidence must come first. Of the passages of all questions of a step, each as one vector, those that answer must come first. And
+all vectors must stay near those of the encoder as it was. The result is a folder for `encode --teacher`.
 
-S  sentences of the chosen passages   D  width of the vectors
+S  sentences of the chosen passages   P  passages of a step   D  width of the vectors
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 _FIRST_LAYER = 3  # the layers below are not tuned
 _SCALE = 10.0  # of the cosine beside the z-score of BM25
 _KEEP = 3.0  # weight of the distance to the vectors as they were
+_WHOLE, _WHOLE_SCALE = 0.5, 20.0  # weight of the loss of whole passages, and what it multiplies their cosines by
 _BATCH, _ANSWERS, _OTHERS, _LEADING = (
     6,
     2,
@@ -43,6 +45,7 @@ _BATCH, _ANSWERS, _OTHERS, _LEADING = (
 _RATE, _WARMUP, _DECAY = 4e-5, 30, 0.01
 _MOST_TOKENS = 250  # of a passage or a question
 _CLS, _SEP = 101, 102
+_WRITE_MINUTES = 10
 
 
 class _Passage(NamedTuple):
@@ -62,6 +65,11 @@ def hidden(model: Any, rows: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tenso
     with torch.autocast("cpu", torch.bfloat16):
         found = model(input_ids=ids, attention_mask=mask).last_hidden_state
     return found.float(), mask
+
+
+def means(vectors: Tensor, mask: Tensor) -> Tensor:
+    """Unit vectors (n, D) of texts (n, T, D): the mean over their tokens, as the encoder was trained with."""
+    return F.normalize((vectors * mask[..., None]).sum(1), dim=-1)
 
 
 def chosen_passages(one: Example, document: SentenceVectors, rng: np.random.Generator) -> tuple[list[_Passage], Tensor]:
@@ -94,6 +102,25 @@ def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int],
     return loss, away
 
 
+def passage_loss(
+    queries: Tensor, passages: Tensor, owner: Sequence[int], answers: Sequence[bool], documents: Sequence[str]
+) -> Tensor:
+    """Softmax over all passages (P, D) of a step, for each query (n, D): the negative log of what those that answer it get.
+
+    Args:
+        owner: of each passage, the query it was chosen for.
+        answers: whether it answers that query.
+        documents: of each query, its document. Passages chosen for another query to the same document do not count.
+    """
+    score = _WHOLE_SCALE * queries @ passages.T
+    right = torch.tensor([[answers[p] and owner[p] == q for p in range(len(passages))] for q in range(len(queries))])
+    same = torch.tensor(
+        [[owner[p] != q and documents[owner[p]] == documents[q] for p in range(len(passages))] for q in range(len(queries))]
+    )
+    share = F.log_softmax(score.masked_fill(same, -torch.inf), 1)
+    return -torch.logsumexp(share.masked_fill(~right, -torch.inf), 1).mean()
+
+
 class _Tuning:
     """The steps, over examples of which the documents are stored."""
 
@@ -103,31 +130,32 @@ class _Tuning:
         self.examples, self.weight = drawn_sets([one for one in examples if len(one.vectors) > 2 * _LEADING])
         self.tokenizer = Tokenizer.load(out / "encoder")
 
-    def loss(self) -> tuple[Tensor, Tensor]:
-        """Of a batch: the list loss and the distance."""
+    def losses(self) -> Tensor:
+        """Of a batch: the list loss, the distance, and the loss of whole passages."""
         drawn = [self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)]
         asked = [found[self.rng.integers(len(found))] for found in drawn]
         texts = [self.sets[one.set].questions[one.number].text.strip() for one in asked]
-        vectors, mask = hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts])
-        queries = F.normalize((vectors * mask[..., None]).sum(1), dim=-1)
+        queries = means(*hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts]))
         documents = [stored(self.out, one.set, one.document, self.sets[one.set].found.texts[one.document]) for one in asked]
         chosen = [chosen_passages(one, document, self.rng) for one, document in zip(asked, documents, strict=True)]
-        rows = iter(hidden(self.model, [passage.ids for passages, _ in chosen for passage in passages])[0])
-        losses = []
-        for one, query, (passages, bm25) in zip(asked, queries, chosen, strict=True):
+        vectors, mask = hidden(self.model, [passage.ids for passages, _ in chosen for passage in passages])
+        rows, losses, owner, answers = iter(vectors), [], list[int](), list[bool]()
+        for number, (one, query, (passages, bm25)) in enumerate(zip(asked, queries, chosen, strict=True)):
             parts, places = [], []
             for passage in passages:
                 sums = F.pad(next(rows).cumsum(0), (0, 0, 1, 0))
                 numbers, starts, ends = (list(column) for column in zip(*passage.sentences, strict=True))
                 parts.append(F.normalize(sums[ends] - sums[starts], dim=-1))
                 places += numbers
+                owner.append(number)
+                answers.append(any(a <= s < b for s in numbers for a, b in one.evidence))
             losses.append(torch.stack(loss_of(one, query, torch.cat(parts), places, bm25)))
-        loss, away = torch.stack(losses).mean(0)
-        return loss, away
+        whole = passage_loss(queries, means(vectors, mask), owner, answers, [f"{one.set}/{one.document}" for one in asked])
+        return torch.cat([torch.stack(losses).mean(0), whole[None]])
 
 
 def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minutes: float) -> None:
-    """Tune for so many minutes and write `out`/tuned; the weights are an average over the last steps."""
+    """Tune for a number of minutes and write `out`/tuned, every ten minutes and at the end: an average over the last steps."""
     from transformers import BertModel
 
     torch.manual_seed(0)
@@ -135,27 +163,39 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
     model.requires_grad_(False)
     for layer in model.encoder.layer[_FIRST_LAYER:]:
         layer.requires_grad_(True)
-    weights = [p for p in model.parameters() if p.requires_grad]
+    weights, weight = [p for p in model.parameters() if p.requires_grad], torch.tensor([1.0, _KEEP, _WHOLE])
     mean = [p.detach().clone() for p in weights]
     optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=_DECAY)
-    tuning, began, step, shown = _Tuning(model, data, out, examples), time.monotonic(), 0, []
+    tuning, began, step, shown, written = _Tuning(model, data, out, examples), time.monotonic(), 0, [], 0
     while (share := (time.monotonic() - began) / 60 / minutes) < 1:
         for group in optimizer.param_groups:
             group["lr"] = _RATE * min(1, (step + 1) / _WARMUP) * max(0.05, 1 - share)
-        loss, away = tuning.loss()
+        losses = tuning.losses()
         optimizer.zero_grad()
-        (loss + _KEEP * away).backward()
+        (losses * weight).sum().backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         step += 1
         keep = min(0.99, step / (step + 9))
         for kept, new in zip(mean, weights, strict=True):
             kept.mul_(keep).add_(new.detach(), alpha=1 - keep)
-        shown.append((float(loss.detach()), float(away.detach())))
+        shown.append(losses.detach().numpy())
         if step % 25 == 0:
-            log.info("step %d: loss %.3f, distance %.4f", step, *np.mean(shown[-100:], axis=0))
+            log.info("step %d: loss %.3f, distance %.4f, of passages %.3f", step, *np.mean(shown[-100:], axis=0))
+        if share * minutes > written + _WRITE_MINUTES:
+            written += _WRITE_MINUTES
+            _write(model, weights, mean, folder, out / "tuned")
+    _write(model, weights, mean, folder, out / "tuned")
+
+
+def _write(model: Any, weights: Sequence[Tensor], mean: Sequence[Tensor], folder: Path, target: Path) -> None:
+    """Write the model with the mean weights, and what else its folder holds."""
+    now = [new.detach().clone() for new in weights]
     with torch.no_grad():
         for kept, new in zip(mean, weights, strict=True):
             new.copy_(kept)
-    shutil.copytree(folder, out / "tuned", dirs_exist_ok=True)
-    model.save_pretrained(out / "tuned")
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    model.save_pretrained(target)
+    with torch.no_grad():
+        for kept, new in zip(now, weights, strict=True):
+            new.copy_(kept)

@@ -292,7 +292,8 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
     """Read the heads with their weights. Memory is allocated after their shapes were compared with the weights."""
     with torch.device("meta"), NoRandomNumbers():
         heads = nn.ModuleDict({name: _build_head(name, head, checkpoint.backbone, source) for name, head in config.items()})
-    wanted = {name: tuple(tensor.shape) for name, tensor in heads.state_dict().items()}
+    empty = heads.state_dict()
+    wanted = {name: tuple(tensor.shape) for name, tensor in empty.items()}
     found = {name: tuple(tensor.shape) for name, tensor in checkpoint.heads.items()}
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing or extra:
@@ -304,7 +305,9 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
             found[name] = ()
     if other := next((name for name in wanted if wanted[name] != found[name]), None):
         raise CheckpointError(f"{source}: head tensor {other!r} is {found[other]}, by config.json it should be {wanted[other]}")
-    heads.to_empty(device="cpu").load_state_dict(checkpoint.heads)
+    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than all the rest.
+    tensors = {name: tensor.to(empty[name].dtype, copy=True).view(wanted[name]) for name, tensor in checkpoint.heads.items()}
+    heads.load_state_dict(tensors, assign=True)
     return heads
 
 
