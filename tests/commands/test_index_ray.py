@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from runnel.commands.index_ray import parse_shards, run
+from runnel.commands.index import New, Room
+from runnel.commands.index_ray import parse_shards, read_shards
 from runnel.errors import InputError
 from runnel.search import ray as runnel_ray
 from runnel.search.ray import Outcome, Progress
@@ -14,7 +15,8 @@ from runnel.search.records import Settings
 from runnel.search.shards import Manifest
 from runnel.text.shards import Shard
 
-OPTIONS = {"worker_cpus": 1, "worker_gpus": 0.0, "model": None, "fields": ["kind:str"], "passage_tokens": None, "remember": False}
+NEW = New({"kind": "str"}, None, False)
+ALL = parse_shards("1-3/3")
 
 
 def manifest(number: int) -> Manifest:
@@ -37,7 +39,7 @@ def test_other_names_are_refused(text):
 
 
 @pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])
-def test_what_is_asked_for_is_handed_on(monkeypatch, capsys, place, address):
+def test_what_is_asked_for_is_handed_on(run, monkeypatch, place, address):
     asked = {}
 
     def encode_shards(paths, folder, shards, model, **options):
@@ -48,10 +50,10 @@ def test_what_is_asked_for_is_handed_on(monkeypatch, capsys, place, address):
         return Outcome([manifest(n) for n in (2, 1, 3)], tokens=2100, seconds=3.0)
 
     monkeypatch.setattr(runnel_ray, "encode_shards", encode_shards)
-    assert run(["a.jsonl"], to="shards", shard="1-3/3", ray=place, workers=2, as_json=False, **OPTIONS) == 0
-    out, err = capsys.readouterr()
-    assert out == "shards: 3 of 3 shards, 15 documents, 18 passages, 2,100 tokens; 2,100 tokens read\n"
-    assert err.splitlines() == [
+    done = run("index", "a.jsonl", "--to", "shards", "--shard", "1-3/3", "--ray", place, "--workers", 2, "--field", "kind:str")
+    assert done.code == 0
+    assert done.out == "shards: 3 of 3 shards, 15 documents, 18 passages, 2,100 tokens; 2,100 tokens read\n"
+    assert done.err.splitlines() == [
         "runnel: 1 of 3 shards",
         "runnel: 3 of 3 shards, 700 tokens/s",
         "runnel: left out: bad.pdf: a scan",
@@ -75,7 +77,7 @@ def test_what_is_asked_for_is_handed_on(monkeypatch, capsys, place, address):
 def test_what_is_not_finished_is_told_and_the_exit_code_is_1(monkeypatch, capsys):
     outcome = Outcome([manifest(1)], {Shard(3, 3): "OSError: disk\nfull"}, [Shard(2, 3)], 700, 1.0)
     monkeypatch.setattr(runnel_ray, "encode_shards", lambda *arguments, **options: outcome)
-    assert run(["a.jsonl"], to="shards", shard="1-3/3", ray="auto", workers=None, as_json=True, **OPTIONS) == 1
+    assert read_shards(["a.jsonl"], "shards", ALL, None, NEW, Room("auto", None, 1, 0.0), as_json=True) == 1
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert (told["shards"], told["wanted"], told["documents"], told["tokens_read"]) == (1, 3, 5, 700)
@@ -85,6 +87,6 @@ def test_what_is_not_finished_is_told_and_the_exit_code_is_1(monkeypatch, capsys
     assert "runnel: 1 shard was not begun after these errors; repeat the command when the cause is gone\n" in err
 
 
-def test_shards_are_not_written_to_object_storage():
-    with pytest.raises(InputError, match="shards are written to a folder, which all machines can see; got s3://bucket/a"):
-        run(["a.jsonl"], to="s3://bucket/a", shard="1-3/3", ray="auto", workers=None, as_json=False, **OPTIONS)
+def test_shards_are_not_written_to_object_storage(run):
+    done = run("index", "a.jsonl", "--to", "s3://bucket/a", "--shard", "1-3/3", "--ray", "auto")
+    assert done.code == 1 and "shards are written to a folder, which all machines can see; got s3://bucket/a" in done.err

@@ -120,7 +120,7 @@ def test_stopped_work_goes_on_and_gives_the_same(run, pairs, tmp_path, monkeypat
         part.write('{"query": "torn')
     done = run(*pairs)
     assert done.code == 0 and (tmp_path / "out.jsonl").read_text() == whole
-    assert (f"going on after {stop // 7 * 7} examples" in done.err) == (stop >= 7)
+    assert (f"resuming after {stop // 7 * 7} examples" in done.err) == (stop >= 7)
     assert json.loads((tmp_path / "out.jsonl.json").read_text()) == facts
 
 

@@ -205,7 +205,7 @@ def test_embed_resumed_equals_embed_unbroken(run, task, tmp_path, monkeypatch, o
         assert run(*command).code == 130
     monkeypatch.setattr(Embedder, "encode_rows", encode)
     done = run(*command)
-    assert done.code == 0 and "went on after" in done.err and outputs(tmp_path) == whole
+    assert done.code == 0 and "resumed after" in done.err and outputs(tmp_path) == whole
 
 
 def test_rerank_resumed_equals_rerank_unbroken(run, task, tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ def test_rerank_resumed_equals_rerank_unbroken(run, task, tmp_path, monkeypatch)
         assert run(*command).code == 130
     monkeypatch.setattr(Reranker, "rank", rank)
     done = run(*command)
-    assert done.code == 0 and "going on after" in done.err and outputs(tmp_path) == whole
+    assert done.code == 0 and "resuming after" in done.err and outputs(tmp_path) == whole
 
 
 # ---- the disk --------------------------------------------------------------------------------------------------------

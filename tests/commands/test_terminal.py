@@ -123,9 +123,10 @@ def test_json_has_what_the_texts_have(run, fake, rows):
 def test_log_records_are_lines_like_others(run, monkeypatch):
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(
-        "runnel.commands.info.run", lambda *_, **__: logging.getLogger("runnel").warning("left out %s\nand", HOSTILE)
+        "runnel.models.describe.describe_model",
+        lambda name: logging.getLogger("runnel").warning("left out %s\nand", HOSTILE) or {},
     )
-    done = check(run("info", "x"))
+    done = check(run("info", "x", "--json"))
     assert done.err.startswith("runnel: left out ") and done.err.count("\n") == 1
 
 

@@ -36,7 +36,7 @@ def corpus(tmp_path):
 
 def start(*arguments, cwd):
     """The command line in a process of its own."""
-    command = [sys.executable, "-m", "runnel.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "runnel", *map(str, arguments)]
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
 
@@ -152,7 +152,7 @@ def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
     kept = names.read_bytes().count(b"\n") // _BLOCK_ROWS * _BLOCK_ROWS
     assert 0 < kept < 16_000
     done = run(*command)
-    assert done.code == 0 and f"went on after {kept:,} vectors" in done.err
+    assert done.code == 0 and f"resumed after {kept:,} vectors" in done.err
     vectors = np.load(tmp_path / "out.npy")
     assert len(vectors) == 16_000 and (tmp_path / "out.ids").read_text().split() == [str(i) for i in range(1, 16_001)]
     line = (tmp_path / "in.txt").read_text().splitlines()

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import runnel.cli
-import runnel.cli.command
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_paragraphs, split_sentences
@@ -33,7 +32,7 @@ def run(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)))
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-        monkeypatch.setattr(runnel.cli.command, "interrupted", threading.Event())
+        monkeypatch.setattr(runnel.cli, "interrupted", threading.Event())
         handler, level = signal.getsignal(signal.SIGINT), logging.getLogger("runnel").level
         try:
             with pytest.raises(SystemExit) as end:

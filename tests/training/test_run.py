@@ -210,7 +210,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
     """The same batches, shared: in-batch negatives come from both."""
     whole = train(tiny("embed", "train.max_steps=3"), tmp_path / "one")
     command = "-v train pairs --smoke --set train.max_steps=3 --to two".split()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel.cli"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
     done = subprocess.run(
         [*launch, *command], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

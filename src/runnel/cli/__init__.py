@@ -1,24 +1,50 @@
-"""The command line: declares commands and options, and turns errors into one line and an exit code.
+"""The command line: one function of `runnel.commands` per command; errors become one line and an exit code.
 
-Exit codes: 0 done; 1 an error, told in one line on stderr; 2 wrong usage; 130 interrupted. What a command does is in
-`runnel.commands`, imported when it runs, so that `runnel --help` imports neither torch nor numpy.
+Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 130 interrupted.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
+import logging
 import os
 import signal
 import sys
+import threading
 import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 
-from runnel.cli import documents, models, texts
-from runnel.cli.command import USAGE_ERROR, app, end_interrupted, interrupt, report_unraisable, report_usage
-from runnel.commands.display import report_bug, say
+from runnel.cli.models import bench
+from runnel.commands.display import LogLines, describe, print_text, printable, report_bug, say
+from runnel.commands.embed import embed
+from runnel.commands.find import find
+from runnel.commands.index import index
+from runnel.commands.info import info
+from runnel.commands.mine import mine
+from runnel.commands.options import Verbose
+from runnel.commands.rerank import rerank
+from runnel.commands.search import search
+from runnel.commands.train import train
+from runnel.errors import RunnelError
 
-__all__ = ["console", "documents", "main", "models", "texts"]
+COMMANDS = (find, index, search, embed, rerank, train, mine, info, bench)
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
+
+app = typer.Typer(
+    name="runnel",
+    help="One pass over a text of any length, in model memory that never grows: its vector, its relevance, "
+    "or the sentences that answer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+interrupted = threading.Event()  # Ctrl-C was pressed
 
 
 def main() -> None:
@@ -26,24 +52,24 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
-    signal.signal(signal.SIGINT, interrupt)
-    sys.unraisablehook = report_unraisable
+    signal.signal(signal.SIGINT, _interrupt)
+    sys.unraisablehook = _report_unraisable
     warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
     try:
         code = app(prog_name="runnel", standalone_mode=False)
     except USAGE_ERROR as error:
-        code = report_usage(error)
+        code = _report_usage(error)
     except typer.Abort:
-        code = end_interrupted()
+        code = _end_interrupted()
     sys.exit(code)
 
 
 def console() -> None:
     """Entry point of the console script: `main` for a process of its own.
 
-    It ends without taking the interpreter and the compiled kernels apart, which takes most of a second.
+    It ends without destroying the interpreter and the compiled kernels, which would take most of a second.
     """
-    gc.set_threshold(100_000, 50, 50)  # imports make a million objects that stay; looking through them takes a quarter second
+    gc.set_threshold(100_000, 50, 50)  # imports make a million objects that stay; scanning them takes a quarter second
     try:
         main()
     except SystemExit as end:
@@ -57,3 +83,84 @@ def console() -> None:
     except BrokenPipeError:
         code = code or 1
     os._exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print_text(f"runnel {installed('runnel')}")
+        raise typer.Exit
+    _log(logging.INFO if verbose else logging.WARNING)
+
+
+def _command(run: Callable[..., int]) -> Callable[..., None]:
+    """Make `run` a command: its errors become one line on stderr and exit code 1, Ctrl-C 130, its return value the exit code.
+
+    It also gets --verbose, which `runnel` itself has, too: people write it in either place.
+    """
+
+    @functools.wraps(run)
+    def wrapped(*args: object, verbose: bool = False, **options: object) -> None:
+        if verbose:
+            _log(logging.INFO)
+        try:
+            code = run(*args, **options)
+        except BrokenPipeError:
+            raise  # typer ends quietly when the reader of a pipe has left
+        except (RunnelError, OSError) as error:
+            say(f"error: {describe(error)}")
+            code = 1
+        except KeyboardInterrupt:
+            code = _end_interrupted()
+        except Exception:
+            if not interrupted.is_set():
+                raise  # a bug: its traceback is wanted
+            code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
+        raise typer.Exit(code)
+
+    own = inspect.signature(run, eval_str=True)
+    extra = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
+    wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), extra])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {name: one.annotation for name, one in own.parameters.items()} | {"verbose": Verbose}
+    return wrapped
+
+
+def _log(level: int) -> None:
+    logging.basicConfig(level=level, handlers=[LogLines()])
+    logging.getLogger("runnel").setLevel(level)
+
+
+def _report_usage(error: Any) -> int:
+    """Show a mistake in the arguments, which it may quote; return its exit code."""
+    from typer.rich_utils import rich_format_error
+
+    error.message = printable(error.message)
+    rich_format_error(error)
+    return int(error.exit_code)
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    """Record Ctrl-C: what it interrupts may raise another error."""
+    interrupted.set()
+    raise KeyboardInterrupt
+
+
+def _end_interrupted() -> int:
+    """Report Ctrl-C; return its exit code."""
+    say("interrupted")
+    return 130
+
+
+def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Report errors that nobody can catch, except Ctrl-C, which is reported as "interrupted"."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+
+
+for run in COMMANDS:
+    app.command()(_command(run))

@@ -1,28 +1,12 @@
-"""Commands about models: what one is, how fast it is, and making better ones."""
+"""The options of `runnel bench`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from runnel.cli.command import Json, command
 
-
-@command
-def info(
-    model: Annotated[
-        str, typer.Argument(help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.")
-    ] = "pocket",
-    as_json: Json = False,
-) -> int:
-    """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""
-    from runnel.commands.info import run
-
-    return run(model, as_json=as_json)
-
-
-@command
 def bench(
     models: Annotated[
         list[str] | None,
@@ -99,110 +83,4 @@ def bench(
         length_list=length_list,
         json_file=json_file,
         plots=plots,
-    )
-
-
-@command
-def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.", show_default=False)],
-    data: Annotated[
-        str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.", show_default=False)
-    ] = None,
-    size: Annotated[
-        str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.", show_default=False)
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.", show_default=False),
-    ] = None,
-    to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.", show_default=False)] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Try the recipe in seconds, on a tiny random model.")] = False,
-    as_json: Json = False,
-) -> int:
-    """Train or fine-tune a model as a recipe says. A stopped run goes on when the same command is run again.
-
-    The result is RUN/model, beside the settings as used, the losses and the checkpoints.
-    """
-    from runnel.commands.train import run
-
-    return run(recipe, to=to, data=data, model=model, size=size, smoke=smoke, changes=changes or [], as_json=as_json)
-
-
-@command
-def mine(
-    data: Annotated[
-        str, typer.Argument(help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...", show_default=False)
-    ],
-    to: Annotated[str, typer.Option(help="OUT.jsonl, which training reads.", show_default=False)],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="What searches: bm25, or an embedder.", show_default="bm25")
-    ] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.", show_default=False)
-    ] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")] = 7,
-    ranks: Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")] = "1-100",
-    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
-    max_score: Annotated[
-        float | None, typer.Option(help="Refuse candidates that score higher, by the embedder.", show_default=False)
-    ] = None,
-    margin: Annotated[
-        float | None, typer.Option(help="Refuse those that score higher than the positive less this.", show_default=False)
-    ] = None,
-    relative_margin: Annotated[
-        float | None,
-        typer.Option(help="Refuse those that score higher than the positive less this part of it.", show_default=False),
-    ] = None,
-    judge: Annotated[
-        str | None, typer.Option(help="Embedder whose scores these are; default: the one that searches.", show_default=False)
-    ] = None,
-    k1: Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")] = None,
-    b: Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(help="Text that the embedder reads before each query; default: the model's own.", show_default=False),
-    ] = None,
-    document_prompt: Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(help="Test set, a file or folder, that must not be trained on; may be repeated.", show_default=False),
-    ] = None,
-    corpus: Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.", show_default=False)] = None,
-    queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.", show_default=False)] = None,
-    format: Annotated[
-        Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"] | None,
-        typer.Option(help="Format of DATA; default: what its first row looks like.", show_default=False),
-    ] = None,
-    as_json: Json = False,
-) -> int:
-    """Find hard negatives: documents that a search finds for a query although they do not answer it.
-
-    Copies of a positive are never taken. Stopped work goes on where it was when the same command is run again.
-    """
-    from runnel.commands.mine import run as start
-
-    return start(
-        data,
-        to,
-        format=format,
-        corpus=corpus,
-        queries=queries,
-        model=model,
-        candidates=run,
-        judge=judge,
-        exclude=exclude or [],
-        k1=k1,
-        b=b,
-        prompt=prompt,
-        document_prompt=document_prompt,
-        ranks=ranks,
-        number=number,
-        seed=seed,
-        max_score=max_score,
-        margin=margin,
-        relative_margin=relative_margin,
-        as_json=as_json,
     )

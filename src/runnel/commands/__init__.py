@@ -1,1 +1,1 @@
-"""What the commands of `runnel` do; `runnel.cli` declares them."""
+"""The commands of `runnel`, one file each: options, work and output."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import text_digest
 from runnel.commands.rows import Part, read_rows
-from runnel.commands.vectors import FORMATS, Row, VectorLog, vector_output
-from runnel.errors import InputError
+from runnel.commands.vectors import Row, VectorLog, vector_output
 from runnel.records import Document
 from runnel.text.shards import Shard
 
@@ -19,33 +21,35 @@ if TYPE_CHECKING:
     import numpy as np
 
     from runnel.models.embedder import Embedder
-    from runnel.models.heads import Pooling
 
 # A block is about 16 steps of the engine: shorter ones cost speed, and of longer ones more is lost when the command is stopped.
 _BLOCK_CHARACTERS = 1 << 16
 _BLOCK_ROWS = 2048
 
 
-def run(
-    texts: str,
-    to: str,
-    *,
-    model: str,
-    dtype: str,
-    as_query: bool,
-    shard: str | None,
-    max_tokens: int | None,
-    pooling: Pooling | None,
-    as_json: bool,
+def embed(
+    texts: Annotated[
+        str, typer.Argument(metavar="INPUT", help="jsonl (id, text), tsv (id, text) or txt (a text a line); - is stdin.")
+    ],
+    to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.", show_default=False)],
+    model: Model = "pocket",
+    dtype: Dtype = "auto",
+    as_query: Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy."),
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Cut texts to this many tokens, special ones included.")] = None,
+    pooling: Annotated[
+        Literal["cls", "eos", "mean"] | None,
+        typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
+    ] = None,
+    as_json: Json = False,
 ) -> int:
-    """Embed the rows of `texts` into the file `to`, going on where an earlier run of the same command was stopped."""
-    out, part = Path(to), None if shard is None else Shard.parse(shard)
-    if out.suffix == ".parquet":
-        raise InputError(f"{to}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
-    if out.suffix not in FORMATS:
-        raise InputError(f"{to}: cannot write {out.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
-    if part is not None:
-        out = part.beside(out)
+    """Write one vector for each text of INPUT. Interrupted work resumes when you repeat the command."""
+    part = None if shard is None else Shard.parse(shard)
+    out = Path(to) if part is None else part.beside(Path(to))
+    vectors = vector_output(out)
     source = Part(texts, part)
     before = source.state()
     settings: dict[str, object] = {
@@ -56,12 +60,12 @@ def run(
         "shard": str(part or Shard(1, 1)),
         "sha256": source.sha256(),
     }
-    with vector_output(out) as output:
+    with vectors as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         note_compiling()
         from runnel.models.embedder import Embedder
 
-        embedder = Embedder.load(model, dtype=dtype, pooling=pooling)
+        embedder = Embedder.load(model, dtype=DTYPES[dtype], pooling=pooling)
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         settings["fingerprint"] = embedder.model.backbone.fingerprint()
@@ -168,7 +172,7 @@ def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 def _report(work: Work, facts: dict[str, object]) -> None:
     if work.resumed:
-        say(f"note: went on after {work.resumed:,} vectors of an earlier run")
+        say(f"note: resumed after {work.resumed:,} vectors of an earlier run")
     if work.empty:
         say(f"warning: {len(work.empty):,} rows without text were left out, the first is {work.empty[0]!r}")
     if facts["truncated"]:

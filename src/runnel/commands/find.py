@@ -7,9 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import chain, groupby, pairwise, tee
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from runnel.commands.display import Meter, describe, note_compiling, one_line, print_json, printable, say, stdout_console
+from runnel.commands.options import DTYPES, Dtype, Json, Model, Query
 from runnel.commands.remembered import Kept, Remembered
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.records import Sentence
@@ -106,20 +109,31 @@ class Searched:
             self.files[-1][key] = int(str(self.files[-1][key])) + more
 
 
-def run(
-    query: str,
-    files: Sequence[str],
-    *,
-    model: str,
-    dtype: str = "auto",
-    top_k: int,
-    context: int,
-    encoding: str | None,
-    as_json: bool,
-    unit: Unit | None = None,
-    remember: bool = False,
+def find(
+    query: Query,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="txt, md, html, pdf, docx, epub; a row each of jsonl, csv, tsv; - is standard input.",
+            show_default=False,
+        ),
+    ],
+    model: Model = "pocket",
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
+    dtype: Dtype = "auto",
+    context: Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")] = 1,
+    unit: Annotated[
+        Literal["sentence", "clauses", "paragraph"] | None,
+        typer.Option(help="What is scored and shown (default: what the model was trained on).", show_default=False),
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Keep what is read: later questions to these files read nothing.")
+    ] = False,
+    as_json: Json = False,
 ) -> int:
-    """Search `files`, print what is found, and return the exit code: 1 if a file could not be read."""
+    """Show the sentences of FILEs that answer QUERY, with their place. One pass over each file, however long."""
     if not query.strip():
         raise InputError("the query is empty; give the question or the words to look for")
 
@@ -128,7 +142,7 @@ def run(
         note_compiling()
         from runnel.models.sentence_retriever import SentenceRetriever
 
-        return SentenceRetriever.load(model, dtype=dtype)
+        return SentenceRetriever.load(model, dtype=DTYPES[dtype])
 
     searched, kept = Searched(), Remembered(load, model, (encoding, unit), keep=remember)
     with DocumentReader(encoding=encoding) as reader:

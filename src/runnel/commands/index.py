@@ -5,27 +5,163 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+
+import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.options import Json, refuse
 from runnel.errors import InputError
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
+    from runnel.search.records import FieldType
 
 
-def run(
-    paths: Sequence[str],
-    *,
-    to: str,
-    model: str | None,
-    fields: Sequence[str],
-    passage_tokens: int | None,
-    remember: bool,
-    prune: bool,
-    as_json: bool,
+Paths = Annotated[
+    list[str] | None, typer.Argument(metavar="PATH", help="Files and folders: txt, md, html, pdf, docx, epub, jsonl, csv, tsv.")
+]
+Place = Annotated[
+    str, typer.Option(help="Folder or URI of the index, created if it does not exist; with --shard, folder of shards.")
+]
+Reads = Annotated[
+    str | None, typer.Option("--model", "-m", help="Model that reads the documents; default pocket.", show_default=False)
+]
+Fields = Annotated[
+    list[str] | None, typer.Option("--field", metavar="NAME:TYPE", help="Metadata to filter by, e.g. kind:str. For a new index.")
+]
+PassageTokens = Annotated[
+    int | None,
+    typer.Option(min=8, help="Most tokens of a passage; default: the model's, else 256. For a new index.", show_default=False),
+]
+Remember = Annotated[
+    bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
+]
+KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents whose files are gone.")]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Read shard I of N only (I from 1), into a folder of its own in the folder --to; with --ray also I-J/N.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Make the shards side by side on Ray: local, auto (the cluster that this machine belongs to) or an address.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="With --ray: processes; default as many as there is room for.", show_default=False)
+]
+WorkerCpus = Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each; default 1.", show_default=False)]
+WorkerGpus = Annotated[
+    float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one; default 0.", show_default=False)
+]
+Shards = Annotated[str | None, typer.Option(metavar="FOLDER", help="Take in the finished shards of a folder instead of PATHs.")]
+Check = Annotated[bool, typer.Option("--check", help="Only verify what the index at --to stores; exit code 1 if it is damaged.")]
+Incomplete = Annotated[bool, typer.Option("--incomplete", help="With --shards: even if some are missing.")]
+
+
+_MODES = {
+    "--check": (),
+    "--shards": ("--model", "--incomplete"),
+    "--shard": (
+        "PATH",
+        "--model",
+        "--field",
+        "--passage-tokens",
+        "--remember",
+        "--ray",
+        "--workers",
+        "--worker-cpus",
+        "--worker-gpus",
+    ),
+}  # what else may be given
+_NEEDS = {
+    "--incomplete": "--shards",
+    "--workers": "--ray",
+    "--worker-cpus": "--ray",
+    "--worker-gpus": "--ray",
+    "--ray": "--shard, e.g. --shard 1-64/64",
+}
+
+
+class New(NamedTuple):
+    """Options of a new index, as `Index.create` takes them."""
+
+    fields: Mapping[str, FieldType]
+    passage_tokens: int | None
+    remember: bool
+
+
+class Room(NamedTuple):
+    """Where shards are read on Ray: a cluster's address, None for Ray on this machine, and its workers with their size."""
+
+    address: str | None
+    workers: int | None
+    cpus: int
+    gpus: float
+
+
+def index(
+    to: Place,
+    paths: Paths = None,
+    model: Reads = None,
+    fields: Fields = None,
+    passage_tokens: PassageTokens = None,
+    remember: Remember = False,
+    keep_missing: KeepMissing = False,
+    shard: ShardOf = None,
+    ray: Ray = None,
+    workers: Workers = None,
+    worker_cpus: WorkerCpus = None,
+    worker_gpus: WorkerGpus = None,
+    shards: Shards = None,
+    incomplete: Incomplete = False,
+    check: Check = False,
+    as_json: Json = False,
 ) -> int:
+    """Make or refresh an index: new and changed files are read, long ones that have grown from where they ended; gone ones are
+    taken out. Or, for many machines: read one shard of the files, and later take all shards in.
+    """
+    made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
+    on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
+    of_shards = {"--shards": shards, "--incomplete": incomplete}
+    _check_usage({"PATH": paths, "--model": model, "--shard": shard, "--check": check, **of_shards, **made, **on_ray})
+    if check:
+        return _verify(to, as_json)
+    if shards is not None:
+        return _take_shards(shards, to, model, incomplete, as_json)
+    new = New(parse_fields(fields or []), passage_tokens, remember)
+    if shard is None:
+        return _update(paths or [], to, model, new, not keep_missing, as_json)
+    if "://" in to:
+        raise InputError(f"shards are written to a folder, which all machines can see; got {to}")
+    if ray is None:
+        return _read_shard(paths or [], to, Shard.parse(shard), model, new, as_json)
+    from runnel.commands.index_ray import parse_shards, read_shards
+
+    room = Room(None if ray == "local" else ray, workers, worker_cpus or 1, worker_gpus or 0.0)
+    return read_shards(paths or [], to, parse_shards(shard), model, new, room, as_json)
+
+
+def _check_usage(given: Mapping[str, object]) -> None:
+    """Raise a usage error for an option that would have no effect, and without a PATH."""
+    names = [name for name, value in given.items() if value]
+    for mode, allowed in _MODES.items():
+        if mode in names:
+            refuse({name: name not in (mode, *allowed) for name in names}, f"cannot be given with {mode}")
+    for name, needed in _NEEDS.items():
+        if needed.split(",")[0] not in names:
+            refuse({name: name in names}, f"needs {needed}")
+    if not {"PATH", "--shards", "--check"} & set(names):
+        raise typer.BadParameter("give a PATH to read, or --shards FOLDER to take shards in")
+
+
+def _update(paths: Sequence[str], to: str, model: str | None, new: New, prune: bool, as_json: bool) -> int:
     """Make or open the index at `to`, add what is new, and return the exit code: 1 if a file could not be read."""
     note_compiling()
     from runnel.search.files import check_paths
@@ -33,39 +169,24 @@ def run(
     from runnel.search.stores import holds_index
 
     check_paths(paths)
-    kinds = parse_fields(fields)
     if holds_index(to):
         index = Index.open(to, model)
         settings = index.store.settings
-        if kinds and kinds != settings.fields:
+        if new.fields and new.fields != settings.fields:
             raise InputError(f"the index at {to} has the fields {dict(settings.fields)}; they cannot be changed")
-        if remember and not settings.remember:
+        if new.remember and not settings.remember:
             raise InputError(f"the index at {to} was made without --remember; make a new one")
-        if passage_tokens not in (None, settings.passage_tokens):
+        if new.passage_tokens not in (None, settings.passage_tokens):
             raise InputError(f"the index at {to} has passages of {settings.passage_tokens} tokens; they cannot be changed")
     else:
-        index = Index.create(to, model or "pocket", **index_options(kinds, passage_tokens, remember))
+        index = Index.create(to, model or "pocket", **new._asdict())
     with index, Meter("indexing") as meter:
         changes = index.add_files(paths, prune=prune, progress=meter.add)
-        _finish(index, changes, to, as_json)
-    return 1 if changes.failed else 0
+        return _finish(index, changes, to, as_json)
 
 
-def run_shard(
-    paths: Sequence[str],
-    *,
-    to: str,
-    shard: str,
-    model: str | None,
-    fields: Sequence[str],
-    passage_tokens: int | None,
-    remember: bool,
-    as_json: bool,
-) -> int:
-    """Read one shard of `paths` into the folder `to`. Files that cannot be read are told; the exit code is 0, as it is done."""
-    part, kinds = Shard.parse(shard), parse_fields(fields)
-    if "://" in to:
-        raise InputError(f"shards are written to a folder, which all jobs can see; got {to}")
+def _read_shard(paths: Sequence[str], to: str, part: Shard, model: str | None, new: New, as_json: bool) -> int:
+    """Read one shard of `paths` into the folder `to`. Files that cannot be read are reported; the exit code is 0."""
     note_compiling()
     from runnel.models.embedder import Embedder
     from runnel.search.encoding import new_settings
@@ -74,24 +195,23 @@ def run_shard(
 
     check_paths(paths)
     embedder = Embedder.load(model or "pocket")
-    settings = new_settings(embedder, **index_options(kinds, passage_tokens, remember))
     with Meter(f"shard {part}") as meter:
-        done = encode_shard(paths, to, part, embedder, settings=settings, progress=meter.add)
+        done = encode_shard(paths, to, part, embedder, settings=new_settings(embedder, *new), progress=meter.add)
     place = Path(to) / part.name
     if not done.tokens_read and done.tokens:
         say(f"note: {place} is finished already")
-        tell_failed(done.failed)
+        report_failed(done.failed)
     if as_json:
-        told = {name: value for name, value in asdict(done).items() if name != "settings"}
-        print_json({"folder": str(place), **told})
+        facts = {name: value for name, value in asdict(done).items() if name != "settings"}
+        print_json({"folder": str(place), **facts})
     else:
         counts = f"{done.documents:,} documents, {done.passages:,} passages, {done.tokens:,} tokens"
         print_text(f"{place}: {counts}, {len(done.failed):,} failed; {done.tokens_read:,} tokens read")
     return 0
 
 
-def run_shards(folder: str, *, to: str, model: str | None, incomplete: bool, as_json: bool) -> int:
-    """Take finished shards into the index at `to`, which is made with their settings if it is not there."""
+def _take_shards(folder: str, to: str, model: str | None, incomplete: bool, as_json: bool) -> int:
+    """Take finished shards into the index at `to`, created with their settings if it does not exist."""
     note_compiling()
     from runnel.models.embedder import Embedder
     from runnel.search.encoding import expect_model
@@ -105,16 +225,15 @@ def run_shards(folder: str, *, to: str, model: str | None, incomplete: bool, as_
         made = ShardSet(folder, incomplete=incomplete).settings
         embedder = Embedder.load(model or made.model)
         expect_model(embedder, made, folder)
-        options = index_options(dict(made.fields), made.passage_tokens, made.remember)
-        index = Index.create(to, embedder, **options)
+        new = New(made.fields, made.passage_tokens, made.remember)
+        index = Index.create(to, embedder, **new._asdict())
     with index:
         changes = index.add_shards(folder, incomplete=incomplete)
-        tell_failed(changes.failed)
-        _finish(index, changes, to, as_json)
-    return 1 if changes.failed else 0
+        report_failed(changes.failed)
+        return _finish(index, changes, to, as_json)
 
 
-def run_check(place: str, *, as_json: bool) -> int:
+def _verify(place: str, as_json: bool) -> int:
     """Verify the index at `place`, print what is damaged, and return the exit code: 1 if something is."""
     from runnel.search.check import check
     from runnel.search.stores import open_store
@@ -134,44 +253,40 @@ def run_check(place: str, *, as_json: bool) -> int:
     return 1 if damage else 0
 
 
-def parse_fields(fields: Sequence[str]) -> dict[str, str]:
-    """{name: type} from NAME:TYPE.
+def parse_fields(fields: Sequence[str]) -> dict[str, FieldType]:
+    """Parse NAME:TYPE, as {name: type}.
 
     Raises:
         InputError: something else, or an unknown type.
     """
     from runnel.search.records import FIELD_TYPES
 
-    kinds = {}
+    kinds: dict[str, FieldType] = {}
     for field in fields:
         name, colon, kind = field.partition(":")
         if not colon or kind not in FIELD_TYPES:
             raise InputError(f"--field is {field!r}; expected NAME:TYPE with one of the types {', '.join(FIELD_TYPES)}")
-        kinds[name] = kind
+        kinds[name] = cast("FieldType", kind)
     return kinds
 
 
-def index_options(fields: Mapping[str, str], passage_tokens: int | None, remember: bool) -> dict[str, Any]:
-    """As `Index.create` takes them."""
-    return {"fields": fields, "passage_tokens": passage_tokens, "remember": remember}
-
-
-def tell_failed(failed: Mapping[str, str]) -> None:
-    """What other processes have left out; this one logs that when it happens."""
+def report_failed(failed: Mapping[str, str]) -> None:
+    """Report the files that other processes have left out; this process logs its own at once."""
     from runnel.search.files import left_out
 
     for name, reason in failed.items():
         say(left_out(name, reason))
 
 
-def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> None:
-    """Tidy up after changes, and tell them."""
+def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
+    """Optimize the index after changes, report them, and return the exit code."""
     if changes.added or changes.updated or changes.deleted:
         index.optimize()
     counts = {name: len(getattr(changes, name)) for name in ("added", "updated", "unchanged", "deleted", "failed")}
     if as_json:
-        told = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
-        print_json(told | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
-        return
-    told_counts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    print_text(f"{to}: {told_counts or 'nothing to do'}; {len(index):,} documents, {changes.tokens_read:,} tokens read")
+        facts = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
+        print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
+    else:
+        shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        print_text(f"{to}: {shown or 'nothing to do'}; {len(index):,} documents, {changes.tokens_read:,} tokens read")
+    return 1 if changes.failed else 0

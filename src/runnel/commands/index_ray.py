@@ -7,61 +7,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import Meter, print_json, print_text, say
-from runnel.commands.index import index_options, parse_fields, tell_failed
+from runnel.commands.index import New, Room, report_failed
 from runnel.errors import InputError
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
     from runnel.search.ray import Outcome, Progress
 
-LOCAL = "local"
 
-
-def run(
-    paths: Sequence[str],
-    *,
-    to: str,
-    shard: str,
-    ray: str,
-    workers: int | None,
-    worker_cpus: int,
-    worker_gpus: float,
-    model: str | None,
-    fields: Sequence[str],
-    passage_tokens: int | None,
-    remember: bool,
-    as_json: bool,
+def read_shards(
+    paths: Sequence[str], to: str, shards: Sequence[Shard], model: str | None, new: New, room: Room, as_json: bool
 ) -> int:
-    """Make the wanted shards of `paths` in the folder `to`; the exit code is 1 if some are not finished.
-
-    Args:
-        shard: "2/8", or "1-8/8" for several.
-        ray: "local" starts Ray here; "auto" or an address is a cluster that runs.
-    """
-    shards, options = parse_shards(shard), index_options(parse_fields(fields), passage_tokens, remember)
-    if "://" in to:
-        raise InputError(f"shards are written to a folder, which all machines can see; got {to}")
+    """Read these shards of `paths` into the folder `to`; the exit code is 1 if some are not finished."""
     from runnel.search.ray import encode_shards
 
     with Meter("starting workers") as meter:
         outcome = encode_shards(
-            paths,
-            to,
-            shards,
-            model or "pocket",
-            workers=workers,
-            cpus=worker_cpus,
-            gpus=worker_gpus,
-            address=None if ray == LOCAL else ray,
-            progress=_Teller(meter),
-            **options,
+            paths, to, shards, model or "pocket", **new._asdict(), **room._asdict(), progress=_Reporter(meter)
         )
     _report(outcome, len(shards), to, as_json)
     return 0 if len(outcome.manifests) == len(shards) else 1
 
 
 def parse_shards(text: str) -> list[Shard]:
-    """2/8 is one shard, 3-6/8 are four.
+    """Parse 2/8 as one shard, 3-6/8 as four.
 
     Raises:
         InputError: anything else.
@@ -76,7 +45,7 @@ def parse_shards(text: str) -> list[Shard]:
     return [Shard(number, ends[0].count) for number in range(ends[0].number, ends[1].number + 1)]
 
 
-class _Teller:
+class _Reporter:
     """Progress as a bar on a terminal, else a line for each finished shard."""
 
     def __init__(self, meter: Meter) -> None:
@@ -96,7 +65,7 @@ class _Teller:
 
 def _report(outcome: Outcome, wanted: int, to: str, as_json: bool) -> None:
     left_out = {name: reason for manifest in outcome.manifests for name, reason in manifest.failed.items()}
-    tell_failed(left_out)
+    report_failed(left_out)
     failed = {str(shard): reason for shard, reason in sorted(outcome.failed.items(), key=lambda item: item[0].number)}
     for name, reason in failed.items():
         say(f"shard {name} failed: {' '.join(reason.split())}")
@@ -105,9 +74,9 @@ def _report(outcome: Outcome, wanted: int, to: str, as_json: bool) -> None:
         say(f"{left} after these errors; repeat the command when the cause is gone")
     counts = {name: sum(getattr(one, name) for one in outcome.manifests) for name in ("documents", "passages", "tokens")}
     if as_json:
-        told = {"folder": to, "shards": len(outcome.manifests), "wanted": wanted, **counts, "left_out": left_out}
-        told |= {"not_begun": [str(shard) for shard in outcome.not_begun]}
-        print_json(told | {"failed": failed, "tokens_read": outcome.tokens, "seconds": round(outcome.seconds, 3)})
+        facts = {"folder": to, "shards": len(outcome.manifests), "wanted": wanted, **counts, "left_out": left_out}
+        facts |= {"not_begun": [str(shard) for shard in outcome.not_begun]}
+        print_json(facts | {"failed": failed, "tokens_read": outcome.tokens, "seconds": round(outcome.seconds, 3)})
         return
     sums = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     print_text(f"{to}: {len(outcome.manifests):,} of {wanted:,} shards, {sums}; {outcome.tokens:,} tokens read")

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from runnel.commands.display import print_json, print_text
+from runnel.commands.options import Json
 
 _INDENT, _WIDTH = 20, 120
 _OWN_LINES = ("vocab_size", "hidden_size", "num_layers")  # fields of the config that have lines of their own
 
 
-def run(name: str, *, as_json: bool) -> int:
-    """Print the facts of a model."""
+def info(
+    model: Annotated[
+        str, typer.Argument(help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.")
+    ] = "pocket",
+    as_json: Json = False,
+) -> int:
+    """Show what a model is: architecture, sizes, memory per sequence, heads, templates, and what fits this machine."""
     from runnel.models.describe import describe_model
 
-    facts = describe_model(name)
+    facts = describe_model(model)
     if as_json:
         print_json(facts)
         return 0

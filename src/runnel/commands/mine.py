@@ -11,92 +11,100 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-import numpy as np
+import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import Work
+from runnel.commands.options import Json
 from runnel.commands.resume import Output, appending, beside, file_digest, text_digest
 from runnel.commands.vectors import VectorLog, vector_output
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.records import Document
 from runnel.text.trec import read_run
-from runnel.training.candidates import K1, B, Search, bm25_search, dense_search, run_search
-from runnel.training.corpora import Texts, read_corpus
-from runnel.training.data import Dropped, Triple, read_triples
-from runnel.training.decontaminate import Decontaminator
-from runnel.training.formats import Format, find_source
-from runnel.training.mining import Judge, Mined, Mining, mine
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from runnel.models.embedder import Embedder
+    from runnel.training.candidates import Search
+    from runnel.training.corpora import Texts
+    from runnel.training.data import Dropped, Triple
+    from runnel.training.formats import Format as RowFormat
+    from runnel.training.mining import Judge, Mined, Mining
 
 
-def run(
-    data: str,
-    to: str,
-    *,
-    format: Format | None,
-    corpus: str | None,
-    queries: str | None,
-    model: str | None,
-    candidates: str | None,
-    judge: str | None,
-    exclude: Sequence[str],
-    k1: float | None,
-    b: float | None,
-    prompt: str | None,
-    document_prompt: str | None,
-    ranks: str,
-    as_json: bool,
-    **drawing: float | None,
+Negatives = Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")]
+Ranks = Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")]
+MaxScore = Annotated[float | None, typer.Option(help="Refuse candidates that score higher, by the embedder.", show_default=False)]
+Margin = Annotated[
+    float | None, typer.Option(help="Refuse those that score higher than the positive less this.", show_default=False)
+]
+RelativeMargin = Annotated[
+    float | None, typer.Option(help="Refuse those that score higher than the positive less this part of it.", show_default=False)
+]
+JudgeName = Annotated[
+    str | None, typer.Option(help="Embedder whose scores these are; default: the one that searches.", show_default=False)
+]
+K1Option = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
+BOption = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
+Prompt = Annotated[
+    str | None,
+    typer.Option(help="Text that the embedder reads before each query; default: the model's own.", show_default=False),
+]
+DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(help="Test set, a file or folder, that must not be trained on; may be repeated.", show_default=False),
+]
+Corpus = Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.", show_default=False)]
+Queries = Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.", show_default=False)]
+Format = Annotated[
+    Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"] | None,
+    typer.Option(help="Format of DATA; default: what its first row looks like.", show_default=False),
+]
+
+
+def mine(
+    data: Annotated[
+        str, typer.Argument(help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...", show_default=False)
+    ],
+    to: Annotated[str, typer.Option(help="OUT.jsonl, which training reads.", show_default=False)],
+    model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.", show_default=False)
+    ] = None,
+    number: Negatives = 7,
+    ranks: Ranks = "1-100",
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
+    max_score: MaxScore = None,
+    margin: Margin = None,
+    relative_margin: RelativeMargin = None,
+    judge: JudgeName = None,
+    k1: K1Option = None,
+    b: BOption = None,
+    prompt: Prompt = None,
+    document_prompt: DocumentPrompt = None,
+    exclude: Exclude = None,
+    corpus: Corpus = None,
+    queries: Queries = None,
+    format: Format = None,
+    as_json: Json = False,
 ) -> int:
-    """Write the examples of `data` with negatives drawn from what a search finds for their queries.
+    """Find hard negatives: documents that a search finds for a query although they do not answer it.
 
-    Args:
-        candidates: a run to draw from in place of a search.
-        k1, b: of BM25.
-        prompt, document_prompt: put before the texts that the embedder reads, in place of its own; that of the search, or if an
-            embedder only judges, its.
-        drawing: the settings of `Mining` besides ranks.
+    Copies of a positive are never taken. Interrupted work resumes when you repeat the command.
     """
-    out = Path(to)
-    mining = Mining(ranks=_parse_ranks(ranks), **drawing)  # type: ignore[arg-type]
+    from runnel.training.mining import Mining
+
+    mining = Mining(number, _parse_ranks(ranks), seed, max_score, margin, relative_margin)
     bm25 = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
-    own = {name: text for name, text in (("query", prompt), ("document", document_prompt)) if text is not None}
-    dense = model not in (None, "bm25")
-    _check_options(mining, model, candidates, judge, bm25=bool(bm25), prompts=bool(own))
-    source = find_source(data, corpus, queries)
-    searcher = _load(model, own) if dense else None
-    judging = searcher if judge is None else _load(judge, {} if dense else own)
-    if not dense and candidates is None:
-        bm25 = {"k1": K1, "b": B, **bm25}
-    settings: dict[str, object] = {
-        "files": [_digest(f) for f in (source.path, source.corpus, source.queries, candidates, *exclude)],
-        "format": format,
-        "model": model or (None if candidates else "bm25"),
-        "judge": judge,
-        "fingerprints": [e and e.model.backbone.fingerprint() for e in (searcher, judging)],
-        "prompts": [e and _prompts(e) for e in (searcher, judging)],
-        **bm25,
-        **asdict(mining),
-        "ranks": list(mining.ranks),
-    }
-    with Output(out) as output:
-        facts = output.begin(settings)
-        if facts is not None:
-            say(f"note: {out} is finished already")
-        else:
-            examples = _Examples(data, format, corpus, queries, exclude)
-            pool_from = settings["files"] if source.corpus is None else [_digest(source.corpus)]
-            vectors = None if searcher is None else _embed(searcher, examples.pool, beside(out, ".vectors.npy"), pool_from)
-            ranked = None if candidates is None else read_run(candidates, mining.ranks[1])
-            search = _search(examples.pool, ranked, searcher, vectors, bm25)
-            by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
-            facts = output.end({**examples.facts, **_draw(examples, output, search, mining, by)})
-            _tell(facts, mining.number)
+    prompts = {name: text for name, text in (("query", prompt), ("document", document_prompt)) if text is not None}
+    scorers = _Scorers(model, run, judge, bm25, prompts)
+    scorers.check(mining)
+    facts = _mine(_Data(data, format, corpus, queries, exclude or []), scorers, mining, Path(to))
     if as_json:
         print_json({"out": to, **facts})
     else:
@@ -104,49 +112,120 @@ def run(
     return 0
 
 
-def _check_options(
-    mining: Mining, model: str | None, candidates: str | None, judge: str | None, *, bm25: bool, prompts: bool
-) -> None:
-    """Raise InputError for options that contradict each other or would have no effect."""
-    dense = model not in (None, "bm25")
-    if candidates is not None and model is not None:
-        raise InputError("negatives come from a run or from a search: give --run or --model, not both")
-    if judge is not None and not mining.needs_scores:
-        raise InputError("--judge does nothing without --max-score, --margin or --relative-margin; give one of them")
-    if mining.needs_scores and judge is None and not dense:
-        raise InputError("--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too")
-    if bm25 and (dense or candidates is not None):
-        raise InputError("--k1 and --b are settings of BM25, which does not search here; leave them, or --model and --run, out")
-    if prompts and judge is None and not dense:
-        raise InputError(
-            "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too"
-        )
+class _Data(NamedTuple):
+    """The options that say which examples are mined for."""
+
+    path: str
+    format: RowFormat | None
+    corpus: str | None
+    queries: str | None
+    exclude: Sequence[str]
+
+
+class _Scorers(NamedTuple):
+    """The options that say what searches and what judges. `prompts` replace those of the search, or of a judge without one."""
+
+    model: str | None
+    run: str | None
+    judge: str | None
+    bm25: Mapping[str, float]
+    prompts: Mapping[str, str]
+
+    @property
+    def dense(self) -> bool:
+        """Whether an embedder searches."""
+        return self.model not in (None, "bm25")
+
+    def check(self, mining: Mining) -> None:
+        """Raise InputError for options that contradict each other or would have no effect."""
+        if self.run is not None and self.model is not None:
+            raise InputError("negatives come from a run or from a search: give --run or --model, not both")
+        if self.judge is not None and not mining.needs_scores:
+            raise InputError("--judge does nothing without --max-score, --margin or --relative-margin; give one of them")
+        if mining.needs_scores and self.judge is None and not self.dense:
+            raise InputError(
+                "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too"
+            )
+        if self.bm25 and (self.dense or self.run is not None):
+            raise InputError(
+                "--k1 and --b are settings of BM25, which does not search here; leave them, or --model and --run, out"
+            )
+        if self.prompts and self.judge is None and not self.dense:
+            raise InputError(
+                "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too"
+            )
+
+
+def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str, Any]:
+    """Write OUT, or find it finished; return its facts."""
+    from runnel.training.candidates import K1, B
+    from runnel.training.formats import find_source
+
+    source = find_source(data.path, data.corpus, data.queries)
+    searcher = _load(scorers.model, scorers.prompts) if scorers.dense else None
+    judging = searcher if scorers.judge is None else _load(scorers.judge, {} if scorers.dense else scorers.prompts)
+    bm25 = {} if scorers.dense or scorers.run is not None else {"k1": K1, "b": B, **scorers.bm25}
+    settings: dict[str, object] = {
+        "files": [_digest(f) for f in (source.path, source.corpus, source.queries, scorers.run, *data.exclude)],
+        "format": data.format,
+        "model": scorers.model or (None if scorers.run else "bm25"),
+        "judge": scorers.judge,
+        "fingerprints": [e and e.model.backbone.fingerprint() for e in (searcher, judging)],
+        "prompts": [e and _prompts(e) for e in (searcher, judging)],
+        **bm25,
+        **asdict(mining),
+        "ranks": list(mining.ranks),
+    }
+    with Output(out) as output:
+        facts: dict[str, Any] | None = output.begin(settings)
+        if facts is not None:
+            say(f"note: {out} is finished already")
+            return facts
+        examples = _Examples(data)
+        pool_from = settings["files"] if source.corpus is None else [_digest(source.corpus)]
+        vectors = None if searcher is None else _embed(searcher, examples.pool, beside(out, ".vectors.npy"), pool_from)
+        ranked = None if scorers.run is None else read_run(scorers.run, mining.ranks[1])
+        search = _search(examples.pool, ranked, searcher, vectors, bm25)
+        by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
+        facts = output.end({**examples.facts, **_draw(examples, output, search, mining, by)})
+        _report(facts, mining.number)
+        return facts
 
 
 class _Examples:
-    """The examples of the data that can be used, read anew each time, and the pool of documents to draw from.
+    """The examples of the data that can be used, read again by each iteration, and the pool of documents to draw from.
 
     The pool is the corpus if there is one, else every text of the examples, each once.
     """
 
-    def __init__(self, data: str, format: Format | None, corpus: str | None, queries: str | None, exclude: Sequence[str]) -> None:
-        self._data, self._format, self._queries = data, format, queries
-        path = find_source(data, corpus, queries).corpus
+    def __init__(self, data: _Data) -> None:
+        from runnel.training.corpora import Texts, read_corpus
+        from runnel.training.data import Dropped
+        from runnel.training.decontaminate import Decontaminator
+        from runnel.training.formats import find_source
+
+        self._data = data
+        path = find_source(data.path, data.corpus, data.queries).corpus
         self._corpus = None if path is None else Texts(read_corpus(path))  # type: ignore[arg-type]
-        self._guard = Decontaminator(exclude)
+        self._guard = Decontaminator(data.exclude)
         self.pool = self._corpus if self._corpus is not None else Texts(_distinct(iter(self)))
         dropped = Dropped()
         self.total = sum(1 for _ in self._read(dropped))
         self.facts = {"dropped": dict(dropped.counts), "contaminated": dict(self._guard.counts)}
         if not self.total:
-            raise InputError(f"{data}: no example is left to mine for ({dropped}; {self._guard})")
+            raise InputError(f"{data.path}: no example is left to mine for ({dropped}; {self._guard})")
 
     def __iter__(self) -> Iterator[Triple]:
+        from runnel.training.data import Dropped
+
         return self._read(Dropped())
 
     def _read(self, dropped: Dropped) -> Iterator[Triple]:
+        from runnel.training.data import read_triples
+
         self._guard.counts.clear()
-        triples = read_triples(self._data, self._format, corpus=self._corpus, queries=self._queries, dropped=dropped)
+        data = self._data
+        triples = read_triples(data.path, data.format, corpus=self._corpus, queries=data.queries, dropped=dropped)
         return self._guard.clean(triples)
 
 
@@ -160,7 +239,9 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
 
 
 def _embed(embedder: Embedder, pool: Texts, path: Path, files: object) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of the documents with a text, on disk beside the output, and their rows in the pool."""
+    """Return the vectors of the documents with a text, on disk next to the output, and their rows in the pool."""
+    import numpy as np
+
     settings = {"files": files, "fingerprint": embedder.model.backbone.fingerprint(), "prompt": _prompts(embedder)["document"]}
     with vector_output(path) as output:
         if output.begin(settings) is None:
@@ -178,6 +259,8 @@ def _search(
     vectors: tuple[np.ndarray, np.ndarray] | None,
     bm25: Mapping[str, float],
 ) -> Search:
+    from runnel.training.candidates import bm25_search, dense_search, run_search
+
     if ranked is not None:
         return run_search(ranked, pool)
     if embedder is not None and vectors is not None:
@@ -187,6 +270,10 @@ def _search(
 
 
 def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray] | None) -> Judge:
+    import numpy as np
+
+    from runnel.training.mining import Judge
+
     if known is None:
         return Judge(embedder, pool)
     vectors, places = known
@@ -194,13 +281,15 @@ def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray]
 
 
 def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, judge: Judge | None) -> dict[str, object]:
-    """Mine what is not mined yet, write OUT, and count."""
+    """Mine for the examples that are left, write OUT, and count."""
+    from runnel.training.mining import mine as negatives_of
+
     (part,) = output.parts
     done = _trim(part)
     if done:
-        say(f"note: going on after {done:,} examples of an earlier run")
+        say(f"note: resuming after {done:,} examples of an earlier run")
     with Meter("mining", unit="queries") as meter, appending(part) as append:
-        for number, mined in enumerate(mine(examples, examples.pool, search, mining, judge, start=done), start=1):
+        for number, mined in enumerate(negatives_of(examples, examples.pool, search, mining, judge, start=done), start=1):
             append(_line(mined).encode())
             meter(number, examples.total - done)
     refused: Counter[str] = Counter()
@@ -235,7 +324,7 @@ def _trim(part: Path) -> int:
     return count
 
 
-def _tell(facts: Mapping[str, Any], number: int) -> None:
+def _report(facts: Mapping[str, Any], number: int) -> None:
     for name, what in (("dropped", "left out of the data"), ("contaminated", "left out"), ("refused", "candidates refused")):
         if facts[name]:
             say(f"note: {what}: {'; '.join(f'{count:,} {reason}' for reason, count in facts[name].items())}")

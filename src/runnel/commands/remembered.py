@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +124,8 @@ class Remembered:
 
     def _content(self, name: str) -> str:
         """Digest a file, its suffix, which decides between kinds of text, and how it is read."""
+        from importlib.metadata import version
+
         with open(name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         suffixes = "".join(Path(name).suffixes[-2:]).lower()

@@ -1,15 +1,19 @@
-"""`runnel rerank`: documents in the order in which they answer a query, for one query or a file of them."""
+"""`runnel rerank`: order documents by how well they answer a query, for one query or a file of queries."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
+from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import Output, appending, file_digest
 from runnel.commands.rows import read_texts
 from runnel.errors import InputError
@@ -26,22 +30,116 @@ if TYPE_CHECKING:
 _SHOWN = 160  # characters of a document on the terminal
 
 
-def one(
+Documents = Annotated[
+    str | None, typer.Argument(help="... and the documents to rank for it: jsonl, tsv or txt; - is stdin.", show_default=False)
+]
+Corpus = Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl or tsv (id, text).", show_default=False)]
+TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query; default all.")]
+Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query; default all.")]
+MemoryFolder = Annotated[
+    str | None,
+    typer.Option(help="Folder for a recurrent model's states of read documents, kept and used again; default: in RAM."),
+]
+MemoryDtype = Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of those states.")]
+Template = Annotated[
+    Literal["rankmamba", "rankmamba-code", "ssm-rerankers", "pair"] | None,
+    typer.Option(help="How a pair is written: as in a paper, or as the tokenizer does; default: the model's own."),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Cut documents so that they and the query keep to this many tokens; the number cut is reported."),
+]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Take shard I of N of the run's queries (I from 1), and write OUT-0000I-of-0000N."),
+]
+
+
+def rerank(
+    query: Annotated[str | None, typer.Argument(help="One query ...", show_default=False)] = None,
+    documents: Documents = None,
+    queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl or tsv (id, text).", show_default=False)] = None,
+    corpus: Corpus = None,
+    run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.", show_default=False)] = None,
+    to: Annotated[str | None, typer.Option(help="TREC run to write.", show_default=False)] = None,
+    model: Model = "pocket",
+    dtype: Dtype = "auto",
+    top_k: TopK = None,
+    depth: Depth = None,
+    memory: MemoryFolder = None,
+    memory_dtype: MemoryDtype = "int8",
+    template: Template = None,
+    max_tokens: MaxTokens = None,
+    shard: ShardOf = None,
+    as_json: Json = False,
+) -> int:
+    """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries, --corpus, --run and --to.
+
+    Each document is read once, whatever the number of queries. Interrupted work resumes when you repeat the command.
+    """
+    load = partial(_load, model, dtype, template)
+    if _is_one(query, documents, {"--queries": queries, "--corpus": corpus, "--run": run, "--to": to}, shard):
+        return _one(str(query), str(documents), model, load, top_k, max_tokens, as_json=as_json)
+    if memory is not None and max_tokens is not None:
+        raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
+    part = None if shard is None else Shard.parse(shard)
+    task = _read_task(str(queries), str(corpus), str(run), depth, part)
+    settings: dict[str, object] = {
+        "model": model,
+        "queries": file_digest(str(queries)),
+        "corpus": file_digest(str(corpus)),
+        "run": file_digest(str(run)),
+        "top_k": top_k,
+        "depth": depth,
+        "memory_dtype": memory_dtype,
+        "template": template,
+        "max_tokens": max_tokens,
+        "shard": shard,
+    }
+    out = Path(str(to)) if part is None else part.beside(Path(str(to)))
+    with Output(out) as output:
+        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+        reranker = load()
+        settings["fingerprint"] = reranker.model.backbone.fingerprint()
+        facts = output.begin(settings)
+        if facts is not None:
+            say(f"note: {out} is finished already")
+        else:
+            folder = memory if memory is None or part is None else str(part.beside(Path(memory)))  # of its own candidates
+            facts = _rank_all(output, task, reranker, (folder, memory_dtype), top_k, max_tokens)
+    if as_json:
+        print_json({"out": str(out), **facts})
+    else:
+        print_text(f"{out}: {facts['count']:,} queries")
+    return 0
+
+
+def _is_one(query: str | None, documents: str | None, many: Mapping[str, str | None], shard: str | None) -> bool:
+    """Return whether one query is to be answered, not the `many` of files; raise a usage error if neither is complete."""
+    if query is not None and documents is not None and not any([*many.values(), shard]):
+        return True
+    missing = [name for name, value in many.items() if value is None]
+    if query is not None or missing:
+        lacking = f"; {', '.join(missing)} missing" if query is None else ""
+        raise typer.BadParameter(f"give QUERY and DOCUMENTS, or all of {', '.join(many)}{lacking}")
+    return False
+
+
+def _one(
     query: str,
     documents: str,
-    *,
     model: str,
-    dtype: str,
+    load: Callable[[], Reranker],
     top_k: int | None,
-    template: str | None,
     max_tokens: int | None,
+    *,
     as_json: bool,
 ) -> int:
     """Print the documents of a file, best first."""
     rows = read_texts(documents)
     hits: list[Hit] = []
     if rows:
-        reranker = _load(model, dtype, template)
+        reranker = load()
         with Meter("reading") as meter:
             hits = reranker.rank(query, rows, top_k, progress=meter.add, max_tokens=max_tokens)
         _report_cut(reranker.truncated, reranker.pair_limit(max_tokens))
@@ -60,71 +158,34 @@ def one(
     return 0
 
 
-def many(
-    queries: str,
-    corpus: str,
-    run: str,
-    to: str,
-    *,
-    model: str,
-    dtype: str,
-    top_k: int | None,
-    depth: int | None,
-    memory: str | None,
-    memory_dtype: str,
-    template: str | None,
-    max_tokens: int | None,
-    shard: str | None,
-    as_json: bool,
-) -> int:
-    """Rerank the candidates of every query of a TREC run, or of a shard of them, into a new run, a query at a time."""
-    part_of = None if shard is None else Shard.parse(shard)
-    out = Path(to) if part_of is None else part_of.beside(Path(to))
-    asked, candidates = _read_task(queries, run, depth)
-    if part_of is not None:
-        candidates = share(candidates, part_of)
-        memory = memory and str(part_of.beside(Path(memory)))  # of its own candidates
-    if memory is not None and max_tokens is not None:
-        raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
-    settings: dict[str, object] = {
-        "model": model,
-        "queries": file_digest(queries),
-        "corpus": file_digest(corpus),
-        "run": file_digest(run),
-        "top_k": top_k,
-        "depth": depth,
-        "memory_dtype": memory_dtype,
-        "template": template,
-        "max_tokens": max_tokens,
-        "shard": shard,
-    }
-    with Output(out) as output:
-        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
-        reranker = _load(model, dtype, template)
-        settings["fingerprint"] = reranker.model.backbone.fingerprint()
-        facts = output.begin(settings)
-        if facts is not None:
-            say(f"note: {out} is finished already")
-        else:
-            (part,) = output.parts
-            done = _finished_queries(part)
-            if done:
-                say(f"note: going on after {len(done):,} queries of an earlier run")
-            left = {query: ids for query, ids in candidates.items() if query not in done}
-            texts = _texts(corpus, candidates)
-            with Meter("reading") as meter:
-                needed = texts if memory else _blocks_with(left, texts, candidates)
-                ranker = _Ranker(reranker, needed, memory, memory_dtype, max_tokens, meter)
-                _append_rankings(part, ranker, asked, left, top_k)
-            _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
-            with part.open("rb") as ranked, replacing(out) as new, new.open("wb") as file:
-                shutil.copyfileobj(ranked, file)
-            facts = output.end({"count": len(candidates)})
-    if as_json:
-        print_json({"out": str(out), **facts})
-    else:
-        print_text(f"{out}: {facts['count']:,} queries")
-    return 0
+class _Task(NamedTuple):
+    """Texts of the queries and candidates of each, by id, and the file of these."""
+
+    queries: dict[str, str]
+    candidates: dict[str, list[str]]
+    corpus: str
+
+
+def _rank_all(
+    output: Output, task: _Task, reranker: Reranker, memory: tuple[str | None, str], top_k: int | None, max_tokens: int | None
+) -> dict[str, object]:
+    """Rank the candidates of each query that is not ranked yet, and write OUT; `memory` is its folder and dtype."""
+    (part,) = output.parts
+    done = _finished_queries(part)
+    if done:
+        say(f"note: resuming after {len(done):,} queries of an earlier run")
+    left = {query: ids for query, ids in task.candidates.items() if query not in done}
+    texts = _texts(task.corpus, task.candidates)
+    with Meter("reading") as meter, appending(part) as append:
+        needed = texts if memory[0] else _blocks_with(left, texts, task.candidates)
+        ranker = _Ranker(reranker, needed, *memory, max_tokens, meter)
+        for query, ids in left.items():
+            hits = ranker.rank(task.queries[query], ids, top_k)
+            append("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits).encode())
+    _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
+    with part.open("rb") as ranked, replacing(output.path) as new, new.open("wb") as file:
+        shutil.copyfileobj(ranked, file)
+    return output.end({"count": len(task.candidates)})
 
 
 class _Ranker:
@@ -153,8 +214,7 @@ class _Ranker:
         return hits
 
 
-def _read_task(queries: str, run: str, depth: int | None) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Query id -> text, and query id -> candidates."""
+def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> _Task:
     asked = read_texts(queries)
     candidates = read_run(run, depth)
     strange = next((query for query in candidates if query not in asked), None)
@@ -162,7 +222,7 @@ def _read_task(queries: str, run: str, depth: int | None) -> tuple[dict[str, str
         raise InputError(
             f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
         )
-    return asked, candidates
+    return _Task(asked, candidates if part is None else share(candidates, part), corpus)
 
 
 def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[str]]:
@@ -172,18 +232,8 @@ def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[s
     return {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
 
 
-def _append_rankings(
-    part: Path, ranker: _Ranker, asked: Mapping[str, str], candidates: Mapping[str, Sequence[str]], top_k: int | None
-) -> None:
-    """Write the lines of each query when it is ranked."""
-    with appending(part) as append:
-        for query, ids in candidates.items():
-            hits = ranker.rank(asked[query], ids, top_k)
-            append("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits).encode())
-
-
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Texts of the candidates, in the order of the corpus."""
+    """Return the texts of the candidates, in the order of the corpus."""
     wanted = {name for ids in candidates.values() for name in ids}
     texts = read_texts(corpus, wanted)
     missing = sorted(wanted - set(texts))
@@ -237,4 +287,4 @@ def _load(model: str, dtype: str, template: str | None) -> Reranker:
     note_compiling()
     from runnel.models.reranker import Reranker
 
-    return Reranker.load(model, dtype=dtype, template=template)
+    return Reranker.load(model, dtype=DTYPES[dtype], template=template)

@@ -6,9 +6,12 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from runnel.commands.display import note_compiling, one_line, print_json, stdout_console
+from runnel.commands.options import Json, Query
 from runnel.errors import InputError
 from runnel.text.answers import end_of_text_below, normalize
 
@@ -22,26 +25,36 @@ log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
 
 
-def run(
-    query: str,
-    *,
-    place: str,
-    model: str | None,
-    top_k: int,
-    rerank: int | None,
-    read: int | None,
-    sentences: int,
-    conditions: Sequence[str],
-    as_json: bool,
+def search(
+    query: Query,
+    place: Annotated[str, typer.Option("--in", metavar="DIR", help="Folder or URI of the index.", show_default=False)],
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
+    rerank: Annotated[
+        int | None,
+        typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.", show_default=False),
+    ] = None,
+    read: Annotated[
+        int | None,
+        typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.", show_default=False),
+    ] = None,
+    sentences: Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")] = 3,
+    conditions: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The index's model, if it has moved.", show_default=False)
+    ] = None,
+    as_json: Json = False,
 ) -> int:
-    """Search the index at `place` and print what is found."""
+    """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences."""
     note_compiling()
     from runnel.search.index import Index
 
     start = time.perf_counter()
     index = Index.open(place, model)
     timings = {"open": time.perf_counter() - start}
-    where = parse_conditions(conditions, index.store.settings)
+    where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(query, top_k, where=where, rerank=rerank, read=read, sentences=sentences, timings=timings)
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
     if as_json:

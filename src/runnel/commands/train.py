@@ -1,4 +1,4 @@
-"""`runnel train`: a recipe, run to its end or on from where it was stopped."""
+"""`runnel train`: train or fine-tune a model as a recipe says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from runnel.commands.display import note_compiling, print_json, print_text, say
+from runnel.commands.options import Json
 from runnel.errors import MissingDependency
-from runnel.training import recipes
 
 if TYPE_CHECKING:
     from runnel.training.run import Summary
@@ -19,20 +21,33 @@ if TYPE_CHECKING:
 _NEEDED = ("sentence_transformers", "transformers", "datasets", "accelerate")
 
 
-def run(
-    recipe: str,
-    *,
-    to: str | None,
-    data: str | None,
-    model: str | None,
-    size: str | None,
-    smoke: bool,
-    changes: list[str],
-    as_json: bool,
+def train(
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.", show_default=False)],
+    data: Annotated[
+        str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.", show_default=False)
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.", show_default=False)
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.", show_default=False),
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.", show_default=False)] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Try the recipe in seconds, on a tiny random model.")] = False,
+    as_json: Json = False,
 ) -> int:
-    """Train as the recipe says; the result is in `to`/model."""
+    """Train or fine-tune a model as a recipe says. An interrupted run resumes when you repeat the command.
+
+    The result is RUN/model, with the settings as used, the losses and the checkpoints in RUN.
+    """
+    from runnel.training import recipes
+
     name = Path(recipe).stem
-    changes = [*changes, *([f"model.name={model}"] if model is not None else [])]
+    changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
     wanted = recipes.read(recipe, size=size, smoke=smoke, changes=tuple(changes))  # its errors come before heavy imports
     folder = Path(to) if to is not None else Path("runs") / name
     if missing := [package for package in _NEEDED if find_spec(package) is None]:
@@ -43,15 +58,15 @@ def run(
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it looks for other people's kernels
     transformers.utils.logging.set_verbosity_error()
-    from runnel.training.run import SUMMARY, train
+    from runnel.training import run
 
     datasets.disable_progress_bars()  # `training.progress` has the one that counts
     transformers.utils.logging.disable_progress_bar()
-    if (folder / SUMMARY).exists():
+    if (folder / run.SUMMARY).exists():
         say(f"note: {folder} is finished already")
     path = recipes.find(recipe)
     home = None if path.parent == recipes.SHIPPED else path.parent
-    summary = train(wanted, folder, data=data, home=home)
+    summary = run.train(wanted, folder, data=data, home=home)
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
         _report(summary, as_json)
     return 0

@@ -15,12 +15,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from runnel.commands.resume import Output, appending
+from runnel.errors import InputError
 from runnel.files import replacing
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FORMATS = (".npy", ".jsonl")
 
@@ -34,7 +36,15 @@ class Row(NamedTuple):
 
 
 def vector_output(path: Path) -> Output:
-    """Make the output for a `VectorLog`: .npy or .jsonl."""
+    """Make the output for a `VectorLog`: .npy or .jsonl.
+
+    Raises:
+        InputError: the name has another ending.
+    """
+    if path.suffix == ".parquet":
+        raise InputError(f"{path}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path}: cannot write {path.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
     return Output(path, parts=(".part", ".part.ids"), also=[path.with_suffix(".ids")] if path.suffix == ".npy" else [])
 
 
@@ -66,6 +76,8 @@ class VectorLog:
 
     def add(self, rows: Sequence[Row], vectors: Sequence[np.ndarray]) -> None:
         """Append rows; a killed process leaves all, some or none of them, each whole."""
+        import numpy as np
+
         self._append_vectors(b"".join(np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors))
         self._append_names(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
         self.count += len(rows)
@@ -107,6 +119,8 @@ class VectorLog:
         return count
 
     def _write_npy(self, file: BinaryIO) -> None:
+        import numpy as np
+
         header = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self._size)}
         np.lib.format.write_array_header_1_0(file, header)
         with self._part.open("rb") as part:
@@ -114,6 +128,8 @@ class VectorLog:
                 file.write(block)
 
     def _write_jsonl(self, file: BinaryIO) -> None:
+        import numpy as np
+
         with self._part.open("rb") as part:
             for row in self.rows():
                 vector = np.frombuffer(part.read(4 * self._size), dtype="<f4")

@@ -239,6 +239,6 @@ def help_seconds() -> float:
     seconds = []
     for _ in range(_HELP_RUNS):
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "runnel.cli", "--help"], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "runnel", "--help"], check=True, capture_output=True)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)

@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runnel.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}

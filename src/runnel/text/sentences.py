@@ -12,10 +12,12 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from runnel.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_CHARS = 1000
 _WINDOW = 2048
@@ -95,7 +97,9 @@ def split_clauses(text: str, language: str = "en") -> np.ndarray:
 
 
 def tile(starts: list[int], length: int) -> np.ndarray:
-    """Spans from the places where sentences start, in ascending order. The first takes the text's leading whitespace."""
+    """Return spans from the places where sentences start, in ascending order. The first takes the text's leading whitespace."""
+    import numpy as np  # only here: `runnel --help` stays fast
+
     if not length:
         return np.zeros((0, 2), dtype=np.int64)
     edges = np.array([0, *starts[1:], length], dtype=np.int64)

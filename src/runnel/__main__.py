@@ -1,4 +1,4 @@
-"""`python -m runnel.cli`."""
+"""`python -m runnel`."""
 
 from runnel.cli import console
 

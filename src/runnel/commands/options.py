@@ -1,0 +1,29 @@
+"""Options that several commands share, and refusing those that have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import typer
+
+Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.", show_default=False)]
+Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
+Dtype = Annotated[
+    Literal["auto", "bf16", "fp32", "int8"],
+    typer.Option(
+        help="Precision of the model's weights; auto is bf16 where the processor multiplies it. int8 is fastest on CPUs."
+    ),
+]
+DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
+]
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """Raise a usage error for the first of `given`, values by option, that has a value: it would have no effect."""
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(f"{name} {why}")
