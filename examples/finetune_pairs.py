@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from runnel import Embedder
-from runnel.training.modules import sentence_transformer
+from runnel.integrations.sentence_transformers import sentence_transformer
 
 
 def main() -> None:

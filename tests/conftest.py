@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent
 # Few tests that take long, most of them in processes of their own. What comes last keeps one process busy while the other waits.
 LONGEST_FILES = (
     "search/test_killed.py",
-    "search/test_ray.py",
+    "integrations/test_ray.py",
     "test_readme.py",
     "training/test_distributed.py",
     "training/test_resume.py",

@@ -23,7 +23,8 @@ ALLOWED = {
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {
-    name: BELOW | {"search", "evaluation", "training", "synthesis"} for name in ("search", "evaluation", "training", "synthesis")
+    name: BELOW | {"search", "training", "integrations", "evaluation"}
+    for name in ("search", "training", "integrations", "evaluation")
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
@@ -38,10 +39,10 @@ ONLY_IN = {
     "sentencex": {"text"},
     "tokenizers": {"text", "models"},
     "transformers": {"backbones", "training", "commands"},
-    "sentence_transformers": {"training"},
+    "sentence_transformers": {"training", "integrations"},
     "lancedb": {"search"},
-    "qdrant_client": {"search"},
-    "ray": {"search"},
+    "qdrant_client": {"integrations"},
+    "ray": {"integrations"},
 }
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 

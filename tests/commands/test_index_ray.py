@@ -1,4 +1,4 @@
-"""`runnel index --ray`, without Ray: what is asked for, what is told. The work itself is tested in tests/search/test_ray.py."""
+"""`runnel index --ray` without Ray: options and output. The work itself is tested in tests/integrations/test_ray.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from runnel.commands.index import New, Room
 from runnel.commands.index_ray import parse_shards, read_shards
 from runnel.errors import InputError
-from runnel.search import ray as runnel_ray
-from runnel.search.ray import Outcome, Progress
+from runnel.integrations import ray as runnel_ray
+from runnel.integrations.ray import Outcome, Progress
 from runnel.search.records import Settings
 from runnel.search.shards import Manifest
 from runnel.text.shards import Shard

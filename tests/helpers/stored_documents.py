@@ -24,7 +24,7 @@ class Place:
     @property
     def store(self):
         if self.kind == "qdrant":
-            from runnel.search.qdrant import QdrantStore
+            from runnel.integrations.qdrant import QdrantStore
 
             return QdrantStore
         return STORES["local" if self.kind == "local" else "lance"]

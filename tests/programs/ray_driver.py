@@ -6,7 +6,7 @@ import sys
 
 from programs.ray_worker import LoggedWorker
 
-from runnel.search import ray as runnel_ray
+from runnel.integrations import ray as runnel_ray
 from runnel.text.shards import Shard
 
 

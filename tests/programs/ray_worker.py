@@ -1,4 +1,4 @@
-"""A worker of `runnel.search.ray` that reads small parts, logs them beside the folder of the shards, and stops on demand.
+"""A worker of `runnel.integrations.ray` that reads small parts, logs them beside the folder of the shards, and stops on demand.
 
 A file named by the variable HANG, or else FOLDER.hang, holds a number: while it is there, a worker stays at its part of that
 number.
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from runnel.search.ray import Worker
+from runnel.integrations.ray import Worker
 
 PART = 4  # documents
 

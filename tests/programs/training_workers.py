@@ -17,12 +17,12 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from transformers import Trainer, TrainerCallback
 
+from runnel.integrations.sentence_transformers import sentence_transformer
 from runnel.ops import backend
 from runnel.training.adapters import add_lora
 from runnel.training.checkpoints import find_whole_checkpoint
 from runnel.training.evidence import SentenceData
 from runnel.training.forward import Long
-from runnel.training.modules import sentence_transformer
 from runnel.training.sentences import SentenceTrainer
 
 # A high rate: what the gradients were shows in the weights.

@@ -30,9 +30,9 @@ from sentence_transformers.util import mine_hard_negatives
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError
+from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
 from runnel.models.base import Model, load_model
 from runnel.training.adapters import add_lora, load_adapter, merge
-from runnel.training.modules import cross_encoder, sentence_transformer
 
 THINGS = ["cat", "dog", "mat", "river", "sea", "clause", "7", "42", "x", "queen", "of the", "zebra"]
 QUERIES = [f"where is {thing}" for thing in THINGS]

@@ -12,14 +12,14 @@ from runnel.errors import InputError
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
-    from runnel.search.ray import Outcome, Progress
+    from runnel.integrations.ray import Outcome, Progress
 
 
 def read_shards(
     paths: Sequence[str], to: str, shards: Sequence[Shard], model: str | None, new: New, room: Room, as_json: bool
 ) -> int:
     """Read these shards of `paths` into the folder `to`; the exit code is 1 if some are not finished."""
-    from runnel.search.ray import encode_shards
+    from runnel.integrations.ray import encode_shards
 
     with Meter("starting workers") as meter:
         outcome = encode_shards(

@@ -4,7 +4,7 @@ config.json        architecture, heads, templates, prompts, markers, weight form
 model.safetensors  `backbone.*` and `heads.*`; with int8 weights each matrix has a `.scale` of one number per row
 tokenizer.json     Hugging Face tokenizers file; RWKV World: rwkv_vocab_v20230424.txt
 README.md          model card
-modules.json, config_sentence_transformers.json   what sentence-transformers reads first (`runnel.training.modules`)
+modules.json, config_sentence_transformers.json   for sentence-transformers (`runnel.integrations.sentence_transformers`)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from runnel.text.tokenizer import Tokenizer
 _VERSION = 1
 _TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
-# job -> its model in sentence-transformers, and the module that does it, in `runnel.training.modules`
+# job -> its model in sentence-transformers, and the module that does it, in `runnel.integrations.sentence_transformers`
 _MODULES: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),
     "rerank": ("CrossEncoder", "RerankerModule"),
@@ -183,7 +183,7 @@ class Model:
             settings |= {"prompts": self.prompts, "similarity_fn_name": "cosine"}
         else:  # a score is a logit; by default the library would put a sigmoid behind it
             settings["activation_fn"] = "torch.nn.modules.linear.Identity"
-        modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.training.modules.{module}"}]
+        modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.integrations.sentence_transformers.{module}"}]
         (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
         (folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2) + "\n")
 

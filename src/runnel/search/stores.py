@@ -16,6 +16,11 @@ from runnel.errors import InputError, StoreError
 from runnel.search.records import Settings
 from runnel.search.store import Store
 
+_STORES = {
+    "lance": ("runnel.search.lance", "LanceStore"),
+    "local": ("runnel.search.local", "LocalStore"),
+    "qdrant": ("runnel.integrations.qdrant", "QdrantStore"),
+}
 _PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")  # what an interrupted creation leaves
 
 
@@ -72,8 +77,8 @@ def _is_qdrant(place: str | Path) -> bool:
 
 
 def _module(kind: str) -> Any:
-    return importlib.import_module(f"runnel.search.{kind}")
+    return importlib.import_module(_STORES[kind][0])
 
 
 def _class(kind: str) -> Any:
-    return getattr(_module(kind), {"lance": "LanceStore", "local": "LocalStore", "qdrant": "QdrantStore"}[kind])
+    return getattr(_module(kind), _STORES[kind][1])

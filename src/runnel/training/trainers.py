@@ -32,12 +32,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from runnel.errors import InputError
+from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.training.adapters import load_adapter
 from runnel.training.evidence import SentenceData
 from runnel.training.forward import Long
-from runnel.training.modules import cross_encoder, sentence_transformer
 from runnel.training.progress import Watch, Watched
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import DataTable, Recipe

@@ -1,4 +1,4 @@
-"""A process that reads one shard after another, for a driver elsewhere (`search/ray.py`)."""
+"""A process that reads one shard after another, for a driver elsewhere (`integrations/ray.py`)."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import BackendUnavailable, InputError, MissingDependency, StoreBusy
+from runnel.integrations.ray_worker import Job, Worker
 from runnel.models.base import BUILT_IN
 from runnel.search.files import check_paths
 from runnel.search.records import FieldType
-from runnel.search.worker import Job, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

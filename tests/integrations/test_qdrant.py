@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.stored_documents import SETTINGS, document, unit
+from helpers.stored_documents import SETTINGS, Place, document, unit
 
 from runnel.errors import InputError, MissingDependency, StoreError
 from runnel.search.filters import conditions
@@ -25,8 +25,8 @@ WORDS = "river mountain zebra engine tax novel apple winter harbour violin".spli
 
 
 @pytest.fixture
-def place(place_of):
-    return place_of("qdrant")
+def place(tmp_path):
+    return Place("qdrant", f"qdrant+file://{tmp_path}/qdrant/index")
 
 
 def collection(rng, count):
@@ -109,7 +109,7 @@ def test_an_order_that_qdrant_has_not_is_refused(both, where):
 
 
 def test_memories_and_large_commits_come_back(place, monkeypatch):
-    monkeypatch.setattr("runnel.search.qdrant._BATCH_POINTS", 7)
+    monkeypatch.setattr("runnel.integrations.qdrant._BATCH_POINTS", 7)
     store = place.create(replace(SETTINGS, remember=True))
     documents = collection(np.random.default_rng(1), 20)
     documents[3] = (replace(documents[3][0], memory=b"\0\xff" * 50), documents[3][1])

@@ -23,10 +23,10 @@ from programs.ray_worker import PART, LoggedWorker, hang_of, parts_begun
 
 from runnel import Embedder
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
+from runnel.integrations import ray as runnel_ray
+from runnel.integrations.ray import Progress, encode_shards
 from runnel.search import encoding
-from runnel.search import ray as runnel_ray
 from runnel.search.encoding import new_settings
-from runnel.search.ray import Progress, encode_shards
 from runnel.text.shards import Shard
 
 ray = pytest.importorskip("ray")

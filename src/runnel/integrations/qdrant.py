@@ -25,8 +25,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from runnel.errors import InputError, MissingDependency, RunnelError, StoreError
-from runnel.search.filters import Condition
-from runnel.search.qdrant_points import (
+from runnel.integrations.qdrant_points import (
     BLOBS,
     HASHES,
     WORDS_PER_TOKEN,
@@ -38,6 +37,7 @@ from runnel.search.qdrant_points import (
     to_qdrant,
     word_id,
 )
+from runnel.search.filters import Condition
 from runnel.search.records import Commit, DocumentRow, Found, Known, PassageRow, Settings
 from runnel.search.words import words_of
 

@@ -1,0 +1,376 @@
+"""Models as modules of sentence-transformers, so that its trainers, losses, samplers, evaluators and tools work on them.
+
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from runnel.integrations.sentence_transformers import sentence_transformer
+
+    model = sentence_transformer("pocket")
+    pairs = Dataset.from_dict({"query": [...], "document": [...]})
+    SentenceTransformerTrainer(model, train_dataset=pairs, loss=MultipleNegativesRankingLoss(model)).train()
+    model.save_pretrained("mine")                       # runnel.Embedder.load("mine"); the library loads it too, see below
+
+`cross_encoder` is the same for rerankers, with `CrossEncoderTrainer`. In evaluation mode the vectors and scores are those of
+`Embedder.encode` and `Reranker.score`, through the same engine and kernels; in training mode those of `training/forward.py`.
+A folder that runnel or the library saved loads in the library by `SentenceTransformer(folder, trust_remote_code=True)` (or
+`CrossEncoder`): it asks for that flag before it imports any class that is not its own.
+
+Nothing is cut unless `max_seq_length` is set: then to that many tokens, special tokens included, always at the document's
+end, so that end markers and queries stay; what is cut is counted in `truncated` and told once. For long texts see `Long`:
+`module.long = Long(segment_tokens=2048, recompute=True)`.
+
+LoRA: `add_lora(model[0].model, r=16, alpha=32)` of `training/adapters.py`, before the trainer is made. Until they are merged by
+`merge(model[0].model)`, saving writes the adapters and the heads alone. To go on from such a checkpoint a trainer's
+`_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`. (The library's own `add_adapter` takes none but
+models of the transformers library.)
+
+    B  texts or pairs   n  tokens of the longest   d  width of the vectors
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from runnel.backbones.int8 import Int8Linear
+from runnel.errors import CheckpointError, InputError, MissingDependency
+from runnel.models.base import Model, load_model
+from runnel.models.baseline import Job
+from runnel.models.embedder import Embedder
+from runnel.models.heads import MatchScore
+from runnel.models.reranker import Pair, Reranker
+from runnel.text.tokenizer import Tokenizer
+from runnel.training.adapters import FILE as ADAPTER_FILE
+from runnel.training.adapters import save_adapter
+from runnel.training.forward import Long, make_pair, pair_scores, vectors
+
+try:
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+    from sentence_transformers.base.modules import InputModule
+except ImportError as error:
+    raise MissingDependency(f'training needs sentence-transformers 6 ({error}); pip install "runnel[train]"') from error
+
+log = logging.getLogger("runnel")
+
+
+def sentence_transformer(
+    model: Model | Embedder | str | Path, *, long: Long | None = None, max_seq_length: int | None = None
+) -> SentenceTransformer:
+    """A `SentenceTransformer` around an embedder, which it shares: training it trains the model.
+
+    Args:
+        model: a model, or what `Embedder.load` takes; this is loaded in fp32, to be trained.
+        long: how long inputs are trained on.
+        max_seq_length: cut texts to so many tokens; default: nothing is cut.
+
+    Raises:
+        CheckpointError: the model is not there or cannot embed.
+    """
+    module = EmbedderModule(_model(model, "embed"), long=long, max_seq_length=max_seq_length)
+    return SentenceTransformer(modules=[module], prompts=module.model.prompts, similarity_fn_name="cosine")
+
+
+def cross_encoder(
+    model: Model | Reranker | str | Path, *, long: Long | None = None, max_seq_length: int | None = None
+) -> CrossEncoder:
+    """A `CrossEncoder` around a reranker; arguments as `sentence_transformer`. Its scores are logits: no sigmoid is applied.
+
+    Raises:
+        CheckpointError: the model is not there or has no rerank head.
+    """
+    module = RerankerModule(_model(model, "rerank"), long=long, max_seq_length=max_seq_length)
+    return CrossEncoder(modules=[module], activation_fn=nn.Identity())
+
+
+def _model(model: Model | Embedder | Reranker | str | Path, job: Job) -> Model:
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, Embedder | Reranker):
+        return model.model
+    return load_model(model, dtype="float32", job=job)
+
+
+class _ModelModule(InputModule):
+    """What the two modules share: the model's parameters, its two modes, and files.
+
+    Making one sets the parameters to be trained: the backbone's, or those of its adapters if it has any, and those of the
+    heads that the job needs.
+
+    Attributes:
+        model: the model; its backbone and heads are registered here.
+        long: how long inputs are trained on.
+        truncated: texts or pairs cut by `max_seq_length` since this module was made, in this process.
+    """
+
+    job: ClassVar[Job]
+    config_file_name = "sentence_bert_config.json"  # config.json is the model's own
+
+    def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
+        super().__init__()
+        self.model, self.long, self.truncated = model, long or Long(), 0
+        self.backbone, self.heads = model.backbone, model.heads
+        self.training = model.backbone.training
+        self.max_seq_length = max_seq_length
+        self._in_8_bits = any(isinstance(part, Int8Linear) for part in self.backbone.modules())
+        adapted = self.backbone.adapted
+        for name, parameter in self.backbone.named_parameters():
+            parameter.requires_grad_(not self._in_8_bits and (not adapted or "lora_" in name))
+        self.heads.requires_grad_(False)
+        for parameter in self._trained():
+            parameter.requires_grad_(True)
+        self._seen: list[tuple[int, int]] | None = None  # the weights that the kernels were last made from
+
+    @abstractmethod
+    def _trained(self) -> list[nn.Parameter]:
+        """The parameters of heads that the job needs."""
+
+    # ---- properties that the library asks for --------------------------------------------------------------------------
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Texts or pairs are cut to so many tokens, special tokens included; None: never."""
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int | None) -> None:
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"max_seq_length must be a number of tokens, or None to cut nothing, got {value!r}")
+        self._max_seq_length, self._told = value, False
+
+    @property
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # the library's annotation names its own kinds
+        return self.model.tokenizer
+
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, every_n_layers: int = 1, offload: bool = False
+    ) -> None:
+        """`TrainingArguments(gradient_checkpointing=True)`: `Long.recompute`.
+
+        Raises:
+            InputError: an option that has no meaning here.
+        """
+        asked = {**(gradient_checkpointing_kwargs or {}), "every_n_layers": every_n_layers, "offload": offload}
+        known = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
+        if strange := {key: value for key, value in asked.items() if known.get(key, ...) != value}:
+            raise InputError(f"every layer is recomputed, so the options {strange} have no effect; leave them out")
+        self.long = replace(self.long, recompute=True)
+
+    # ---- two modes -----------------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """As every module; the kernels of evaluation mode are built only where the mode changes, not at every `encode`.
+
+        Raises:
+            InputError: weights in 8 bits are to be trained.
+        """
+        if mode and self._in_8_bits:
+            raise InputError(f'{self.model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32"')
+        if not mode == self.training == self.backbone.training:
+            with _outside_inference():
+                super().train(mode)
+                self.model.refresh()
+            self._seen = self._weights()
+        return self
+
+    def _weights(self) -> list[tuple[int, int]]:
+        """Where each weight is and how often it was written: equal lists mean that nothing has changed."""
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+    def _infers(self) -> bool:
+        """Whether the engine is to be used; what was made from the weights is then made anew if they have changed since."""
+        if self.training or torch.is_grad_enabled() or self.backbone.device.type != "cpu":
+            return False
+        seen = self._weights()
+        if seen != self._seen:
+            with _outside_inference():
+                self.backbone.eval()
+                self.model.refresh()
+            self._seen = seen
+        return True
+
+    @contextmanager
+    def _precision(self) -> Iterator[Long]:
+        """Autocast, as trainers set it around a whole model, for the backbone alone: `Long.bf16`. Heads stay in fp32."""
+        device = self.backbone.device.type
+        cast = torch.is_autocast_enabled(device)
+        if cast and torch.get_autocast_dtype(device) != torch.bfloat16:
+            raise InputError(f"autocast is to {torch.get_autocast_dtype(device)}, which recurrent states overflow; use bf16=True")
+        with torch.autocast(device, enabled=False):
+            yield replace(self.long, bf16=True) if cast else self.long
+
+    def _tell(self, cut: int) -> None:
+        self.truncated += cut
+        if cut and not self._told:
+            log.warning("%d of a batch were cut to max_seq_length=%s; `truncated` counts them all", cut, self.max_seq_length)
+            self._told = True
+
+    # ---- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write the model folder, always as safetensors; the library adds its own files. Of a model with adapters only these
+        and the heads are written: what a checkpoint needs; `load_adapter` takes them back.
+        """
+        if self.backbone.adapted:
+            save_adapter(self.model, output_path)
+            return
+        self.model.write(output_path)
+        if self.max_seq_length is not None:
+            self.save_config(output_path)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        return {"max_seq_length": self.max_seq_length}
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Called by the library. Weights are fp32 unless `model_kwargs={"dtype": ...}` says otherwise, as in `load_model`."""
+        place = {"token": token, "cache_folder": cache_folder, "revision": revision, "local_files_only": local_files_only}
+        folder = cls.load_dir_path(model_name_or_path, subfolder, **place) or model_name_or_path  # type: ignore[arg-type]
+        if (Path(folder) / ADAPTER_FILE).exists() and not (Path(folder) / "config.json").exists():
+            raise CheckpointError(
+                f"{folder} holds adapters and heads alone: load the model that they were trained on, and load_adapter() into it"
+            )
+        options = {"dtype": "float32", **(kwargs.get("model_kwargs") or {})}
+        if strange := sorted(options.keys() - {"dtype"}):
+            raise InputError(f"model_kwargs of a runnel model has {', '.join(strange)}; only dtype means something to it")
+        return cls(load_model(folder, dtype=options["dtype"], device="cpu", job=cls.job), **cls.load_config(folder))
+
+
+class EmbedderModule(_ModelModule):
+    """An embedder: texts to `sentence_embedding`, unit vectors (B, d).
+
+    >>> module = EmbedderModule(model)                                       # doctest: +SKIP
+    >>> SentenceTransformer(modules=[module], prompts=model.prompts)         # doctest: +SKIP
+    """
+
+    job = "embed"
+
+    def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
+        self._embedder = Embedder(model)
+        super().__init__(model, long=long, max_seq_length=max_seq_length)
+
+    def _trained(self) -> list[nn.Parameter]:
+        features = self.model.features if self._embedder.pooling == "mean" else None
+        return [*self.model.head("embed").parameters(), *([features.log_weight] if features else [])]
+
+    def get_embedding_dimension(self) -> int:
+        """Width d of the vectors."""
+        return self._embedder.dimension
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64.
+
+        Raises:
+            InputError: a text is empty or no string, or `max_seq_length` has no room for it.
+        """
+        rows = list(self._embedder.render(inputs, prompt=prompt, max_tokens=self.max_seq_length))
+        self._tell(self._embedder.truncated)
+        return _padded(rows)
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """The features, and `sentence_embedding` (B, d) fp32."""
+        lengths = features["attention_mask"].sum(dim=1).tolist()
+        ids = features["input_ids"].cpu().numpy().astype(np.int32)
+        rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
+        if self._infers():
+            with _outside_inference():
+                found = torch.from_numpy(np.stack(list(self._embedder.encode_rows(rows))))
+        else:
+            with self._precision() as long:
+                found = vectors(self.model, rows, long)
+        return {**features, "sentence_embedding": found.to(features["input_ids"].device)}
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """As before, with the prompts of the library's model, which it has just written there."""
+        settings = Path(output_path) / "config_sentence_transformers.json"
+        if settings.exists():
+            prompts = json.loads(settings.read_text(encoding="utf-8")).get("prompts", {})
+            self.model.prompts = {name: text for name, text in prompts.items() if text}
+        super().save(output_path)
+
+
+class RerankerModule(_ModelModule):
+    """A reranker: pairs of a query and a document to `scores`, logits (B, 1).
+
+    >>> CrossEncoder(modules=[RerankerModule(model)], activation_fn=nn.Identity())       # doctest: +SKIP
+    """
+
+    job = "rerank"
+
+    def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
+        self._reranker = Reranker(model)
+        super().__init__(model, long=long, max_seq_length=max_seq_length)
+
+    def _trained(self) -> list[nn.Parameter]:
+        head = self.model.head("rerank")
+        features = self.model.features if isinstance(head, MatchScore) else None
+        return [*head.parameters(), *(features.parameters() if features else [])]
+
+    def preprocess(  # type: ignore[override]  # the library's pairs may be of pictures and sounds too
+        self, inputs: Sequence[Sequence[str]] | Sequence[str], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Pairs to `pairs`, a list of `Pair`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`.
+
+        Args:
+            inputs: (query, document) each.
+            prompt: put before each query.
+
+        Raises:
+            InputError: a query is empty, or `max_seq_length` has no room for it.
+        """
+        if all(isinstance(text, str) for text in inputs):
+            return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]
+        pairs = [make_pair(self.model, (prompt or "") + query, document, self.max_seq_length) for query, document in inputs]
+        self._tell(sum(pair.cut > 0 for pair in pairs))
+        return {"pairs": pairs}
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """The features, and `scores` (B, 1) fp32."""
+        pairs: list[Pair] = features["pairs"]
+        if self._infers():
+            with _outside_inference():
+                found = torch.from_numpy(self._reranker.score_pairs(pairs)).to(self.backbone.device)
+        else:
+            with self._precision() as long:
+                found = pair_scores(self.model, pairs, long)
+        return {**features, "scores": found[:, None]}
+
+
+@contextmanager
+def _outside_inference() -> Iterator[None]:
+    """The library's `encode` and `predict` are in inference mode, and what is made there (states, kernels' copies of weights)
+    could not be changed by later calls outside it.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _padded(rows: Sequence[np.ndarray]) -> dict[str, Tensor]:
+    """`input_ids` (B, n) int64, with zeros after each row, and `attention_mask` (B, n) int64 of ones and zeros."""
+    ids = [torch.as_tensor(row, dtype=torch.int64) for row in rows]
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+    }
