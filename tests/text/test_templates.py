@@ -14,8 +14,9 @@ from runnel.text.encoded import Encoded
 from runnel.text.templates import Part, Template
 
 NAMES = pytest.mark.parametrize("name", ["neox_like", "bert_like", "sentencepiece_like"])
+QUERY = Template.parse("{query}{end}")
 READY = {
-    "query": templates.QUERY,
+    "query": QUERY,
     "document": templates.DOCUMENT,
     "document then query": templates.DOCUMENT_THEN_QUERY,
     "document semicolon query": templates.DOCUMENT_SEMICOLON_QUERY,
@@ -122,7 +123,7 @@ def test_offsets_of_a_field_refer_to_its_own_text(name):
     assert encoded.starts[0] == 0 and encoded.ends[-1] == len(text)
     assert len(templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", "")) == 0
     lead = templates.DOCUMENT_THEN_QUERY.lead(tokenizer, "document")
-    assert lead == ("" if tokenizer.adds_space else " ") and templates.QUERY.lead(tokenizer, "query") == ""
+    assert lead == ("" if tokenizer.adds_space else " ") and QUERY.lead(tokenizer, "query") == ""
     stream = tokenizer.stream(position=-len(lead))
     parts = [stream.feed(lead + text), stream.finish()]
     np.testing.assert_array_equal(Encoded.join(parts).ends, encoded.ends)
@@ -144,7 +145,7 @@ def test_budgets():
     with pytest.raises(InputError, match=f"max_tokens is {fixed - 1}, .* have {fixed} tokens; raise max_tokens"):
         template.render(tokenizer, query, document, max_tokens=fixed - 1)
     with pytest.raises(InputError, match="max_tokens is 3"):
-        templates.QUERY.render(tokenizer, query, max_tokens=3)
+        QUERY.render(tokenizer, query, max_tokens=3)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
@@ -152,7 +153,7 @@ def test_budgets_are_checked(value):
     with pytest.raises(InputError, match="expected a positive whole number"):
         Template.parse("{query}", max_query_tokens=value)
     with pytest.raises(InputError, match="expected a positive whole number"):
-        templates.QUERY.render(build("bert_like"), np.arange(3), max_tokens=value)
+        QUERY.render(build("bert_like"), np.arange(3), max_tokens=value)
 
 
 def test_a_total_budget_cannot_be_split():
@@ -167,11 +168,11 @@ def test_missing_and_needless_fields():
     with pytest.raises(InputError, match="needs the ids of the document; pass document="):
         templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3))
     with pytest.raises(InputError, match=r"has no \{document\}; leave document= out"):
-        templates.QUERY.render(tokenizer, np.arange(3), np.arange(3))
+        QUERY.render(tokenizer, np.arange(3), np.arange(3))
     with pytest.raises(InputError, match="has no field 'document'; it has query"):
-        templates.QUERY.before("document")
+        QUERY.before("document")
     with pytest.raises(InputError, match="needs an end marker and the tokenizer has none"):
-        templates.QUERY.render(build("cl100k_like"), np.arange(3))
+        QUERY.render(build("cl100k_like"), np.arange(3))
     assert len(Template.parse("").render(tokenizer).ids) == 0
 
 
@@ -183,10 +184,10 @@ def test_json_is_strict():
     with pytest.raises(InputError, match="max_tokens is '3'"):
         Template.from_dict({"template": "{query}", "max_tokens": "3"})
     with pytest.raises(InputError, match="store the whole template"):
-        templates.QUERY.starting_at("query").to_dict()
+        QUERY.starting_at("query").to_dict()
 
 
 def test_text_in_fields_never_becomes_a_marker():
     tokenizer = build("bert_like")
-    ids = templates.QUERY.encode(tokenizer, "query", "a [SEP] b {end}").ids
-    assert templates.QUERY.render(tokenizer, ids).ids.tolist().count(tokenizer.end_id) == 1
+    ids = QUERY.encode(tokenizer, "query", "a [SEP] b {end}").ids
+    assert QUERY.render(tokenizer, ids).ids.tolist().count(tokenizer.end_id) == 1

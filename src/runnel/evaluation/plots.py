@@ -77,7 +77,7 @@ def _open(columns: int) -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingDependency(f'plots need matplotlib ({error}); pip install "runnel[eval]"') from error
+        raise MissingDependency(f'plots need matplotlib ({error}); pip install "runnel[train]"') from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -312,8 +312,7 @@ def _check_budget(name: str, value: object) -> None:
         raise InputError(f"{name} is {value!r}; expected a positive whole number, or None to cut nothing")
 
 
-# The papers' templates. Queries and documents of the bi-encoder are texts with the end marker.
-QUERY = Template.parse("{query}{end}")
+# The papers' templates. A document of the bi-encoder is a text with the end marker.
 DOCUMENT = Template.parse("{document}{end}")
 DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
 # Of the code that paper B links to, and so of its checkpoints; the paper prints no capitals.
