@@ -9,7 +9,7 @@ BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 DEMO := runs/demo
 
-.PHONY: demo test check fix bench bench-check pocket clean
+.PHONY: demo test check check-base fix bench bench-check pocket clean
 
 demo: $(BASE)
 	mkdir -p $(DEMO)
@@ -26,6 +26,14 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Whether the package's own dependencies are enough: find, embed and rerank in an environment that has nothing else.
+check-base:
+	@$(MAKE) --no-print-directory VENV=build/base-venv build/base-venv/.base
+	rm -rf build/base && cp -R examples/files build/base
+	cd build/base && ../base-venv/bin/runnel find "what does deleting a name do" texts.txt
+	cd build/base && ../base-venv/bin/runnel embed texts.txt --to vectors.npy
+	cd build/base && ../base-venv/bin/runnel rerank "what does deleting a name do" texts.txt
 
 fix: $(READY)
 	$(BIN)/ruff format .
