@@ -76,5 +76,5 @@ def test_nothing_to_show(tmp_path):
 
 def test_without_matplotlib(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependency, match=r"pip install \"runnel\[eval\]\""):
+    with pytest.raises(MissingDependency, match=r"pip install \"runnel\[train\]\""):
         plots.plot_speed([], tmp_path / "speed.png")
