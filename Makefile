@@ -39,13 +39,13 @@ fix: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Measures for about twenty minutes on two quiet cores and writes docs/performance.md, its json and its plots.
+# Measures for about twenty minutes on two quiet cores and writes docs/performance.md, its json and its plots, if nothing failed.
 bench: $(READY)
-	$(BIN)/runnel bench --page docs
+	$(BIN)/python -m benchmarks page docs
 
-# Seven minutes: whether every bar of speed and memory that this machine can show still holds.
+# Seven minutes: measures every bar of speed and memory that this machine can show; fails if one is lost.
 bench-check: $(READY)
-	$(BIN)/runnel bench --check
+	$(BIN)/python -m benchmarks check
 
 # Fits the heads of pocket again, for an hour: make pocket DATA=folder. tools/train_pocket says what the folder holds.
 pocket: $(READY)

@@ -23,8 +23,7 @@ ALLOWED = {
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {
-    name: BELOW | {"search", "training", "integrations", "evaluation"}
-    for name in ("search", "training", "integrations", "evaluation")
+    name: BELOW | {"search", "speed", "training", "integrations"} for name in ("search", "speed", "training", "integrations")
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
@@ -34,7 +33,7 @@ ALLOWED["__main__"] = {"cli"}
 ONLY_IN = {
     "typer": {"cli", "commands"},
     "rich": {"commands", "training"},
-    "numba": {"ops", "backbones", "commands", "text", "evaluation"},
+    "numba": {"ops", "backbones", "commands", "text"},
     "huggingface_hub": {"backbones", "models"},
     "sentencex": {"text"},
     "tokenizers": {"text", "models"},

@@ -18,8 +18,8 @@ from runnel.backbones.state import State
 from runnel.backbones.xlstm import XlstmConfig
 from runnel.engine import Engine, Request
 from runnel.errors import InputError
-from runnel.evaluation.shapes import describe_subject, load_subject, random_backbone
 from runnel.planning import ENOUGH, fit
+from runnel.speed.shapes import describe_subject, load_subject, random_backbone
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +133,8 @@ from runnel.backbones.mamba2 import Mamba2Config
 from runnel.backbones.rwkv7 import Rwkv7Config
 from runnel.backbones.xlstm import XlstmConfig
 from runnel.engine import Engine, Request
-from runnel.evaluation.machine import forget_peak, peak_bytes
-from runnel.evaluation.shapes import random_backbone
+from runnel.speed.machine import reset_peak, peak_bytes
+from runnel.speed.shapes import random_backbone
 
 architecture, dtype, budget = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
 configs = {
@@ -145,7 +145,7 @@ configs = {
 backbone = random_backbone(architecture, configs[architecture], dtype)
 numbers = np.random.default_rng(0)
 Engine(backbone, 64).run([Request(numbers.integers(0, 100, 70))])
-forget_peak("cpu")
+reset_peak("cpu")
 before = peak_bytes("cpu")
 engine = Engine(backbone, memory_bytes=budget)
 for lengths in ([2 * engine.step_tokens], numbers.integers(1, engine.step_tokens // 2, 12)):  # about three steps

@@ -14,6 +14,7 @@ import importlib.metadata
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -98,7 +99,7 @@ def table(device: str, tokens: int, repeats: int) -> None:
             if not apart <= AGREEMENT:
                 print(f"| {name} | {texts:,} | wrong | – | – | {apart:.1e} |")
                 continue
-            fast, slow = (milliseconds(lambda call=call, s=s: call(s), device, repeats) for s in (backend, "torch"))
+            fast, slow = (milliseconds(partial(call, s), device, repeats) for s in (backend, "torch"))
             print(f"| {name} | {texts:,} | {fast:.2f} | {slow:.2f} | {1000 * total / fast:,.0f} | {apart:.1e} |")
 
 

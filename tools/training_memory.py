@@ -19,10 +19,10 @@ from torch import nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import TransformerConfig
-from runnel.evaluation.machine import forget_peak, peak_bytes
-from runnel.evaluation.shapes import load_subject
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
+from runnel.speed.machine import peak_bytes, reset_peak
+from runnel.speed.shapes import load_subject
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.forward import Long, trainable, vectors
@@ -46,7 +46,7 @@ def measure(name: str, long: Long) -> str:
     trainable(model)
     ids = np.random.default_rng(0).integers(4, 20_000, (TOKENS // MODELS[name], MODELS[name])).astype(np.int32)
     vectors(model, [ids[0, :16]]).sum().backward()  # makes the gradients
-    forget_peak("cpu")
+    reset_peak("cpu")
     before = peak_bytes("cpu")
     vectors(model, list(ids), long).sum().backward()
     return f"{(peak_bytes('cpu') - before) / 2**20:,.0f}"

@@ -1,4 +1,4 @@
-"""Stand-ins for the processes of a bench: they answer at once, with figures and vectors that a test chooses."""
+"""Stand-ins for the processes of a benchmark: they answer at once, with figures and vectors that a test chooses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 Answers = dict[str, Any]
 HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
-READY = {"ready": True, "title": "a system", "flops_per_token": 2_000_000, "linear_flops_per_token": 1_000_000, "plan": None}
+READY = {"ready": True, "title": "a system", "flops_per_token": 2_000_000, "linear_flops_per_token": 1_000_000}
 
 _SECONDS = {"engine": [0.95, 0.95], "index": [1.0, 1.0], "remember": [1.9, 1.9]}
 INDEX: dict[str, Answers] = {
@@ -21,9 +21,9 @@ INDEX: dict[str, Answers] = {
 
 
 class FakeWorker:
-    """`answers`: system -> op -> an answer or a function of the request; "first" is what it says of itself.
+    """`answers`: system -> op -> an answer or a function of the request; "first" is its first answer.
 
-    Unless told otherwise a system agrees with the plain path and reads 1000 tokens a second, its linear layers 4000. An index
+    By default a system agrees with the plain path and reads 1000 tokens a second, its linear layers 4000. An index
     takes documents at 0.95 of the engine's speed; the first stage of a search takes 10 ms and all of it 200 ms.
     """
 
@@ -34,7 +34,7 @@ class FakeWorker:
     def __init__(self, spec):
         self.spec = spec
         FakeWorker.started.append(spec)
-        self.first = self._told("first", {}) or READY | {"title": spec.system}
+        self.first = self._chosen("first", {}) or READY | {"title": spec.system}
 
     def __enter__(self):
         return self
@@ -44,9 +44,9 @@ class FakeWorker:
 
     def ask(self, op, **request):
         FakeWorker.asked.append((self.spec.system, op, request))
-        told = self._told(op, request)
-        if told is not None:
-            return told
+        chosen = self._chosen(op, request)
+        if chosen is not None:
+            return chosen
         if op == "hidden":
             np.save(request["file"], HIDDEN)
             return {"tokens": len(HIDDEN)}
@@ -60,9 +60,9 @@ class FakeWorker:
         seconds = request["batch"] * request["tokens"] / (4000 if request.get("part") == "linear" else 1000)
         return {"seconds": seconds, "peak_bytes": 1 << 20}
 
-    def _told(self, op, request):
-        told = FakeWorker.answers.get(self.spec.system, {}).get(op)
-        return told(request) if callable(told) else told
+    def _chosen(self, op, request):
+        chosen = FakeWorker.answers.get(self.spec.system, {}).get(op)
+        return chosen(request) if callable(chosen) else chosen
 
 
 def wrong_hidden(request: Answers) -> Answers:
@@ -77,5 +77,5 @@ def fake_workers(monkeypatch):
     for name, value in (("answers", {}), ("started", []), ("asked", [])):
         monkeypatch.setattr(FakeWorker, name, value)
     for module in ("speed", "extras", "segments", "bars", "page"):
-        monkeypatch.setattr(f"runnel.evaluation.{module}.Worker", FakeWorker)
+        monkeypatch.setattr(f"benchmarks.{module}.Worker", FakeWorker)
     return FakeWorker

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.models.base import load_model
+from runnel.models.blocks import passage_bounds
 from runnel.models.lexical import WordTable
-from runnel.models.passages import passage_bounds
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.models.vector_scorer import VectorQuery, relevance_features
 from runnel.text.tokenizer import Tokenizer
@@ -186,7 +187,7 @@ def measured(data: Path, out: Path, name: str, table: WordTable) -> Measured:
 
 def rows_of(found: Measured, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """nDCG@10 of each query, for each way to order BM25's list."""
-    ways = {
+    ways: dict[str, list[NDArray[Any]]] = {
         "BM25": [-np.arange(len(listed), dtype=np.float64) for listed in found.lists],
         "static BM25": [k[:, 2] for k in found.known],
         "cosine to the whole document": [k[:, 1] for k in found.known],

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runnel.cli.models import bench
+from runnel.commands.bench import bench
 from runnel.commands.display import LogLines, describe, print_text, printable, report_bug, say
 from runnel.commands.embed import embed
 from runnel.commands.find import find

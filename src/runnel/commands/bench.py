@@ -1,184 +1,116 @@
-"""`runnel bench`: speed and peak memory of models and shapes, beside their own matrix products and other systems."""
+"""`runnel bench`: the speed and peak memory of models or shapes, next to their own matrix products."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
 
 from runnel.commands.display import print_json, say, stdout_console
+from runnel.commands.options import Json
 from runnel.errors import InputError
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _MIB = 2**20
+_HEAD = ("model", "system", "dtype", "tokens", "texts", "tokens/s (min - max)", "roofline", "GFLOP/s", "ms/text", "peak MiB")
+
+_Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL-OR-SHAPE...",
+        help="Model folders, hub ids, pocket, pocket-mamba2, or shapes such as mamba2-130m.",
+        show_default=False,
+    ),
+]
+_Segment = Annotated[str, typer.Option(help="Tokens that go through all layers at a time (vertical), or whole (horizontal).")]
+_Budget = Annotated[int | None, typer.Option(min=1, help="MiB for steps and states; chooses the segment.", show_default=False)]
 
 
-def run(
-    models: Sequence[str],
-    *,
-    lengths: str,
-    batches: str | None,
-    dtypes: str,
-    others: str,
-    segment: str,
-    budget_mib: int | None,
-    limit_mib: int | None,
-    device: str,
-    rounds: int,
-    memory: bool,
-    training: bool,
-    remembered: bool,
-    length_list: str | None,
-    json_file: str | None,
-    plots: str | None,
+def bench(
+    models: _Models,
+    lengths: Annotated[str, typer.Option(help="Tokens of a text, with commas between; 8k is 8192.")] = "512,2048",
+    batches: Annotated[str, typer.Option(help="Texts at a time, with commas between.")] = "1",
+    dtypes: Annotated[str, typer.Option(help="bf16, fp32, int8, with commas between; int8 is compared with bf16.")] = "bf16",
+    segment: _Segment = "1024",
+    budget: _Budget = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians are shown.")] = 3,
+    memory: Annotated[bool, typer.Option("--memory", help="Also measure peak memory, each figure in a new process.")] = False,
+    as_json: Json = False,
 ) -> int:
-    """Measure and show; 1 if a check failed."""
-    from runnel.evaluation.bench import Bench
-    from runnel.evaluation.bench import run as measure
-    from runnel.evaluation.padding import read_lengths
-    from runnel.evaluation.speed import Settings
+    """Measure the speed and memory of models or shapes next to their own matrix products.
 
-    sizes = _numbers("--batches", batches) if batches else ((1, 2, 4, 8, 16) if training else (1,))
-    settings = Settings(
-        models=tuple(models),
-        lengths=_numbers("--lengths", lengths),
-        batches=sizes,
-        dtypes=_names(dtypes),
-        others=_names(others),
-        device=device,
-        segment=None if segment == "whole" else _numbers("--segment", segment)[0],
-        budget=None if budget_mib is None else budget_mib * _MIB,
-        rounds=rounds,
-        memory=memory,
-    )
-    bench = Bench(
-        settings,
-        training=sizes if training else (),
-        remembered=remembered,
-        length_list=tuple(read_lengths(length_list)) if length_list else (),
-        memory_limit=None if limit_mib is None else limit_mib * _MIB,
-    )
-    for target in (json_file, plots):
-        if target is not None and target != "-" and not Path(target).absolute().parent.is_dir():
-            raise InputError(f"{target}: its folder is not there; make it first")
-    result = measure(bench, say)
-    _write(result, json_file, plots)
+    No figure is shown unless the results agree with a plain fp64 run.
+    """
+    cells = [(batch, tokens) for batch in _numbers("--batches", batches) for tokens in _numbers("--lengths", lengths)]
+    options: dict[str, Any] = {
+        "device": device,
+        "segment": None if segment == "whole" else _numbers("--segment", segment)[0],
+        "budget": None if budget is None else budget * _MIB,
+    }
+    result = _measure(models, _names(dtypes), cells, options, rounds=rounds, memory=memory)
+    if as_json:
+        print_json(result)
+    else:
+        from runnel.speed.machine import in_words
+
+        stdout_console().print(in_words(result["machine"]))
+        _print_table([_row(point) for point in result["points"]])
+        for plan in result["plans"].items():
+            stdout_console().print("{}: {}".format(*plan))
     return int(result["wrong"])
 
 
-def page(folder: str, only: str | None = None) -> int:
-    """Measure what docs/performance.md shows, or one section of it, and write it, its json and its plots."""
-    from runnel.evaluation.page import write_page, write_section
+def _measure(
+    models: Sequence[str],
+    dtypes: Sequence[str],
+    cells: Sequence[tuple[int, int]],
+    options: dict[str, Any],
+    *,
+    rounds: int,
+    memory: bool,
+) -> dict[str, Any]:
+    """Check the arguments, then measure every model; values for JSON."""
+    from runnel.speed.machine import machine
+    from runnel.speed.measure import measure
+    from runnel.speed.shapes import DTYPES
+    from runnel.speed.subject import check_device, check_subject
 
-    return int(write_page(Path(folder), say) if only is None else write_section(Path(folder), only, say))
-
-
-def check() -> int:
-    """Measure the bars, print each beside its value; 1 if one is lost."""
-    from runnel.evaluation.bars import check_bars
-
-    rows = check_bars(say)
-    _print("Bars", ["what", "bar", "measured", ""], [[r.what, r.bar, r.shown, r.verdict] for r in rows])
-    return int(any(row.lost for row in rows))
-
-
-# ---- what is shown ---------------------------------------------------------------------------------------------------------
-
-
-def _write(result: dict[str, Any], json_file: str | None, plots: str | None) -> None:
-    if json_file == "-":
-        print_json(result)
-    else:
-        _show(result)
-        if json_file is not None:
-            Path(json_file).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if plots is not None:
-        from runnel.evaluation.plots import plot_speed
-
-        plot_speed(result["points"], Path(plots) / "speed.png")
+    if unknown := set(dtypes or ("",)) - set(DTYPES):
+        raise InputError(f"no dtype {min(unknown)!r}; there are {', '.join(DTYPES)}")
+    check_device(options["device"])
+    for model in models:
+        check_subject(model, dtypes, **options)
+    result: dict[str, Any] = {"format": 1, "machine": machine(), "points": [], "checks": [], "plans": {}}
+    for model in models:
+        points, checks, plan = measure(model, dtypes, cells, say, **options, rounds=rounds, memory=memory)
+        result["points"] += [point.to_dict() for point in points]
+        result["checks"] += [asdict(check) for check in checks]
+        result["plans"] |= {model: plan} if plan else {}
+    failed = (point["outcome"] in ("wrong", "error") for point in result["points"])
+    return result | {"wrong": any(failed) or not all(check["passed"] for check in result["checks"])}
 
 
-def _show(result: dict[str, Any]) -> None:
-    """Tables on stdout. A row whose check failed has words in place of figures."""
-    from runnel.evaluation.machine import in_words
-    from runnel.evaluation.padding import COUNTS, FLOPS
-
-    stdout_console().print(in_words(result["machine"]))
-    head = ["model", "system", "dtype", "tokens", "texts", "tokens/s (min - max)", "roofline", "GFLOP/s", "ms/text", "peak MiB"]
-    _print("Speed", head, [_speed_row(p) for p in result["points"]])
-    for plan in result["plans"].items():
-        stdout_console().print("{}: {}".format(*plan))
-    if result["skipped"]:
-        rows = [[row["system"], row["model"], row["dtype"], row["reason"]] for row in result["skipped"]]
-        _print("Skipped", ["system", "model", "dtype", "why"], rows)
-    if result["training"]:
-        _print(
-            "Training",
-            ["model", "system", "tokens", "texts", "tokens/s (min - max)", "peak MiB"],
-            [*map(_training_row, result["training"])],
-        )
-    if result["remembered"]:
-        rows = [
-            [r["model"], r["way"], *_or_note(r, _spread(r["ms_per_document"], 2), _spread(r["over_whole"], 1))]
-            for r in result["remembered"]
-        ]
-        _print("Reranking", ["model", "documents", "ms/document (min - max)", "whole pairs over this"], rows)
-    if result["padding"]:
-        rows = [
-            [r["model"], str(r["batch"]), counted, *(f"{r[prefix + key] / 1e9:,.1f}" for key in FLOPS)]
-            for r in result["padding"]
-            for prefix, counted in COUNTS.items()
-        ]
-        _print("GFLOP for the listed lengths", ["model", "texts a batch", "counted", "packed", "padded, sorted", "padded"], rows)
-
-
-def _speed_row(point: dict[str, Any]) -> list[str]:
+def _row(point: dict[str, Any]) -> list[str]:
+    """Return the cells of a point. A point without figures has the reason instead."""
     name = [point["model"], point["title"], point["dtype"], f"{point['tokens']:,}", str(point["batch"])]
-    figures = _or_note(
-        point,
-        _spread(point["tokens_per_s"], 0),
-        _number(point["of_roofline"] and point["of_roofline"]["median"], 2),
-        _number(point["gflops_per_s"], 1),
-        _number(point["ms_per_document"], 2),
-    )
-    return [*name, *figures, _number(point["peak_bytes"] and point["peak_bytes"] / _MIB, 0)]
+    if point["outcome"] != "ok":
+        return [*name, ": ".join(filter(None, (point["outcome"], point["note"]))), "", "", "", ""]
+    rates, share, peak = point["tokens_per_s"], point["of_roofline"], point["peak_bytes"]
+    speed = f"{rates['median']:,.0f} ({rates['min']:,.0f} - {rates['max']:,.0f})"
+    roofline = "" if share is None else f"{share['median']:,.2f}"
+    memory = f"{peak / _MIB:,.0f}" if peak is not None else point["note"]
+    return [*name, speed, roofline, f"{point['gflops_per_s']:,.1f}", f"{point['ms_per_document']:,.2f}", memory]
 
 
-def _training_row(point: dict[str, Any]) -> list[str]:
-    figures = _or_note(point, _spread(point["tokens_per_s"], 0))
-    peak = _number(point["peak_bytes"] and point["peak_bytes"] / _MIB, 0)
-    return [point["model"], point["system"], str(point["tokens"]), str(point["batch"]), *figures, peak]
-
-
-def _or_note(row: dict[str, Any], *figures: str) -> list[str]:
-    """The figures, or why there are none and blanks."""
-    if row["outcome"] == "ok":
-        return list(figures)
-    return [f"{row['outcome']}: {row['note']}" if row["note"] else row["outcome"], *[""] * (len(figures) - 1)]
-
-
-def _spread(values: dict[str, float] | None, digits: int) -> str:
-    if values is None:
-        return ""
-    text: Callable[[str], str] = lambda key: f"{values[key]:,.{digits}f}"  # noqa: E731
-    return f"{text('median')} ({text('min')} - {text('max')})"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
-
-
-def _print(title: str, head: list[str], rows: list[list[str]]) -> None:
+def _print_table(rows: list[list[str]]) -> None:
     from rich import box
     from rich.table import Table
 
-    table: Table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(head):
-        numeric = all(row[place][:1].isdigit() or not row[place] for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(_HEAD):
+        table.add_column(name, justify="left" if place in (0, 1, 2, 5) else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = stdout_console()
@@ -187,15 +119,12 @@ def _print(title: str, head: list[str], rows: list[list[str]]) -> None:
     console.print(table)
 
 
-# ---- what is asked ---------------------------------------------------------------------------------------------------------
-
-
 def _names(given: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
 
 
 def _numbers(option: str, given: str) -> tuple[int, ...]:
-    """Whole numbers between commas; "8k" is 8192.
+    """Parse whole numbers between commas; "8k" is 8192.
 
     Raises:
         InputError: something else.

@@ -1,0 +1,372 @@
+"""The words and tables of docs/performance.md and of a comparison, in Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from benchmarks.padding import COUNTS, WAYS
+from runnel.speed.machine import in_words
+
+_MIB = 2**20
+Values = dict[str, Any]
+
+
+def page_text(result: Values) -> str:
+    """Return docs/performance.md from what `page.py` measured."""
+    parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _chunks(result)]
+    parts += [_training(result), _remembered(result), _search(result), _padding(result), _checks(result)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def comparison_text(result: Values) -> str:
+    """Return the tables of what `compare.py` measured."""
+    parts = [in_words(result["machine"]), f"## Speed\n\n{_speed_table(result)}"]
+    titles = {"training": ("Training", _training_table), "remembered": ("Reranking", _remembered_table)}
+    titles["padding"] = ("GFLOP for the listed lengths", _padding_table)
+    parts += [f"## {title}\n\n{text(result[key])}" for key, (title, text) in titles.items() if result[key]]
+    return "\n\n".join([*parts, _checks(result)])
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False, middle: str = "median") -> str:
+    """Return the median or mean of a figure, or why there is none."""
+    if row["outcome"] != "ok":
+        return f"{row['outcome']}: {row['note']}" if row.get("note") else str(row["outcome"])
+    spread = row[key]
+    if spread is None:
+        return "–"
+    text: Callable[[str], str] = lambda which: f"{spread[which]:,.{digits}f}"  # noqa: E731
+    return f"{text(middle)} ({text('min')}–{text('max')})" if extremes and spread["runs"] > 1 else text(middle)
+
+
+def _apart(result: Values, section: str) -> str:
+    """Return when and where a section was measured, if not with the rest; else ""."""
+    apart = result.get("apart", {}).get(section)
+    return f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
+
+
+def _mib(row: Values) -> str:
+    return "–" if row.get("peak_bytes") is None else f"{row['peak_bytes'] / _MIB:,.0f}"
+
+
+def _head(result: Values) -> str:
+    where = f"Measured on {in_words(result['machine'])}. Absolute figures belong to that machine; ratios carry over better."
+    return f"""# Performance
+
+Written by `make bench` (`python -m benchmarks page docs`), never by hand; every claim about speed elsewhere links here.
+`make bench-check` checks the bars in minutes, `runnel bench MODEL-OR-SHAPE...` measures your models, and
+`python -m benchmarks compare MODEL-OR-SHAPE... --with SYSTEMS` compares them with other systems.
+
+{textwrap.fill(where, 130)}
+
+Systems run in processes of their own, in interleaved rounds; a figure is the median, smallest and largest in brackets. Weights of
+named shapes are random. Before a system is timed its hidden vectors (in training: its gradient) must agree with a plain torch
+run in fp64 on the same weights; if they do not, or if anything fails, this page is not written. Memory is the peak of a new
+process, weights and libraries included. "Linear layers" are the matrix products of the same model alone, in the same dtype: the
+roofline. int8 is compared with bf16 linear layers; how it rounds: [backbones.md](backbones.md#precision)."""
+
+
+def _bars(result: Values) -> str:
+    rows = [[row["what"], row["bar"], row["shown"], row["verdict"]] for row in result["bars"]]
+    lost = [row for row in result["bars"] if row["lost"]]
+    summary = f"{len(lost)} of {len(rows)} bars fail." if lost else "Every bar that could be measured holds."
+    return f"## Bars\n\n{summary}\n\n" + table(["what", "bar", "measured", ""], rows)
+
+
+def _speed(result: Values) -> str:
+    text = "## Speed\n\nReading texts, tokenization excluded, in segments of 1,024 tokens."
+    return f"{text}\n\n{_speed_table(result)}\n\n![tokens per second and memory](performance.png)"
+
+
+def _speed_table(result: Values) -> str:
+    """Return the table of all points, and the systems that were not compared."""
+    points = result["points"]
+    ours = {_place(p): p for p in points if p["system"] == "runnel"}
+    rows = []
+    for point in points:
+        own = _own(ours, point)
+        times = "–"
+        if own is not None and own is not point and own["tokens_per_s"] and point["tokens_per_s"]:
+            times = f"{own['tokens_per_s']['median'] / point['tokens_per_s']['median']:.2f}"
+        rows.append(
+            [
+                point["model"],
+                point["title"],
+                point["dtype"],
+                f"{point['batch']} x {point['tokens']:,}",
+                figure(point, "tokens_per_s", extremes=True),
+                times,
+                figure(point, "of_roofline", 2) if point["system"] == "runnel" else "–",
+                "–" if point["ms_per_document"] is None else f"{point['ms_per_document']:,.1f}",
+                _mib(point),
+            ]
+        )
+    head = [
+        "model",
+        "system",
+        "dtype",
+        "texts x tokens",
+        "tokens/s",
+        "runnel over this",
+        "of roofline",
+        "ms per text",
+        "peak MiB",
+    ]
+    skipped = "".join(f"\n- {s['system']}, {s['model']}: {s['reason']}" for s in result["skipped"])
+    return table(head, rows) + (f"\n\nNot compared:\n{skipped}" if skipped else "")
+
+
+def _place(point: Values) -> tuple[Any, ...]:
+    return point["model"], point["dtype"], point["batch"], point["tokens"]
+
+
+def _own(ours: dict[tuple[Any, ...], Values], point: Values) -> Values | None:
+    """Return our cell to compare with another system's: in the same dtype, else in bf16."""
+    return ours.get(_place(point)) or ours.get((point["model"], "bf16", point["batch"], point["tokens"]))
+
+
+def _long(result: Values) -> str:
+    rows = []
+    for point in result["long"]:
+        first = next(p for p in result["long"] if p["model"] == point["model"])
+        known = all(p["tokens_per_s"] and p["peak_bytes"] for p in (first, point))
+        speed = f"{point['tokens_per_s']['median'] / first['tokens_per_s']['median']:.2f}" if known else "–"
+        memory = f"{point['peak_bytes'] / first['peak_bytes']:.3f}" if known else "–"
+        rows.append([point["model"], f"{point['tokens']:,}", figure(point, "tokens_per_s"), _mib(point), speed, memory])
+    head = ["model", "tokens", "tokens/s", "peak MiB", "speed over the first", "memory over the first"]
+    return "## One long text\n\n" + table(head, rows)
+
+
+def _segments(result: Values) -> str:
+    rows = [
+        [
+            p["model"],
+            f"{p['batch']} x {p['tokens']:,}",
+            "all (horizontal)" if p["segment"] is None else f"{p['segment']:,}",
+            "–" if not p["tokens_per_s"] else _seconds(p),
+            figure(p, "tokens_per_s", extremes=True, middle="mean"),
+            _mib(p),
+        ]
+        for p in result["segments"]
+    ]
+    head = ["model", "texts x tokens", "V", "seconds", "tokens/s", "peak MiB"]
+    return f"""## Horizontal and vertical inference
+
+Vertical inference takes V tokens (of all texts of a step together) through all layers before the next V; horizontal inference
+takes everything through one layer at a time. `Engine(backbone, step_tokens=V)` and `Engine(backbone, whole=True)`, or
+`runnel bench --segment V` and `--segment whole`. Both give the same vectors. Three runs: mean, smallest and largest; bf16.
+
+{table(head, rows)}
+
+![segments](performance-segments.png)
+
+`Engine.plan(backbone, memory_bytes)` and `runnel bench --budget MIB` choose the segment for what steps and states may take beyond
+the weights: as long as fits, up to where longer ones gain nothing. The plan says which memory and speed to expect, and
+`Engine(backbone, plan)` keeps to it. Without a plan a step on a CPU has 1,024 tokens: longer ones are a few percent faster,
+but a short text has to wait for the step that is running. On a GPU it has 4,096 of one text, or 16,384 of several, as far as half
+of its free memory allows: the sizes of paper D (one text by 4,096, 32 by 512), not measured here.
+
+{_plans(result)}"""
+
+
+def _plans(result: Values) -> str:
+    head = ["model", "budget, MiB", "segment", "a step, MiB", "state of a text, MiB"]
+    rows = [
+        [
+            p["model"],
+            f"{p['memory_bytes'] / _MIB:,.0f}",
+            f"{p['segment']:,}",
+            f"{p['step_bytes'] / _MIB:,.1f}",
+            f"{p['state_bytes'] / _MIB:,.1f}",
+        ]
+        for p in result["plans"]
+    ]
+    return table(head, rows)
+
+
+def _seconds(point: Values) -> str:
+    return f"{point['tokens'] * point['batch'] / point['tokens_per_s']['mean']:,.3f}"
+
+
+def _chunks(result: Values) -> str:
+    sizes = sorted({row["chunk"] for row in result["chunks"]})
+    by_place = {(row["operator"], row["batch"], row["tokens"], row["chunk"]): row for row in result["chunks"]}
+    rows = []
+    for operator, batch, tokens in dict.fromkeys(place[:3] for place in by_place):
+        cells = [by_place[operator, batch, tokens, size] for size in sizes]
+        name = [operator, f"{batch} x {tokens:,}"]
+        rows.append([*name, "tokens/s", *(figure(cell, "tokens_per_s", extremes=True, middle="mean") for cell in cells)])
+        rows.append([*name, "MiB", *map(_mib, cells)])
+    return f"""### Chunks inside an operator
+
+Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels (the compiled
+kernels have Q built in; Mamba-1's scan has none). One layer's recurrence alone at the shapes of mamba2-130m, rwkv7-0.1b and
+xlstm-scaled; three runs: mean, smallest and largest; memory beyond that of the process before a run. The operators take 64, 32
+and 64, and less for shorter texts; a plan says which.
+
+{table(["operator", "texts x tokens", "", *(f"Q = {size}" for size in sizes)], rows)}
+
+![chunks](performance-chunks.png)"""
+
+
+def _parts(result: Values) -> str:
+    rows = []
+    for row in result["parts"]:
+        name = [row["model"], row["dtype"]]
+        if row["seconds"] is None:
+            rows.append([*name, figure(row, "seconds"), "–"])
+            continue
+        whole = sum(row["seconds"].values())
+        shares = ", ".join(
+            f"{part} {seconds / whole:.0%}" for part, seconds in row["seconds"].items() if seconds >= 0.005 * whole
+        )
+        rows.append([*name, shares, f"{1e6 * whole / row['tokens']:,.0f}"])
+    tokens = result["parts"][0]["tokens"] if result["parts"] else 0
+    context = textwrap.fill(_apart(result, "parts"), 130)
+    return f"""## Where the time goes
+
+One step of {tokens:,} tokens, by part; kernels by their names in `runnel.ops`.{context and chr(10) * 2 + context}
+
+{table(["model", "dtype", "share of the time", "µs per token"], rows)}"""
+
+
+def _training(result: Values) -> str:
+    if not result["training"]:
+        return ""
+    first = result["training"][0]
+    limit = f"{first['memory_limit'] / 2**30:.0f} GiB" if first["memory_limit"] else "what is free"
+    return f"""## Training
+
+Forward, backward and AdamW over all weights, fp32, texts of {first["tokens"]} tokens, one vector a text. Each process may
+take {limit} of memory; "bert" is a transformer of as many weights.
+
+{_training_table(result["training"])}"""
+
+
+def _training_table(rows: Sequence[Values]) -> str:
+    cells = [[r["model"], r["system"], str(r["batch"]), figure(r, "tokens_per_s", extremes=True), _mib(r)] for r in rows]
+    return table(["model", "system", "texts", "tokens/s", "peak MiB"], cells)
+
+
+def _remembered(result: Values) -> str:
+    if not result["remembered"]:
+        return ""
+    first = result["remembered"][0]
+    return f"""## Reranking with remembered documents
+
+{first["documents"]} documents of {first["tokens"]} tokens, one query.
+
+{_remembered_table(result["remembered"])}"""
+
+
+def _remembered_table(rows: Sequence[Values]) -> str:
+    head = ["model", "documents as", "ms per document", "whole pairs over this", "correlation of scores"]
+    cells = []
+    for row in rows:
+        figures = figure(row, "ms_per_document", 2, extremes=True), figure(row, "over_whole", 1)
+        cells.append([row["model"], row["way"], *figures, "–" if row["agreement"] is None else f"{row['agreement']:.5f}"])
+    return table(head, cells)
+
+
+_STAGES = {
+    "query": "query: its vector",
+    "dense": "dense: the nearest of all passages",
+    "lexical": "lexical: BM25",
+    "first stage": "first stage: these three",
+    "rerank": "rerank: 50 remembered documents",
+    "fetch": "fetch: the texts of 10",
+    "sentences": "sentences: {sentences}",
+    "whole search": "whole search",
+    "without reranking": "whole search without reranking",
+}
+_WAYS = {"engine": "the engine alone, on ready-made ids", "index": "indexing", "remember": "indexing with remembered documents"}
+
+
+def _search(result: Values) -> str:
+    found = result.get("search")
+    if not found:
+        return ""
+    head = "## Indexing and searching\n\n"
+    if found["outcome"] != "ok":
+        return f"{head}{found['outcome']}: {found['note']}"
+    ms = lambda row: [f"{row[key]:,.1f}" for key in ("min", "median", "p95")]  # noqa: E731
+    sentences = "of 10 remembered documents" if found["keeps_sentences"] else "5 documents read after the query"
+    texts = {name: text.format(sentences=sentences) for name, text in _STAGES.items()}
+    stages = [[text, *ms(found["stages"][name])] for name, text in texts.items() if name in found["stages"]]
+    ways = [
+        [text, *(f"{row[key]['median']:,.{digits}f}" for key, digits in _INDEXING)]
+        for name, text in _WAYS.items()
+        for row in [found["indexing"][name]]
+    ]
+    peak = f"{found['peak_bytes'] / _MIB:,.0f} MiB at most"
+    facts = (
+        f"{found['documents']:,} documents of {found['words']:,} words ({found['passages']:,} passages) in LanceDB, "
+        f"`{found['model']}`, remembered in 8 bits: {found['disk_bytes'] / 2**30:,.1f} GiB on disk with earlier commits. "
+        f"A process that searches takes {peak}, including mapped files. The texts are sentences of the "
+        "Python reference in random order with made-up words; the model has read "
+        f"{found['read']:,} of them, the rest have vectors close to theirs. Before anything is timed, stored vectors are "
+        "compared with the embedder's, the nearest ones with all inner products, and scores of remembered documents with those "
+        "of whole pairs."
+    )
+    context = "\n\n".join(textwrap.fill(paragraph, 130) for paragraph in (facts, _apart(result, "search")) if paragraph)
+    times = found["stages"]["whole search"]["runs"]
+    return f"""{head}{context}
+
+Milliseconds of {times} searches for eight words in a row from a document:
+
+{table(["stage", "least", "median", "95 %"], stages)}
+
+Indexing with `{found["indexing_model"]}` and `Engine.map`, in turns; "over the engine" is by wall-clock time, then by processor
+time of all threads:
+
+{table(["", "tokens/s", "over the engine", "by processor time"], ways)}"""
+
+
+_INDEXING = (("tokens_per_s", 0), ("over_engine", 2), ("over_engine_processor", 2))
+
+
+def _padding(result: Values) -> str:
+    if not result["padding"]:
+        return ""
+    first = result["padding"][0]
+    return f"""## What padding would cost
+
+GFLOP for the {first["texts"]} sections of the Python reference ({first["tokens"]:,} tokens) by `{first["model"]}`, which takes
+{first["flops"]:,} FLOP a token in linear layers, convolution and recurrence, a multiply-add as 2, without embedding and LM head.
+By the formula of papers it is 2 for each parameter, including the embedding's. Transformers add attention to both. Table 2 of
+paper E is 2 x parameters: its 19.0 and 197.9 TFLOP are those of Mamba-2 130M and 1.3B for 73,640 tokens. runnel packs: it
+never pads.
+
+{_padding_table(result["padding"])}"""
+
+
+def _padding_table(rows: Sequence[Values]) -> str:
+    head = ["model", "texts a batch", "counted", "packed", "padded, sorted by length", "padded", "padded over packed"]
+    cells = [
+        [
+            *(row["model"], str(row["batch"]), counted),
+            *(f"{row[f'{prefix}{way}_flops'] / 1e9:,.1f}" for way in WAYS),
+            f"{row['padded'] / row['tokens']:.2f}",
+        ]
+        for row in rows
+        for prefix, counted in COUNTS.items()
+    ]
+    return table(head, cells)
+
+
+def _checks(result: Values) -> str:
+    rows = []
+    for check in result["checks"]:
+        cosine = "–" if check["cosine"] is None else f"{check['cosine']:.6f}"
+        difference = "–" if check["difference"] is None else f"{check['difference']:.1e}"
+        verdict = "agrees" if check["passed"] else check["note"]
+        rows.append([check["model"], check["system"], check["dtype"], cosine, difference, verdict])
+    head = ["model", "system", "dtype", "least cosine", "largest difference over RMS", ""]
+    return "## Checks\n\nHidden vectors against a plain run in fp64, two texts of 130 and 70 tokens.\n\n" + table(head, rows)

@@ -1,0 +1,271 @@
+"""What a worker does with an index: documents made for it, filling one, checking it, and timing what is asked of it.
+
+The texts need no data from outside: sentences of the Python reference in random order, with made-up words among them so that
+words are as unevenly spread as in a real collection. The model reads the first of them. The others are stored with vectors and
+memories close to those of one that was read, which costs a search the same and saves most of the reading.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from runnel.engine import Request
+from runnel.models.embedder import Embedder
+from runnel.models.memory import Memory
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.records import Document
+from runnel.search.encoding import remembers_sentences
+from runnel.search.index import Index
+from runnel.search.records import WHOLE, DocumentRow, PassageRow
+from runnel.speed.machine import peak_bytes, reset_peak
+from runnel.text.sentence_tokens import read_sentences
+from runnel.text.sentences import split_sentences
+
+WORDS = 1000  # of a document
+_QUERY_WORDS = 8
+_MADE_UP = 40  # one of so many words is
+_SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+_COMMIT = 500  # documents
+_WARM = 20  # documents that are read before any is timed
+_CHECKED = 20  # documents and queries
+_STAGES = ("query", "dense", "lexical")
+
+
+# ---- texts -------------------------------------------------------------------------------------------------------------------
+
+
+def texts(count: int, words: int = WORDS) -> list[str]:
+    """`count` documents of `words` words, the same ones each time."""
+    rng = random.Random(0)
+    pool = _sentences()
+    return [_text(rng, pool, words) for _ in range(count)]
+
+
+def _sentences() -> list[list[str]]:
+    """Those of the Python reference that are prose, in words."""
+    from pydoc_data.topics import topics
+
+    found = []
+    for topic in sorted(topics):
+        for start, end in split_sentences(topics[topic]).tolist():
+            words = topics[topic][start:end].split()
+            plain = sum(re.fullmatch(r"[A-Za-z]+[,;.:]?", word) is not None for word in words)
+            if len(words) > 5 and plain > 0.8 * len(words):
+                found.append(words)
+    return found
+
+
+def _text(rng: random.Random, pool: Sequence[Sequence[str]], words: int) -> str:
+    parts: list[str] = []
+    left = words
+    while left > 0:
+        sentence = [word if rng.randrange(_MADE_UP) else _made_up_word(rng) for word in rng.choice(pool)[:left]]
+        left -= len(sentence)
+        parts += [*sentence[:-1], sentence[-1] + ("\n\n" if rng.random() < 0.15 else " ")]
+    return " ".join(parts).replace("\n ", "\n").replace("  ", " ").rstrip()
+
+
+def _made_up_word(rng: random.Random) -> str:
+    number = int(min(rng.paretovariate(0.7), 1e5))  # Zipf's law, nearly
+    return "".join(_SYLLABLES[number // len(_SYLLABLES) ** power % len(_SYLLABLES)] for power in range(3))
+
+
+def queries(documents: Sequence[str], count: int) -> list[str]:
+    """Some words in a row from somewhere inside `count` documents."""
+    rng = random.Random(1)
+    chosen = [rng.choice(documents).split() for _ in range(count)]
+    return [
+        " ".join(words[start : start + _QUERY_WORDS]) for words in chosen for start in [rng.randrange(len(words) - _QUERY_WORDS)]
+    ]
+
+
+# ---- filling -----------------------------------------------------------------------------------------------------------------
+
+
+def fill(folder: str, model: str, count: int, read: int) -> dict[str, Any]:
+    """An index of `count` documents, of which the model reads `read`, checked on these. Gives facts, and "wrong" if it fails."""
+    documents = texts(count)
+    embedder = Embedder.load(model)
+    with Index.create(folder, embedder, remember=True) as index:
+        index.add(Document(f"d{i}", text) for i, text in enumerate(documents[:read]))
+        wrong = check(index, documents[:read])
+        if wrong:
+            return {"wrong": wrong}
+        _multiply(index, documents, read)
+        index.optimize()
+        facts = {"passages": index.commits()[-1].passages, "disk_bytes": _size(folder)}
+        return facts | {"keeps_sentences": remembers_sentences(embedder)}
+
+
+def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
+    """Store the documents from `read` on."""
+    rng = np.random.default_rng(0)
+    names = [f"d{i}" for i in range(read)]
+    known, memories = index.store.documents(names), index.store.memories(names)
+    passages: dict[str, list[PassageRow]] = {}
+    keys = [(name, number) for name in names for number in range(WHOLE, WORDS)]
+    for (name, _), row in sorted(index.store.passages(keys).items()):
+        passages.setdefault(name, []).append(row)
+    for first in range(read, len(documents), _COMMIT):
+        rows: list[DocumentRow] = []
+        parts: list[PassageRow] = []
+        for i in range(first, min(first + _COMMIT, len(documents))):
+            like = known[f"d{i % read}"]
+            new = replace(like, id=f"d{i}", text=documents[i], content_hash=f"h{i}")
+            if remembers_sentences(index.embedder):
+                memory = _sentences_like(_vectors(index.embedder, memories[like.id], like.text), new.text, index.embedder)
+            else:
+                memory = memories[like.id][:-1] + bytes([i // read % 256])  # equal ones would be stored once
+            new = replace(new, memory=memory)
+            rows.append(new)
+            parts += [_close_to(row, new, len(like.text), rng) for row in passages[like.id]]
+        index.store.commit(rows, parts, [])
+
+
+def _vectors(embedder: Embedder, memory: bytes, text: str) -> SentenceVectors:
+    return SentenceVectors.from_bytes(memory, text, embedder.model.backbone.hidden_size)
+
+
+def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> bytes:
+    """What would be kept of another document's sentences, with the vectors of one that was read, over and over."""
+    tokens = read_sentences(text, [embedder.model.tokenizer.encode(text)])
+    rows = np.arange(len(tokens.spans)) % len(read)
+    return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, read.vectors[rows], read.scales[rows]).to_bytes()
+
+
+def _close_to(row: PassageRow, document: DocumentRow, length: int, rng: np.random.Generator) -> PassageRow:
+    """A passage at the same part of another document."""
+    start, end = (round(place * len(document.text) / length) for place in (row.start, row.end))
+    vector = row.vector + 0.5 * rng.standard_normal(len(row.vector), dtype=np.float32) / np.sqrt(len(row.vector))
+    vector = (vector / np.linalg.norm(vector)).astype(np.float32)
+    text = document.text[start:end] if row.number != WHOLE else ""
+    return PassageRow(document.id, row.number, start, end, text, vector)
+
+
+def _size(folder: str) -> int:
+    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+
+
+# ---- checking ----------------------------------------------------------------------------------------------------------------
+
+
+def check(index: Index, documents: Sequence[str]) -> str:
+    """Why an index of these documents, d0, d1 and so on, is not what their model makes of them; "" if it is.
+
+    Vectors are compared with `Embedder.encode_document` and `encode_spans`, the nearest ones against all inner products, and
+    scores of remembered documents against those of whole pairs.
+    """
+    embedder, few = index.embedder, dict(list(enumerate(documents))[:_CHECKED])
+    found = index.store.passages([(f"d{i}", number) for i in range(len(documents)) for number in range(WHOLE, WORDS)])
+    for i, text in few.items():
+        rows = [row for (name, number), row in sorted(found.items()) if name == f"d{i}" and number != WHOLE]
+        if embedder.model.backbone.reads_passages:  # each by itself
+            own = embedder.encode_document([row.text for row in rows])
+        else:
+            own = embedder.encode_spans(text, [(row.start, row.end) for row in rows])
+        expected = np.concatenate([embedder.encode_document([text]), own])
+        stored = np.stack([row.vector for row in (found[f"d{i}", WHOLE], *rows)])
+        cosine = float((expected * stored).sum(1).min())
+        if not cosine > 0.999:
+            return f"vectors of a document differ from the embedder's: cosine {cosine:.5f}"
+    matrix = np.stack([row.vector for row in found.values()])
+    for query in queries(documents, _CHECKED):
+        vector = embedder.encode_query([query])[0]
+        expected = np.sort(matrix @ vector)[::-1][:50]
+        got = np.array([one.score for one in index.store.nearest(vector, 50, [])])
+        if len(got) != len(expected) or np.abs(got - expected).max() > 1e-4:
+            return "the nearest passages are not those of all inner products"
+    return _check_memories(index, few)
+
+
+def _check_memories(index: Index, documents: dict[int, str]) -> str:
+    reranker = Reranker(index.embedder.model)
+    query = queries(list(documents.values()), 1)[0]
+    found = index.store.memories([f"d{i}" for i in documents])
+    pieces = {i: found[f"d{i}"] for i in documents}
+    if remembers_sentences(index.embedder):
+        vectors = {f"d{i}": _vectors(index.embedder, pieces[i], text) for i, text in documents.items()}
+        memory: Memory | SentenceMemory = SentenceMemory(vectors)
+    else:
+        memory = Memory.of_pieces("int8", reranker.model.backbone.fingerprint(), {f"d{i}": pieces[i] for i in pieces})
+    agreement = np.corrcoef(reranker.score(query, memory), reranker.score(query, list(documents.values())))[0, 1]
+    return "" if agreement > 0.97 else f"scores of remembered documents agree with whole pairs by {agreement:.3f} only"
+
+
+# ---- timing ------------------------------------------------------------------------------------------------------------------
+
+
+def time_indexing(model: str, count: int, rounds: int) -> dict[str, Any]:
+    """Indexing documents beside the engine alone on their ids, in turns.
+
+    Returns:
+        "tokens", and "seconds" and "processor" (seconds of all threads): "engine", "index" and "remember" (with memories) ->
+        one number for each round.
+    """
+    documents, embedder = texts(count), Embedder.load(model)
+    rows = list(embedder.render(documents))
+    seconds: dict[str, list[float]] = {"engine": [], "index": [], "remember": []}
+    processor: dict[str, list[float]] = {name: [] for name in seconds}
+    with TemporaryDirectory() as folder:
+
+        def add(remember: bool) -> Callable[[], object]:
+            index = made.setdefault(remember, Index.create(f"{folder}/{turn}-{remember}", embedder, remember=remember))
+            return lambda: index.add(Document(f"d{i}", text) for i, text in enumerate(documents[:some]))
+
+        for turn in range(-1, rounds):  # the first compiles kernels and makes buffers
+            some = count if turn >= 0 else _WARM
+            made: dict[bool, Index] = {}
+            calls: dict[str, Callable[[], object]] = {
+                "engine": lambda: embedder.model.engine.run([Request(ids) for ids in rows[:some]]),  # noqa: B023
+                "index": add(False),
+                "remember": add(True),
+            }
+            for name, call in calls.items():
+                wall, busy = time.perf_counter(), time.process_time()
+                call()
+                if turn >= 0:
+                    seconds[name].append(time.perf_counter() - wall)
+                    processor[name].append(time.process_time() - busy)
+            for index in made.values():
+                index.close()
+    return {"tokens": sum(map(len, rows)), "seconds": seconds, "processor": processor}
+
+
+def time_searches(folder: str, model: str, count: int, asked: int) -> dict[str, Any]:
+    """Searches of an index that `fill` made, with and without reranking in turns.
+
+    Returns:
+        "seconds": stage -> one number for each query, of searches with reranking; also "first stage" (query, dense and lexical),
+        "whole search" and "without reranking"; "peak_bytes" of the process.
+    """
+    index = Index.open(folder, model)
+    seconds: dict[str, list[float]] = {}
+    for number, query in enumerate(queries(texts(count), asked + 5)):
+        if number == 5:  # those before load what is loaded once
+            seconds.clear()
+            reset_peak("cpu")
+        for name, found in _times(index, query):
+            seconds.setdefault(name, []).append(found)
+    return {"seconds": seconds, "peak_bytes": peak_bytes("cpu")}
+
+
+def _times(index: Index, query: str) -> Iterator[tuple[str, float]]:
+    stages: dict[str, float] = {}
+    start = time.perf_counter()
+    index.search(query, timings=stages)
+    yield "whole search", time.perf_counter() - start
+    yield from stages.items()
+    yield "first stage", sum(stages[name] for name in _STAGES)
+    start = time.perf_counter()
+    index.search(query, rerank=0)
+    yield "without reranking", time.perf_counter() - start

@@ -1,0 +1,218 @@
+"""What is timed: a model through the engine, and the matrix products of its linear layers alone.
+
+T  tokens of a text      B  texts      D  width of hidden vectors
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint import check_int8
+from runnel.backbones.int8 import Int8Linear
+from runnel.engine import Engine, Request
+from runnel.errors import BackendUnavailable, InputError, NumericalError
+from runnel.hardware import available_memory
+from runnel.planning import fit
+from runnel.speed.shapes import DTYPES, describe_subject, load_subject
+
+IDS = 100  # random token ids are below; every vocabulary has as many
+LINEAR_TILE = 1024  # tokens of one product where a text is not cut
+_CHECKED = (130, 70)  # lengths of the texts whose hidden vectors are compared
+_SHORT_S = 1.0
+
+
+class Subject:
+    """A model and its engine. With `budget` (bytes for steps and states) the segment is planned, `plan`; else it is given."""
+
+    title = "runnel"
+
+    def __init__(self, model: str, dtype: str, device: str, budget: int | None = None) -> None:
+        self.name, self.dtype, self.device = model, DTYPES[dtype], device
+        self.backbone = load_subject(model, self.dtype, device)
+        self.plan = None if budget is None else Engine.plan(self.backbone, budget)
+        self._engines: dict[tuple[int, bool], Engine] = {}
+
+    def run(self, ids: Tensor, segment: int | None) -> None:
+        """Read ids (B, T), `segment` tokens of all texts a step; None: all in one step."""
+        engine = self.engine(ids.numel(), whole=True) if segment is None else self.engine(segment)
+        engine.run([Request(text.numpy()) for text in ids])
+
+    def engine(self, step_tokens: int, whole: bool = False) -> Engine:
+        """Return the engine of a step size."""
+        if (step_tokens, whole) not in self._engines:
+            self._engines[step_tokens, whole] = Engine(self.backbone, step_tokens, whole=whole)
+        return self._engines[step_tokens, whole]
+
+    def hidden(self, texts: Sequence[Tensor]) -> Tensor:
+        """Return hidden vectors (tokens of all texts, D) fp32 of texts (T,).
+
+        Segments are shorter than the texts, so that packing and carried states are checked too.
+        """
+        engine = self.engine(max(16, sum(map(len, texts)) // 4))
+        parts = engine.run([Request(text.numpy(), positions=range(len(text))) for text in texts])
+        return torch.cat(parts).float()
+
+    def plain_hidden(self, texts: Sequence[Tensor]) -> Tensor:
+        """Return the same by the plain torch path in fp64, which shares no kernel with what is timed.
+
+        Raises:
+            MemoryError: too little memory for the weights in fp64.
+        """
+        with plain_backbone(self.name, self.device) as plain, torch.inference_mode():
+            return torch.cat([plain(text)[0] for text in texts]).float()
+
+
+class LinearLayers:
+    """The matrix products of a backbone alone: the same weights in the same dtype, 8-bit layers in bf16."""
+
+    title = "linear layers"
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._layers = [m for m in backbone.modules() if isinstance(m, nn.Linear | Int8Linear)]
+        self._buffers: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    @cached_property
+    def weights(self) -> list[Tensor]:
+        """The model's own; of 8-bit layers copies, made at first use: a run whose memory is measured must have none."""
+        return [m.weight.to(torch.bfloat16) if isinstance(m, Int8Linear) else m.weight.detach() for m in self._layers]
+
+    @property
+    def flops_per_token(self) -> int:
+        return 2 * sum(layer.in_features * layer.out_features for layer in self._layers)
+
+    def run(self, ids: Tensor, segment: int | None) -> None:
+        """Multiply random inputs, one row for each of the ids (B, T)."""
+        total = ids.numel()
+        tile = min(total, segment or LINEAR_TILE)
+        with torch.inference_mode():
+            for start in range(0, total, tile):
+                n = min(tile, total - start)
+                for weight in self.weights:
+                    x, out = self._buffer(weight, tile)
+                    torch.mm(x[:n], weight.t(), out=out[:n])
+
+    def error(self) -> float:
+        """Return the largest difference of a product from the same in fp64, over the root mean square."""
+        weight = self.weights[0]
+        x, out = self._buffer(weight, 64)
+        with torch.inference_mode():
+            torch.mm(x, weight.t(), out=out)
+            expected = x.double() @ weight.double().t()
+            return float((out.double() - expected).abs().max() / expected.square().mean().sqrt())
+
+    def _buffer(self, weight: Tensor, tile: int) -> tuple[Tensor, Tensor]:
+        """Return the input and output of a product. Layers of one shape share them, as in a model, so that they stay cached."""
+        key = (*weight.shape, tile)
+        if key not in self._buffers:
+            x = torch.randn(tile, weight.shape[1], device=weight.device).to(weight.dtype)
+            self._buffers[key] = x, torch.zeros(tile, weight.shape[0], dtype=weight.dtype, device=weight.device)
+        return self._buffers[key]
+
+
+class Clock:
+    """Time runs over random ids."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._generator = device, torch.Generator().manual_seed(1)
+        self._seen: set[tuple[object, ...]] = set()
+
+    def ids(self, batch: int, tokens: int) -> Tensor:
+        """Return random ids (batch, tokens)."""
+        return torch.randint(0, IDS, (batch, tokens), generator=self._generator)
+
+    def once(self, call: Callable[[], object]) -> float:
+        """Return the seconds of a call."""
+        self._wait()
+        start = time.perf_counter()
+        call()
+        self._wait()
+        return time.perf_counter() - start
+
+    def seconds(self, run: Callable[[Tensor, int | None], None], batch: int, tokens: int, segment: int | None) -> float:
+        """Return the seconds of one run. The first run of a short cell allocates buffers, so it is repeated."""
+        ids, cell = self.ids(batch, tokens), (run, batch, tokens, segment)
+        seconds = self.once(lambda: run(ids, segment))
+        if cell not in self._seen and seconds < _SHORT_S:
+            seconds = self.once(lambda: run(ids, segment))
+        self._seen.add(cell)
+        return seconds
+
+    def _wait(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+
+def checked_texts() -> list[Tensor]:
+    """Return the texts, random ids (T,), whose hidden vectors are compared before anything is timed."""
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(0, IDS, (length,), generator=generator) for length in _CHECKED]
+
+
+@contextlib.contextmanager
+def plain_backbone(name: str, device: str) -> Iterator[Backbone]:
+    """Load a model's weights in fp64, which no kernel takes.
+
+    Raises:
+        MemoryError: too little memory.
+    """
+    needed = 8 * sum(parameter.numel() for parameter in describe_subject(name).parameters())
+    if needed > 0.8 * available_memory():
+        raise MemoryError(f"the check needs {needed / 2**30:.1f} GiB for the weights in fp64")
+    plain = load_subject(name, torch.float64, device)
+    if plain.fast is not None:
+        raise NumericalError("the plain path has kernels; there is nothing to compare with")
+    try:
+        yield plain
+    finally:
+        del plain
+        gc.collect()
+
+
+def check_device(device: str) -> None:
+    """Raise a BackendUnavailable for a missing GPU, an InputError for another name than cpu or cuda."""
+    if device not in ("cpu", "cuda"):
+        raise InputError(f'device must be "cpu" or "cuda", got {device!r}')
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailable("a GPU was asked for and torch sees none; use --device cpu, or install a CUDA build of torch")
+
+
+def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int | None, budget: int | None) -> None:
+    """Check what can be known without loading a model.
+
+    Raises:
+        InputError: an unknown model, one without 8-bit kernels, or too little memory for the weights and one segment.
+        BackendUnavailable: the processor has no 8-bit products.
+    """
+    backbone = describe_subject(model)
+    if "int8" in dtypes:
+        check_int8(backbone, torch.device(device), model)
+    free = available_memory() if device == "cpu" else torch.cuda.mem_get_info()[0]
+    size = max(DTYPES[roofline_dtype(name)].itemsize for name in dtypes)  # with 8 bits the embedding has 16
+    weights = size * sum(parameter.numel() for parameter in backbone.parameters())
+    if weights >= free:
+        raise InputError(
+            f"{model} needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB are free; use a smaller one"
+        )
+    if budget is not None:
+        fit(backbone, budget)
+    elif segment is not None:
+        room, needed = free - weights, 4 * backbone.state_bytes + segment * backbone.step_bytes_per_token
+        if needed > room:
+            fits = fit(backbone, room).segment
+            raise InputError(
+                f"one segment of {segment:,} tokens of {model} needs {needed / 2**20:,.0f} MiB, {room / 2**20:,.0f} MiB "
+                f"are free beyond its weights; use segments of {fits:,} tokens or fewer"
+            )
+
+
+def roofline_dtype(dtype: str) -> str:
+    """Return the dtype of the linear layers that a run is compared with: int8 is compared with bf16."""
+    return "bf16" if dtype == "int8" else dtype

@@ -1,0 +1,169 @@
+"""The bars: which are lost, and that what is not measured is not said to hold."""
+
+import pytest
+from helpers.bench_workers import READY, wrong_hidden
+
+from benchmarks import bars
+from benchmarks.bars import BARS, bar_values, check_bars, help_seconds, long_texts, rows, search_values
+from benchmarks.extras import searched
+
+ROOFLINES = ("mamba2-130m", "mamba-130m", "rwkv7-0.1b", "xlstm-scaled")
+
+
+def point(model, system, rate, *, batch=1, tokens=2048, dtype="bf16", share=None, outcome="ok", note=""):
+    shown = None if rate is None else {"median": rate, "min": rate, "max": rate, "runs": 3}
+    return {
+        "model": model, "system": system, "dtype": dtype, "batch": batch, "tokens": tokens, "tokens_per_s": shown,
+        "of_roofline": None if share is None else {"median": share}, "outcome": outcome, "note": note, "peak_bytes": None,
+    }  # fmt: skip
+
+
+POINTS = [
+    *(point(model, "runnel", 3000.0, share=0.8) for model in ROOFLINES),
+    point("mamba2-130m", "runnel", 1000.0, dtype="fp32", share=0.9),
+    point("mamba2-130m", "runnel", 5000.0, dtype="int8", share=1.3),
+    point("mamba2-130m", "runnel", 4000.0, tokens=8192, share=0.8),
+    point("mamba2-130m", "runnel", 3600.0, tokens=64, batch=128, share=0.8),
+    point("mamba2-130m", "transformers", 250.0, dtype="fp32"),
+    point("mamba2-130m", "llama.cpp", 600.0, dtype="q8_0"),
+    point("mamba2-130m", "llama.cpp", 900.0),
+]
+LONG = [
+    point("pocket-mamba2", "runnel", 50000.0, tokens=8192) | {"peak_bytes": 400},
+    point("pocket-mamba2", "runnel", 49000.0, tokens=262144) | {"peak_bytes": 404},
+    point("mamba2-130m", "runnel", 4000.0, tokens=8192) | {"peak_bytes": 800},
+    point("mamba2-130m", "runnel", 4000.0, tokens=262144) | {"peak_bytes": 800},
+]
+RERANKED = [{"way": "whole pairs", "over_whole": {"median": 1.0}}, {"way": "fp32 states", "over_whole": {"median": 19.0}}]
+
+
+def values(**changes):
+    given = {"points": POINTS, "long": LONG, "long_note": "", "reranked": RERANKED, "skipped": []} | changes
+    return bar_values(**given)
+
+
+def by_key(found):
+    return dict(zip(BARS, rows(found), strict=True))
+
+
+def test_values():
+    found = values()
+    assert found["transformers"] == 12.0
+    assert found["llama.cpp"] == pytest.approx(3000 / 900)  # its best dtype
+    assert found["short"] == 0.9
+    assert found["memory"] == pytest.approx(1.01) and found["long"] == pytest.approx(0.98)  # of the worst model
+    assert found["remembered"] == 19.0
+    assert found["int8"] == 1.3
+    assert {found[f"roofline {model}"] for model in ROOFLINES} == {0.8}
+    assert not any(row.lost for row in rows(found | {"help": 0.2}))
+
+
+@pytest.mark.parametrize("key", [key for key in BARS if not key.startswith("gpu")])
+def test_each_bar_can_be_lost_and_held(key):
+    bar = BARS[key]
+    worse, better = (1.01, 0.99) if bar.at_most else (0.99, 1.01)
+    lost, held = (by_key({key: bar.bound * factor})[key] for factor in (worse, better))
+    assert (lost.lost, lost.verdict) == (True, "fails by 1.0%")
+    assert (held.lost, held.verdict) == (False, "holds")
+    if bar.target is not None:
+        assert by_key({key: bar.target})[key].verdict == f"holds, as does {'<=' if bar.at_most else '>='} {bar.target:g}"
+    assert lost.shown == f"{bar.bound * worse:.3g}"
+    assert rows({key: bar.bound})[list(BARS).index(key)].lost is False
+
+
+def test_what_is_not_measured_is_neither_held_nor_lost():
+    found = rows({})
+    assert {(row.lost, row.verdict, row.shown) for row in found} == {(False, "not measured", "not measured")}
+
+
+def test_eight_bits_that_a_processor_lacks_are_named():
+    points = [p for p in POINTS if p["dtype"] != "int8"]
+    skipped = [{"system": "runnel", "model": "mamba2-130m", "dtype": "int8", "kind": "missing", "reason": "it has no VNNI"}]
+    row = by_key(values(points=points, skipped=skipped))["int8"]
+    assert (row.lost, row.shown, row.verdict) == (False, "it has no VNNI", "not measured")
+    assert by_key(values(points=points))["int8"].lost
+
+
+def test_a_missing_system_is_named():
+    points = [p for p in POINTS if p["system"] != "llama.cpp"]
+    skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "llama_cpp is not installed"}]
+    row = by_key(values(points=points, skipped=skipped))["llama.cpp"]
+    assert (row.lost, row.shown) == (False, "llama_cpp is not installed")
+
+
+@pytest.mark.parametrize("system", ["transformers", "llama.cpp", "runnel"])
+def test_a_failed_check_loses_the_bar(system):
+    wrong = {"outcome": "wrong", "note": "differs", "tokens_per_s": None, "of_roofline": None}
+    points = [p | wrong if p["system"] == system else p for p in POINTS]
+    found = by_key(values(points=points))
+    lost = {"runnel": "roofline mamba2-130m"}.get(system, system)
+    assert (found[lost].lost, found[lost].value) == (True, None)
+    assert "differs" in found[lost].shown
+
+
+def test_a_model_that_could_not_be_measured_loses_its_bar():
+    assert by_key(values(points=[]))["roofline rwkv7-0.1b"].lost
+    assert by_key(values(long=[], long_note="it fell over"))["memory"].lost
+    broken = [LONG[0], LONG[1] | {"tokens_per_s": None, "outcome": "out of memory", "note": "killed"}]
+    assert by_key(values(long=broken))["long"].shown == "wrong: out of memory killed"
+    assert by_key(values(reranked=[{"way": "", "over_whole": None, "note": "no head"}]))["remembered"].lost
+
+
+def test_long_texts(fake_workers):
+    points, checked = long_texts("m", lambda message: None, lengths=(10, 100))
+    assert checked.passed
+    assert [(p.tokens, len(p.seconds), p.peak_bytes) for p in points] == [(10, 2, 1 << 20), (100, 1, 1 << 20)]
+    fake_workers.answers = {"runnel": {"hidden": wrong_hidden}}
+    points, checked = long_texts("m", lambda message: None, lengths=(10, 100))
+    assert not checked.passed and {p.outcome for p in points} == {"wrong"}
+
+
+def test_the_whole_check(fake_workers, monkeypatch):
+    """All bars from processes that answer at once: four times the linear layers' time, so every roofline is lost."""
+    monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
+    monkeypatch.setattr(bars, "has_native_bf16", lambda: True)
+    monkeypatch.setattr(
+        bars, "absent", lambda settings: (("transformers",), [{"system": "llama.cpp", "kind": "missing", "reason": "-"}])
+    )
+    ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
+    rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
+    fake_workers.answers = {"runnel": {"rerank": rerank, "first": READY}}
+    found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
+    assert {key for key, row in found.items() if row.lost} == {
+        *(f"roofline {model}" for model in ROOFLINES),
+        "transformers",
+        "int8",
+    }
+    assert found["remembered"].value == 20.0 and found["memory"].value == 1.0
+    assert [round(found[key].value, 3) for key in ("indexing", "first stage", "search")] == [0.95, 10.0, 200.0]
+    assert {request["tokens"] for _, op, request in fake_workers.asked if op == "peak"} == {8192, 262144}
+
+
+def test_without_bf16_in_hardware_fp32_is_measured_and_other_programs_are_not(fake_workers, monkeypatch):
+    monkeypatch.setattr(bars, "help_seconds", lambda: 0.1)
+    monkeypatch.setattr(bars, "has_native_bf16", lambda: False)
+    ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
+    fake_workers.answers = {"runnel": {"rerank": {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}, "first": READY}}
+    measured, dtypes = bars.measure, []
+    monkeypatch.setattr(
+        bars, "measure", lambda settings, progress: dtypes.append(settings.dtypes) or measured(settings, progress)
+    )
+    found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
+    assert dtypes == [("fp32", "int8"), ("fp32",)]
+    assert {system for system, *_ in fake_workers.asked} & {"transformers", "llama.cpp"} == set()
+    for key in ("transformers", "llama.cpp"):
+        assert (found[key].shown, found[key].lost) == ("this processor has no bf16 in hardware", False)
+    assert isinstance(found["roofline mamba2-130m"].value, float)
+
+
+def test_an_index_loses_its_bars_where_it_is_wrong_and_not_where_it_cannot_be_made(fake_workers):
+    fake_workers.answers = {"runnel": {"fill_index": {"wrong": "other vectors"}}}
+    found = by_key(search_values(searched("m", "n", lambda message: None).to_dict()))
+    assert [(found[key].lost, found[key].shown) for key in ("indexing", "search")] == [(True, "wrong: other vectors")] * 2
+    fake_workers.answers = {"runnel": {"fill_index": {"missing": "install lancedb"}}}
+    found = by_key(search_values(searched("m", "n", lambda message: None).to_dict()))
+    assert [(found[key].lost, found[key].shown) for key in ("indexing", "first stage")] == [(False, "install lancedb")] * 2
+
+
+def test_help_is_timed():
+    assert 0.01 < help_seconds() < 60

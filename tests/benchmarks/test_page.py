@@ -1,0 +1,200 @@
+"""docs/performance.md from what was measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.bench_workers import READY, wrong_hidden
+
+from benchmarks import bars, page
+from benchmarks.page_text import figure, page_text, table
+from benchmarks.segments import Grid
+from benchmarks.speed import Settings
+from runnel.errors import InputError
+
+
+@pytest.fixture
+def small(fake_workers, monkeypatch):
+    """The page with few cells."""
+    ways = {"whole pairs": [10.0, 10.0], "fp32 states": [0.5, 0.5]}
+    rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
+    parts = {"parts": {"matrix products": 0.75e-3, "scan_heads": 0.2e-3, "all else": 0.05e-3}}
+    fake_workers.answers = {
+        "runnel": {"rerank": rerank, "parts": parts, "first": READY | {"title": "runnel"}},
+        "llama.cpp": {"first": {"missing": "llama-cpp-python is not installed"}},
+    }
+    cells = ((1, 2048), (1, 8192), (128, 64))
+    monkeypatch.setattr(page, "SPEED", (Settings(("mamba2-130m",), cells, others=("transformers", "llama.cpp"), memory=True),))
+    monkeypatch.setattr(page, "absent", lambda settings: (settings.others, []))
+    monkeypatch.setattr(page, "GRIDS", (Grid("pocket-mamba2", ((1, 256),), (64, None)),))
+    monkeypatch.setattr(page, "CHUNK_CELLS", ((1, 40),))
+    monkeypatch.setattr(page, "PROFILED", (("mamba2-130m", "bf16"), ("mamba2-130m", "int8")))
+    monkeypatch.setattr(page, "CHUNKS", (16, 32))
+    monkeypatch.setattr(page, "TRAINING", (("pocket-mamba2", "runnel", (1, 4)),))
+    monkeypatch.setattr(page, "help_seconds", lambda: 0.2)
+    return fake_workers
+
+
+def test_files_and_sections(small, tmp_path):
+    assert page.write_page(tmp_path, lambda message: None) is True
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "performance-chunks.png", "performance-segments.png", "performance.json", "performance.md", "performance.png",
+    ]  # fmt: skip
+    text = (tmp_path / "performance.md").read_text()
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings == [
+        "# Performance", "## Bars", "## Speed", "## One long text", "## Where the time goes",
+        "## Horizontal and vertical inference", "### Chunks inside an operator", "## Training",
+        "## Reranking with remembered documents", "## Indexing and searching", "## What padding would cost", "## Checks",
+    ]  # fmt: skip
+    assert "Written by `make bench`" in text
+    assert "| mamba2-130m | runnel | bf16 | 1 x 2,048 | 1,000" in text
+    assert "llama.cpp, mamba2-130m: llama-cpp-python is not installed" in text
+    assert "| pocket-mamba2 | 1 x 256 | all (horizontal) | 0.256 |" in text
+    assert "| mamba2-130m | int8 | matrix products 75%, scan_heads 20%, all else 5% | 1 |" in text
+    assert "fails by" in text  # a quarter of the roofline
+    result = json.loads((tmp_path / "performance.json").read_text())
+    assert page_text(result) == text  # the page says what the json says
+
+
+def test_a_failed_check_has_no_figure_and_is_not_published(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "CHUNK_CELLS", ())  # measured in the test before
+    small.answers["transformers"] = {"hidden": wrong_hidden}
+    told: list[str] = []
+    assert page.write_page(tmp_path, told.append) is False
+    assert [path.name for path in tmp_path.iterdir()] == [page.FAILED]
+    assert any(line.startswith("error: points: mamba2-130m transformers fp32 1 2048: wrong: differs from") for line in told)
+    assert any(line.startswith("error: checks: mamba2-130m transformers fp32: check failed: differs from") for line in told)
+    text = page_text(json.loads((tmp_path / page.FAILED).read_text()))
+    line = next(line for line in text.splitlines() if line.startswith("| mamba2-130m | transformers | fp32 | 1 x 2,048"))
+    assert "wrong: differs from the plain path" in line and "1,000" not in line
+    assert "| transformers | fp32 | -1.000000 |" in text
+
+
+def test_one_section_is_measured_again(small, tmp_path):
+    page.write_page(tmp_path, lambda message: None)
+    before = json.loads((tmp_path / "performance.json").read_text())
+    started = len(small.started)
+    small.answers["runnel"]["time_searches"] = {"seconds": {"first stage": [0.02], "whole search": [0.5]}, "peak_bytes": 5}
+    assert page.write_section(tmp_path, "search", lambda message: None) is True
+    assert [spec.model for spec in small.started[started:]] == ["pocket", "pocket-mamba2", "pocket"]
+    after, text = json.loads((tmp_path / "performance.json").read_text()), (tmp_path / "performance.md").read_text()
+    changed = {key for key in after if after[key] != before[key]}
+    assert changed == {"search", "bars", "apart"} and list(after) == list(before)
+    assert {old["what"] for old, new in zip(before["bars"], after["bars"], strict=True) if old != new} == {
+        bars.BARS["first stage"].what,
+        bars.BARS["search"].what,
+    }
+    assert "| whole search | 500.0 | 500.0 | 500.0 |" in text and "fails by 66.7%" in text
+    assert "Measured apart from the rest of this page: 2" in text and page_text(after) == text
+    small.answers["runnel"]["fill_index"] = {"wrong": "other vectors"}
+    told: list[str] = []
+    assert page.write_section(tmp_path, "search", told.append) is False
+    assert told[-2] == "error: search: pocket: wrong: other vectors" and (tmp_path / "performance.md").read_text() == text
+
+
+def test_an_error_is_never_published(small, tmp_path, monkeypatch):
+    """A missing package or too little memory is a result; anything else that fails is our own mistake."""
+    page.write_page(tmp_path, lambda message: None)
+    monkeypatch.setattr(page, "CHUNK_CELLS", ())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    small.answers["runnel"] |= {"parts": {"error": "'runnel.backbones.product'", "kind": "KeyError"}}
+    for write in (page.write_page, lambda folder, say: page.write_section(folder, "parts", say)):
+        told: list[str] = []
+        assert write(tmp_path, told.append) is False
+        assert told[-3:] == [
+            "error: parts: mamba2-130m bf16 1024: error: 'runnel.backbones.product'",
+            "error: parts: mamba2-130m int8 1024: error: 'runnel.backbones.product'",
+            f"nothing was published; what was measured is in {tmp_path / page.FAILED}",
+        ]
+        after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert json.loads(after.pop(page.FAILED))["parts"][0]["outcome"] == "error" and after == before
+    small.answers["runnel"] |= {"parts": {"out_of_memory": "no room for 5 MiB more"}, "train": {"missing": "no torch"}}
+    assert page.write_page(tmp_path, lambda message: None) is True
+    assert "| mamba2-130m | bf16 | out of memory: no room for 5 MiB more | – |" in (tmp_path / "performance.md").read_text()
+
+
+ERROR = {"error": "'lost'", "kind": "KeyError"}
+
+
+@pytest.mark.parametrize(
+    ("system", "op", "named"),
+    [
+        ("runnel", "first", "checks: mamba2-130m runnel bf16: check failed: 'lost'"),
+        ("runnel", "hidden", "checks: mamba2-130m runnel bf16: check failed: could not be checked: 'lost'"),
+        ("runnel", "time", "points: mamba2-130m runnel bf16 1 2048: error: 'lost'"),
+        (
+            "runnel",
+            "products",
+            "points: mamba2-130m linear layers bf16 1 2048: wrong: its matrix products differ from fp64 by 'lost'",
+        ),
+        ("runnel", "peak", "long: mamba2-130m runnel bf16 1 262144: error: memory: error ('lost')"),
+        ("runnel", "gradient", "training: pocket-mamba2 runnel 1 512: wrong: the gradient could not be checked: 'lost'"),
+        ("runnel", "train", "training: pocket-mamba2 runnel 1 512: error: 'lost'"),
+        ("runnel", "rerank", "remembered: pocket-mamba2 512: error: 'lost'"),
+        ("runnel", "fill_index", "search: pocket: error: 'lost'"),
+        ("runnel", "time_indexing", "search: pocket: error: 'lost'"),
+        ("transformers", "first", "checks: mamba2-130m transformers fp32: check failed: 'lost'"),
+        ("transformers", "time", "points: mamba2-130m transformers fp32 1 2048: error: 'lost'"),
+        ("transformers", "peak", "points: mamba2-130m transformers fp32 1 2048: error: memory: error ('lost')"),
+    ],
+)
+def test_an_error_of_any_request_stops_the_page(small, tmp_path, monkeypatch, system, op, named):
+    monkeypatch.setattr(page, "CHUNK_CELLS", ())
+    small.answers.setdefault(system, {})[op] = ERROR
+    told: list[str] = []
+    assert page.write_page(tmp_path, told.append) is False
+    assert f"error: {named}" in told and not (tmp_path / "performance.md").exists()
+
+
+def test_what_other_systems_refuse_is_a_result_and_what_ours_refuses_is_not():
+    row = {"model": "m", "outcome": "refused", "note": "no such layers"}
+    assert page.failures({"points": [row | {"system": "transformers"}]}) == []
+    assert page.failures({"points": [row | {"system": "runnel"}]}) == ["points: m runnel: refused: no such layers"]
+
+
+def test_the_published_page_is_what_its_json_says():
+    docs = Path(page.__file__).parent.parent / "docs"
+    result = json.loads((docs / "performance.json").read_text())
+    assert page_text(result) == (docs / "performance.md").read_text()
+    unmeasured = [row for row in result["parts"] if row["outcome"] == "not measured"]
+    assert page.failures(result | {"parts": [row for row in result["parts"] if row not in unmeasured]}) == []
+
+
+def test_the_parts_are_measured_again(small, tmp_path):
+    page.write_page(tmp_path, lambda message: None)
+    small.answers["runnel"]["parts"] = {"parts": {"matrix products": 1e-3}}
+    assert page.write_section(tmp_path, "parts", lambda message: None) is True
+    text = (tmp_path / "performance.md").read_text()
+    assert "| mamba2-130m | int8 | matrix products 100% | 1 |" in text
+    assert "`runnel.ops`.\n\nMeasured apart from the rest of this page: 2" in text
+
+
+def test_what_cannot_be_measured_by_itself(tmp_path):
+    with pytest.raises(InputError, match="no section 'speed' can be measured by itself; there is search, parts"):
+        page.write_section(tmp_path, "speed", lambda message: None)
+    with pytest.raises(InputError, match=r"has no performance\.json; write the whole page first"):
+        page.write_section(tmp_path, "search", lambda message: None)
+
+
+def test_a_page_needs_its_folder(tmp_path):
+    with pytest.raises(InputError, match="is not a folder"):
+        page.write_page(tmp_path / "nowhere", lambda message: None)
+
+
+def test_figures():
+    spread = {"median": 1234.5, "mean": 1300.0, "min": 1000.0, "max": 2000.0, "runs": 3}
+    assert figure({"outcome": "ok", "rate": spread}, "rate") == "1,234"
+    assert figure({"outcome": "ok", "rate": spread}, "rate", 1, extremes=True) == "1,234.5 (1,000.0–2,000.0)"
+    assert figure({"outcome": "ok", "rate": spread | {"runs": 1}}, "rate", extremes=True) == "1,234"
+    assert figure({"outcome": "left out", "note": "slow", "rate": spread}, "rate") == "left out: slow"
+    assert figure({"outcome": "ok", "rate": spread}, "rate", middle="mean") == "1,300"
+    assert figure({"outcome": "ok", "rate": None}, "rate") == "–"
+    assert table(["a", "b"], [["1", "x|y"]]) == "| a | b |\n| --- | --- |\n| 1 | x\\|y |"
+
+
+def test_padding_of_real_lengths():
+    found = page._padding()
+    assert [row["batch"] for row in found] == [8, 32]
+    for row in found:
+        assert row["tokens"] < row["padded_sorted"] < row["padded"]

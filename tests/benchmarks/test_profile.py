@@ -1,0 +1,58 @@
+"""Where the time goes: parts that add up, and kernels that are themselves again afterwards."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks.profile import PRODUCTS, REST, time_parts
+from runnel.backbones import mamba2_cpu
+from runnel.errors import InputError
+from runnel.speed.subject import Subject
+
+IDS = torch.randint(0, 100, (1, 300), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_parts_of_a_step(dtype):
+    try:
+        system = Subject("tiny", dtype, "cpu")
+    except RuntimeError as error:
+        pytest.skip(f"no 8-bit kernels here: {error}")
+    system.run(IDS, 1024)
+    kernel, product = mamba2_cpu.fused.scan_heads, torch.mm
+    parts = time_parts(system.backbone, lambda: system.run(IDS, 1024))
+    norm = "add_rms_norm_bytes" if dtype == "int8" else "add_rms_norm"
+    assert {PRODUCTS, REST, "scan_heads", "prepare_chunks", norm} <= set(parts)
+    assert all(seconds > 0 for seconds in parts.values())
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
+    assert (mamba2_cpu.fused.scan_heads, torch.mm) == (kernel, product)
+
+
+XLSTM_ALONE = """
+import sys
+import torch
+from runnel.backbones.xlstm import XlstmConfig
+from benchmarks.profile import PRODUCTS, REST, time_parts
+from runnel.speed.shapes import random_backbone
+
+config = XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48)
+backbone = random_backbone("xlstm", config, torch.float32).requires_grad_(False)
+ids = torch.arange(60)
+backbone(ids)
+parts = time_parts(backbone, lambda: backbone(ids))
+assert {PRODUCTS, REST} < set(parts) and all(seconds > 0 for seconds in parts.values()), parts
+"""
+
+
+def test_parts_of_an_xlstm_that_is_alone_in_its_process():
+    """It has its own matrix products, so nothing else has loaded those of the other backbones."""
+    subprocess.run([sys.executable, "-c", XLSTM_ALONE], check=True, capture_output=True, text=True, timeout=300)
+
+
+def test_a_plain_backbone_has_no_parts():
+    system = Subject("tiny", "fp32", "cpu")
+    system.backbone.double().eval()
+    with pytest.raises(InputError, match="no compiled kernels"):
+        time_parts(system.backbone, lambda: None)

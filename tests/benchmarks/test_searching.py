@@ -1,0 +1,89 @@
+"""The documents of the index bench, its checks, and that it times what it says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.tiny import tiny_encoder, tiny_model
+
+from benchmarks import searching
+from benchmarks.searching import check, fill, queries, texts, time_indexing, time_searches
+from runnel import Document, Embedder, Index
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.search.encoding import remembers_sentences
+
+
+@pytest.fixture(scope="module", params=[tiny_model, tiny_encoder])
+def model(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    request.param(folder.parent / "parts").save(folder)
+    return str(folder)
+
+
+def test_texts():
+    found = texts(3)
+    assert [len(text.split()) for text in found] == [1000] * 3
+    assert found == texts(4)[:3] and len(set(found)) == 3
+    assert texts(1, 7)[0].count(" ") == 6 and texts(0) == []
+    made_up = [word for word in " ".join(found).split() if len(word) == 6 and set(word[1::2]) <= set("aeiou")]
+    assert 30 < len(made_up) < 300 and len(set(made_up)) > 20
+    for query in queries(found, 5):
+        assert len(query.split()) == 8 and any(query in " ".join(text.split()) for text in found)
+
+
+def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(searching, "_COMMIT", 2)
+    assert check_words(monkeypatch, 40) == 40
+    facts = fill(str(tmp_path / "index"), model, 5, 2)
+    index = Index.open(tmp_path / "index", model)
+    assert facts["keeps_sentences"] == remembers_sentences(index.embedder)
+    assert len(index) == 5 and facts["passages"] == index.commits()[-1].passages and facts["disk_bytes"] > 1000
+    assert set(index.store.memories([f"d{i}" for i in range(5)])) == {f"d{i}" for i in range(5)}
+    rows = index.store.documents([f"d{i}" for i in range(5)])
+    assert [rows[f"d{i}"].text for i in range(5)] == texts(5, 40)
+    found = time_searches(str(tmp_path / "index"), model, 5, 3)
+    names = {"query", "dense", "lexical", "rerank", "fetch", "sentences", "first stage", "whole search", "without reranking"}
+    assert set(found["seconds"]) == names and {len(values) for values in found["seconds"].values()} == {3}
+    assert found["peak_bytes"] > 1 << 20
+    for first, whole in zip(found["seconds"]["first stage"], found["seconds"]["whole search"], strict=True):
+        assert 0 < first < whole
+
+
+def test_indexing_is_timed_beside_the_engine(model, monkeypatch):
+    check_words(monkeypatch, 20)
+    found = time_indexing(model, 3, 2)
+    assert {way: len(seconds) for way, seconds in found["seconds"].items()} == {"engine": 2, "index": 2, "remember": 2}
+    assert found["tokens"] == sum(map(len, Embedder.load(model).render(texts(3, 20))))
+
+
+def check_words(monkeypatch, words):
+    """Shorter documents."""
+    monkeypatch.setattr(texts, "__defaults__", (words,))
+    return words
+
+
+@pytest.mark.parametrize("fault", ["vectors", "nearest", "memories"])
+def test_a_wrong_index_is_told(model, tmp_path, monkeypatch, fault):
+    check_words(monkeypatch, 30)
+    documents = texts(8)
+    with Index.create(tmp_path / "index", model, remember=True, store="local") as index:
+        index.add(Document(f"d{i}", text) for i, text in enumerate(documents))
+        assert check(index, documents) == ""
+        store, real = index.store, {name: getattr(index.store, name) for name in ("passages", "nearest", "memories")}
+        if fault == "vectors":
+            assert "vectors of a document differ" in check(index, [*documents[1:], documents[0]])
+        elif fault == "nearest":
+            monkeypatch.setattr(store, "nearest", lambda vector, count, where: real["nearest"](-vector, count, where))
+            assert "nearest passages are not" in check(index, documents)
+        else:
+
+            def mixed(names):
+                found = real["memories"](names)
+                if remembers_sentences(index.embedder):
+                    width = index.embedder.model.backbone.hidden_size
+                    read = {name: SentenceVectors.from_bytes(found[name], documents[int(name[1:])], width) for name in found}
+                    return {name: replace(one, vectors=one.vectors[:, ::-1]).to_bytes() for name, one in read.items()}
+                return dict(zip(found, np.roll(np.array(list(found.values()), dtype=object), 1), strict=True))
+
+            monkeypatch.setattr(store, "memories", mixed)
+            assert "agree with whole pairs by" in check(index, documents)

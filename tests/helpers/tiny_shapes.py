@@ -1,0 +1,24 @@
+"""Tiny shapes of every architecture, and comparing hidden vectors."""
+
+import pytest
+
+from runnel.speed import shapes
+from runnel.speed.measure import compare
+
+
+@pytest.fixture
+def tiny_shapes(monkeypatch):
+    """One tiny shape of every architecture."""
+    found = {
+        "tiny-mamba1": ("mamba1", shapes.Mamba1Config(64, 32, 2)),
+        "tiny-mamba2": ("mamba2", shapes.Mamba2Config(64, 32, 2, state_size=16, head_size=16, groups=2)),
+        "tiny-rwkv7": ("rwkv7", shapes.Rwkv7Config(64, 64, 2, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)),
+        "tiny-xlstm": ("xlstm", shapes.XlstmConfig(64, 128, 2, num_heads=2, qk_size=64, v_size=128, ffn_size=192)),
+    }
+    monkeypatch.setattr(shapes, "SHAPES", found)
+
+
+def same(found, expected, dtype="fp32"):
+    """Assert that hidden vectors agree as closely as the dtype allows."""
+    checked = compare("s", "m", dtype, found.numpy(), expected.numpy())
+    assert checked.passed, checked

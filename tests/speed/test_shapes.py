@@ -1,0 +1,82 @@
+"""Named shapes, and what stands behind any name."""
+
+import pytest
+import torch
+from helpers.tiny import tiny_model
+
+from runnel.errors import InputError
+from runnel.models.base import BUILT_IN
+from runnel.speed.shapes import SHAPES, check_name, describe_subject, load_subject
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [  # as published, without an LM head
+        ("mamba-130m", 129_135_360),
+        ("mamba2-130m", 128_989_632),
+        ("mamba2-370m", 368_346_624),
+        ("codestral-7b", 7_285_403_648 - 32768 * 4096),
+        ("rwkv7-0.1b", 191_034_624 - 65536 * 768),
+        ("rwkv7-0.4b", 450_767_872 - 65536 * 1024),
+        ("xlstm-7b", 6_865_424_896 - 50304 * 4096),
+    ],
+)
+def test_published_sizes(name, parameters):
+    found = describe_subject(name)
+    assert sum(p.numel() for p in found.parameters()) == parameters
+    assert next(found.parameters()).device.type == "meta"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_can_be_built(name):
+    assert describe_subject(name).flops_per_token > 0
+
+
+def test_unknown_names_list_the_nearest():
+    with pytest.raises(InputError, match=r"no shape, model folder or hub id 'mamba2_130m'; the nearest shapes are mamba2-130m"):
+        check_name("mamba2_130m")
+    with pytest.raises(InputError, match=r"'pockets'; the nearest shapes are pocket"):
+        load_subject("pockets", torch.float32)
+    with pytest.raises(InputError, match=r"'qqqqq'; the shapes are mamba-130m, .*, pocket"):
+        check_name("qqqqq")
+
+
+def test_known_names(tmp_path):
+    for name in (*SHAPES, *BUILT_IN, str(tmp_path), "owner/name"):
+        check_name(name)
+
+
+def test_a_model_folder(tmp_path):
+    tiny_model(tmp_path / "tokenizer").save(tmp_path / "model")
+    backbone = load_subject(str(tmp_path / "model"), torch.float64)
+    assert (backbone.hidden_size, backbone.num_layers, backbone.fast) == (32, 2, None)
+    assert describe_subject(str(tmp_path / "model")).hidden_size == 32
+
+
+def test_random_weights_are_always_the_same():
+    first, second = (load_subject("tiny", torch.float32).state_dict() for _ in range(2))
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
+@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
+def test_every_weight_has_an_effect(architecture):
+    """Else a check of the results would not see a mistake in what the weight is used for."""
+    from runnel.backbones.mamba1 import Mamba1Config
+    from runnel.backbones.mamba2 import Mamba2Config
+    from runnel.backbones.rwkv7 import Rwkv7Config
+    from runnel.backbones.xlstm import XlstmConfig
+    from runnel.speed.shapes import random_backbone
+
+    configs = {
+        "mamba1": Mamba1Config(64, 32, 2),
+        "mamba2": Mamba2Config(64, 32, 2, state_size=16, head_size=16),
+        "rwkv7": Rwkv7Config(64, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
+        "xlstm": XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48),
+    }
+    backbone = random_backbone(architecture, configs[architecture], torch.float64).train()
+    ids = torch.randint(0, 64, (40,), generator=torch.Generator().manual_seed(0))
+    hidden, _ = backbone(ids)
+    (hidden * torch.linspace(-1, 1, 32)).sum().backward()
+    for name, parameter in backbone.named_parameters():
+        assert parameter.grad is not None and float(parameter.grad.abs().max()) > 1e-9, name

@@ -1,0 +1,142 @@
+"""What is timed: the model agrees with the plain path, and its linear layers are all of them."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_shapes import same
+
+from runnel.backbones.int8 import int8_problem
+from runnel.errors import BackendUnavailable, InputError
+from runnel.speed import subject
+from runnel.speed.measure import compare
+from runnel.speed.shapes import load_subject
+from runnel.speed.subject import Clock, LinearLayers, Subject, check_device, check_subject
+
+INT8_PROBLEM = int8_problem(torch.device("cpu"))
+TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length)) for length in (40, 9)]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
+def test_ours_agrees_with_the_plain_path(tiny_shapes, architecture, dtype):
+    system = Subject(f"tiny-{architecture}", dtype, "cpu")
+    assert system.backbone.fast is not None  # what is timed are the kernels
+    same(system.hidden(TEXTS), system.plain_hidden(TEXTS), dtype)
+
+
+@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
+def test_the_check_sees_one_wrong_number_in_a_weight(tiny_shapes, architecture):
+    system = Subject(f"tiny-{architecture}", "fp32", "cpu")
+    expected = system.plain_hidden(TEXTS)
+    weight = next(p for name, p in system.backbone.named_parameters() if name.endswith(("out_proj.weight", "output.weight")))
+    with torch.no_grad():
+        weight[0, 0] += 0.5
+    system.backbone.eval()  # the kernels read the weights again
+    assert not compare("s", "m", "fp32", system.hidden(TEXTS).numpy(), expected.numpy()).passed
+
+
+def test_linear_layers_are_those_of_the_model():
+    backbone = load_subject("tiny", torch.bfloat16)
+    linear = LinearLayers(backbone)
+    c = backbone.config
+    assert linear.flops_per_token == 2 * c.num_layers * c.hidden_size * (c.projection_size + c.inner_size)
+    assert {weight.dtype for weight in linear.weights} == {torch.bfloat16}
+    assert linear.error() < 0.05
+
+
+@pytest.mark.skipif(INT8_PROBLEM is not None, reason=f"8-bit products cannot run: {INT8_PROBLEM}")
+@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7"])
+def test_eight_bits_agree_with_the_plain_path_and_are_compared_with_bf16(tiny_shapes, architecture):
+    system = Subject(f"tiny-{architecture}", "int8", "cpu")
+    assert system.backbone.fast is not None
+    same(system.hidden(TEXTS), system.plain_hidden(TEXTS), "int8")
+    linear, whole = (LinearLayers(load_subject(f"tiny-{architecture}", dtype)) for dtype in (torch.int8, torch.bfloat16))
+    assert {weight.dtype for weight in linear.weights} == {torch.bfloat16}
+    assert linear.flops_per_token == whole.flops_per_token
+    assert linear.error() < 0.05
+
+
+def test_linear_layers_see_every_token_in_segments(monkeypatch):
+    linear = LinearLayers(load_subject("tiny", torch.float32))
+    seen = []
+    product = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda x, w, out: (seen.append(len(x)), product(x, w, out=out))[1])
+    linear.run(torch.zeros(3, 50, dtype=torch.int64), 64)
+    assert sum(seen) == 150 * len(linear.weights)
+    assert set(seen) == {64, 22}
+
+
+@pytest.mark.parametrize(("segment", "steps"), [(None, [100]), (32, [32, 32, 32, 4]), (1024, [100])])
+def test_segments_of_a_run(monkeypatch, segment, steps):
+    system = Subject("tiny", "fp32", "cpu")
+    seen, step = [], system.backbone.step
+    monkeypatch.setattr(system.backbone, "step", lambda ids, *rest: (seen.append(len(ids)), step(ids, *rest))[1])
+    system.run(torch.zeros(2, 50, dtype=torch.int64), segment)
+    assert seen == steps
+
+
+def test_a_check_that_does_not_fit_memory_says_so(monkeypatch):
+    system = Subject("tiny", "fp32", "cpu")
+    monkeypatch.setattr(subject, "available_memory", lambda: 100_000)
+    with pytest.raises(MemoryError, match=r"the check needs 0\.0 GiB for the weights in fp64"):
+        system.plain_hidden(TEXTS)
+
+
+def test_budget():
+    system = Subject("tiny", "fp32", "cpu", budget=1 << 20)
+    assert system.plan is not None and system.plan.memory_bytes == 1 << 20
+    with pytest.raises(InputError, match="too small"):
+        Subject("tiny", "fp32", "cpu", budget=100)
+
+
+def test_devices(monkeypatch):
+    check_device("cpu")
+    with pytest.raises(InputError, match="must be"):
+        check_device("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BackendUnavailable):
+        check_device("cuda")
+
+
+def test_hidden_vectors_are_of_every_token():
+    system = Subject("tiny", "fp32", "cpu")
+    assert np.isfinite(system.hidden(TEXTS).numpy()).all()
+    assert system.hidden(TEXTS).shape == (49, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("mamba2-13m", ["bf16"], "cpu", 1024, None),
+            "no shape, model folder or hub id 'mamba2-13m'; the nearest shapes are mamba2-130m",
+        ),
+        (("xlstm-scaled", ["bf16", "int8"], "cpu", 1024, None), "xlstm-scaled: xLSTM has no 8-bit kernels"),
+        (("tiny", ["bf16"], "cpu", 1024, 1000), r"memory_bytes=1,000 is too small.*one token"),
+    ],
+)
+def test_refused_before_anything_is_loaded(arguments, message):
+    with pytest.raises(InputError, match=message):
+        check_subject(*arguments)
+
+
+def test_too_little_memory_for_one_segment(monkeypatch):
+    monkeypatch.setattr(subject, "available_memory", lambda: 1 << 20)
+    message = r"one segment of 1,024 tokens of tiny needs \d MiB, 1 MiB are free .* use segments of \d+"
+    with pytest.raises(InputError, match=message):
+        check_subject("tiny", ["bf16"], "cpu", 1024, None)
+    check_subject("tiny", ["bf16"], "cpu", 16, None)
+    monkeypatch.setattr(subject, "available_memory", lambda: 1 << 10)
+    with pytest.raises(InputError, match="for its weights"):
+        check_subject("tiny", ["bf16"], "cpu", 1024, None)
+
+
+def test_the_first_run_of_a_short_cell_does_not_count(monkeypatch):
+    clock, seen = Clock("cpu"), []
+    monkeypatch.setattr(clock, "once", lambda call: call() or (0.5 if len(seen) > 1 else 0.9))
+    run = lambda ids, segment: seen.append((tuple(ids.shape), segment))  # noqa: E731
+    assert clock.seconds(run, 2, 5, None) == 0.5 and seen == [((2, 5), None)] * 2
+    clock.seconds(run, 2, 5, None)
+    assert len(seen) == 3  # known by now
+    monkeypatch.setattr(clock, "once", lambda call: call() or 2.0)
+    assert clock.seconds(run, 1, 0, 8) == 2.0 and seen[3:] == [((1, 0), 8)]  # not short
