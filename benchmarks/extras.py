@@ -13,7 +13,7 @@ from benchmarks.processes import Spec, Worker
 from runnel.speed.measure import Progress, failure, spread
 
 _LEAST_GRADIENT_COSINE = 0.999  # fp32 kernels against fp64
-# Least correlation of scores with those of whole pairs, by what is kept of a state.
+# Least correlation of scores with those of whole pairs, by the precision of stored states.
 _LEAST_AGREEMENT = {"whole pairs": 1.0 - 1e-9, "fp32 states": 0.999, "bf16 states": 0.99, "int8 states": 0.97}
 
 
@@ -49,10 +49,10 @@ def training(
     slow_s: float = 100.0,
     rounds: int = 2,
 ) -> list[Training]:
-    """Training tokens/s for each batch size, each in a process that cannot take more than `memory_limit`.
+    """Measure training tokens/s for each batch size, each in a process limited to `memory_limit` bytes.
 
-    The gradient must be that of fp64 first. Batches after one that is out of memory are not tried, nor those that would take
-    longer than `slow_s`.
+    The gradient must agree with fp64 first. Batches larger than one that ran out of memory are not tried, nor batches that would
+    take longer than `slow_s`.
     """
     found: list[Training] = []
     wrong = _gradient_problem(Spec(system, model, "fp32", device), progress)
@@ -87,7 +87,7 @@ def _train(point: Training, spec: Spec, rounds: int) -> None:
 
 
 def _gradient_problem(spec: Spec, progress: Progress) -> tuple[str, str] | None:
-    """(outcome, note) where a system's gradient is not that of fp64, or it has none."""
+    """Return (outcome, note) if a system's gradient differs from fp64, or it has none."""
     progress(f"{spec.model}: checking the gradient of {spec.system}")
     with TemporaryDirectory() as folder, Worker(spec) as worker:
         if "ready" not in worker.first:
@@ -103,7 +103,7 @@ def _gradient_problem(spec: Spec, progress: Progress) -> tuple[str, str] | None:
 
 
 def compare_gradients(found: np.ndarray, expected: np.ndarray) -> tuple[str, str] | None:
-    """("wrong", why) unless both point the same way."""
+    """Return ("wrong", why) unless both gradients have the same direction."""
     if found.shape != expected.shape or not np.isfinite(found).all():
         return "wrong", "the gradient is not finite, or not of all weights"
     cosine = float(found @ expected / max(1e-300, np.linalg.norm(found) * np.linalg.norm(expected)))
@@ -161,17 +161,17 @@ def remembered(
 
 @dataclass
 class Searched:
-    """An index: how fast documents go in, and what a search takes. `outcome`: "ok", "wrong", or why there is no figure.
+    """The speed of indexing and of searches. `outcome`: "ok", "wrong", or why there is no figure.
 
     Attributes:
-        model: of the index that is searched.
-        indexing_model: of which indexing is timed.
-        words: of a document.
-        read: documents that the model has read; the rest are made like them (`searching.py`).
+        model: model of the index that is searched.
+        indexing_model: model whose indexing is timed.
+        words: words of a document.
+        read: documents that the model has read; the rest are modeled on them (`searching.py`).
         keeps_sentences: whether the index keeps vectors of sentences, so that a search reads no document.
-        stages: what of a search -> seconds of each query, as `searching.time_searches` gives them.
-        indexing: what `searching.time_indexing` gives.
-        peak_bytes: of a process that searches.
+        stages: stage of a search -> seconds of each query, from `searching.time_searches`.
+        indexing: the result of `searching.time_indexing`.
+        peak_bytes: peak memory of a process that searches.
     """
 
     model: str
@@ -189,7 +189,7 @@ class Searched:
     indexing: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Milliseconds of the stages (with "p95"), and tokens/s and shares of the engine's speed of the same round."""
+        """Return milliseconds of the stages (with "p95"), tokens/s, and shares of the engine's speed in the same round."""
         facts = {key: value for key, value in asdict(self).items() if key not in ("stages", "indexing")}
         if self.outcome != "ok":
             return facts | {"stages": {}, "indexing": {}}
@@ -218,7 +218,7 @@ def searched(
     indexed: int = 500,
     rounds: int = 3,
 ) -> Searched:
-    """Fill an index and check it, and time searches; time indexing beside the engine alone. Each in a process of its own."""
+    """Fill an index, check it, time searches, and time indexing and the engine alone; each in a process of its own."""
     found = Searched(model, indexing_model, documents, 1000, min(read, documents))
     spec = Spec("runnel", model, "bf16", cold=True)
     with TemporaryDirectory() as folder:
@@ -233,7 +233,7 @@ def searched(
                 return found
             found.passages, found.disk_bytes = filled["passages"], filled["disk_bytes"]
             found.keeps_sentences = filled["keeps_sentences"]
-        progress(f"{indexing_model}: indexing beside the engine alone")
+        progress(f"{indexing_model}: indexing and the engine alone")
         with Worker(replace(spec, model=indexing_model)) as worker:
             found.indexing = worker.ask("time_indexing", documents=indexed, rounds=rounds)
         progress(f"{model}: {queries} searches")

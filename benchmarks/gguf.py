@@ -22,7 +22,7 @@ _FP32, _Q8_0, _BF16 = 0, 8, 30  # ggml's numbers of tensor types
 _UINT32, _FLOAT32, _STRING = 4, 6, 8  # GGUF's of values
 _ALIGNMENT, _BLOCK = 32, 32
 _ARCHITECTURES = {"mamba1": "mamba", "mamba2": "mamba2"}
-_LAYER = {  # our names inside a layer, theirs
+_LAYER = {  # our names inside a layer -> llama.cpp's
     "norm.weight": "attn_norm.weight",
     "mixer.in_proj.weight": "ssm_in.weight",
     "mixer.conv1d.weight": "ssm_conv1d.weight",
@@ -42,10 +42,10 @@ def write_gguf(backbone: Backbone, file: Path, matrices: str) -> None:
     """Write a backbone with fp32 weights.
 
     Args:
-        matrices: how matrices and the embedding are stored, "bf16" or "q8_0"; all else is fp32.
+        matrices: type of the matrices and the embedding, "bf16" or "q8_0"; all other tensors are fp32.
 
     Raises:
-        InputError: llama.cpp has no such backbone, or not of this configuration.
+        InputError: llama.cpp has no such backbone, or not in this configuration.
     """
     if backbone.architecture not in _ARCHITECTURES:
         raise InputError(f"no GGUF is written for {backbone.title} here")
@@ -89,7 +89,7 @@ def _values(backbone: Backbone) -> dict[str, Any]:
 
 
 def _tensors(backbone: Backbone) -> Iterator[tuple[str, Tensor, bool]]:
-    """Their names, the tensors as they keep them, and whether it is a matrix."""
+    """Yield llama.cpp's name, the tensor in its layout, and whether it is a matrix."""
     c: Any = backbone.config
     for name, tensor in backbone.state_dict().items():
         matrix = name.endswith(backbone.matrices)
@@ -110,7 +110,7 @@ def _tensors(backbone: Backbone) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def _packed(tensor: Tensor, kind: str) -> tuple[int, tuple[int, ...], NDArray[Any]]:
-    """Number of the type, shape, and the bytes; rows that Q8_0 cannot divide stay fp32."""
+    """Return the number of the type, the shape and the bytes; rows that Q8_0 cannot divide stay fp32."""
     shape = tuple(tensor.shape)
     tensor = tensor.detach().float().contiguous()
     if kind == "bf16":

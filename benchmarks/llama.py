@@ -46,7 +46,7 @@ class LlamaCpp:
             self._open(file)
 
     def _open(self, file: Path) -> None:
-        """Load the file, which may vanish then."""
+        """Load the file; it may be deleted afterwards."""
         api = self.api
         api.llama_backend_init()
         self.model = api.llama_model_load_from_file(str(file).encode(), api.llama_model_default_params())
@@ -64,7 +64,7 @@ class LlamaCpp:
         self.batch = api.llama_batch_init(_BATCH, 0, 1)
 
     def run(self, ids: Tensor, segment: int | None) -> None:
-        """One text after the other, and of each the last token's output alone, so that no LM head is run over all."""
+        """Read one text after the other; only the last token of each has an output, so the LM head runs once a text."""
         self.api.llama_set_embeddings(self.context, False)
         for text in ids:
             self._read(text.numpy(), every=False)
@@ -74,7 +74,7 @@ class LlamaCpp:
         return torch.cat([torch.from_numpy(self._read(text.numpy(), every=True)) for text in texts])
 
     def _read(self, ids: np.ndarray, *, every: bool) -> np.ndarray:
-        """Hidden vectors (T, D) of a text if `every`, else nothing."""
+        """Read a text; return its hidden vectors (T, D) if `every`, else none."""
         api, batch, found = self.api, self.batch, []
         api.llama_memory_clear(api.llama_get_memory(self.context), True)
         for start in range(0, len(ids), _BATCH):

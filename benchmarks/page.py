@@ -1,4 +1,4 @@
-"""docs/performance.md: what is measured for it, in which order, and its files. `page_text.py` writes the words.
+"""docs/performance.md: its measurements, their order, and its files. `page_text.py` has the words.
 
 The page is the one source of claims about speed; `make bench` writes it in about twenty minutes on two quiet cores.
 `write_section` measures one section again and leaves the rest. What failed is never published: see `failures`.
@@ -196,7 +196,7 @@ def measure_page(progress: Progress) -> dict[str, Any]:
         "remembered": reranked,
         "search": search,
         "padding": _padding(),
-        "apart": {},  # sections measured since: when, and on what
+        "apart": {},  # sections measured later: date and machine
     }
 
 
@@ -209,7 +209,7 @@ def _search(progress: Progress) -> dict[str, Any]:
 
 
 def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:
-    """Points, checks and skipped systems of all of `SPEED`."""
+    """Return points, checks and skipped systems of all `SPEED` settings."""
     points: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
@@ -223,7 +223,7 @@ def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 
 def _parts(progress: Progress) -> list[dict[str, Any]]:
-    """Where the time of a step goes."""
+    """Measure the parts of a step's time."""
     found = []
     for model, dtype in PROFILED:
         progress(f"{model}: parts of a step in {dtype}")
@@ -239,7 +239,7 @@ def _parts(progress: Progress) -> list[dict[str, Any]]:
     return found
 
 
-# Sections that can be measured alone: how, and the bars they give.
+# Sections that can be measured alone: the measurement, and its bars.
 SECTIONS: dict[str, tuple[Callable[[Progress], Any], Callable[[Any], dict[str, float | str]]]] = {
     "search": (_search, search_values),
     "parts": (_parts, lambda found: {}),
@@ -247,13 +247,13 @@ SECTIONS: dict[str, tuple[Callable[[Progress], Any], Callable[[Any], dict[str, f
 
 
 def _plans() -> list[dict[str, Any]]:
-    """The segments that budgets choose for the shape of the sweep."""
+    """Return the segments that budgets choose for the shape of the sweep."""
     backbone = describe_subject("mamba2-130m")
     return [{"model": "mamba2-130m"} | fit(backbone, budget << 20).to_dict() for budget in BUDGETS_MIB]
 
 
 def _padding() -> list[dict[str, Any]]:
-    """For the sections of the Python reference, in `pocket-mamba2`'s tokens."""
+    """Count padding for the sections of the Python reference, in `pocket-mamba2`'s tokens."""
     from pydoc_data.topics import topics
 
     tokenizer = Tokenizer.load(BUILT_IN["pocket-mamba2"])

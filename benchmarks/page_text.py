@@ -47,7 +47,7 @@ def figure(row: Values, key: str, digits: int = 0, *, extremes: bool = False, mi
 
 
 def _apart(result: Values, section: str) -> str:
-    """Return when and where a section was measured, if not with the rest; else ""."""
+    """Return when and on which machine a section was measured, if not with the rest; else ""."""
     apart = result.get("apart", {}).get(section)
     return f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
 

@@ -1,4 +1,4 @@
-"""Plots of a bench: tokens/s and peak memory over length, and paper D's sweep over segments."""
+"""Plots: tokens/s and peak memory over length, and paper D's sweep over segments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZE, _DPI = (14, 5), 110
 
 
 def plot_speed(points: Sequence[dict[str, Any]], file: Path) -> None:
-    """Tokens/s and, where it was measured, peak memory over the length of a text; a line for each system, dtype and batch."""
+    """Plot tokens/s and peak memory, where measured, over the length of a text; a line for each system, dtype and batch."""
     figure, (left, right) = _open(2)
     lines = _lines(points, "model", "title", "dtype", "batch")
     longer = {key: cells for key, cells in lines.items() if len(cells) > 1}
@@ -24,7 +24,7 @@ def plot_speed(points: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def plot_segments(points: Sequence[dict[str, Any]], file: Path) -> None:
-    """Seconds and peak memory over V, horizontal inference at the right end; a line for each model, batch and length."""
+    """Plot tokens/s and peak memory over V, horizontal inference last; a line for each model, batch and length."""
     figure, (left, right) = _open(2)
     for (model, batch, tokens), cells in _lines(points, "model", "batch", "tokens").items():
         label = f"{model}: {batch} x {tokens:,} tokens"
@@ -37,7 +37,7 @@ def plot_segments(points: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def plot_chunks(points: Sequence[dict[str, Any]], file: Path) -> None:
-    """Tokens/s and the memory of a run over Q; a line for each operator, batch and length."""
+    """Plot tokens/s and the memory of a run over Q; a line for each operator, batch and length."""
     figure, (left, right) = _open(2)
     lines: dict[str, list[dict[str, Any]]] = {}
     for point in sorted(points, key=lambda p: p["chunk"]):
@@ -51,14 +51,14 @@ def plot_chunks(points: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def _peaks(axis: Any, cells: Iterable[dict[str, Any]], key: str, label: str) -> None:
-    """Peak memory over `key`, where it was measured."""
+    """Plot peak memory over `key`, where measured."""
     peaks = [(c[key], c["peak_bytes"] / 2**20) for c in cells if c["peak_bytes"]]
     if peaks:
         axis.plot(*zip(*peaks, strict=True), marker="o", label=label)
 
 
 def _lines(points: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """Points with a figure, by the values of `keys`, in order of length."""
+    """Group points with a figure by the values of `keys`, in order of length."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for point in sorted(points, key=lambda p: (p["tokens"], p["segment"] or 1 << 40)):
         if point["tokens_per_s"]:
@@ -67,7 +67,7 @@ def _lines(points: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...]
 
 
 def _band(axis: Any, cells: Sequence[dict[str, Any]], x: str, y: str, label: str, middle: str = "mean") -> None:
-    """Medians, of sweeps means, as a line, smallest to largest as a band."""
+    """Plot medians (or means) as a line, smallest to largest as a band."""
     places = [c[x] for c in cells]
     (line,) = axis.plot(places, [c[y][middle] for c in cells], marker="o", label=label)
     axis.fill_between(places, [c[y]["min"] for c in cells], [c[y]["max"] for c in cells], alpha=0.2, color=line.get_color())

@@ -1,6 +1,7 @@
-"""Where the time of a step goes: matrix products, each compiled kernel, and the rest.
+"""The parts of a step's time: matrix products, each compiled kernel, and the rest.
 
-The CPU fast paths call their kernels as attributes of modules, and meanwhile these are replaced by ones that note their time.
+The CPU fast paths call their kernels as attributes of modules; during the measurement these are replaced by functions that record
+their time.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ PRODUCTS, REST = "matrix products", "all else"
 
 
 def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
-    """Seconds of `run` by part, largest first: `PRODUCTS`, kernels by their names in `runnel.ops`, `REST`.
+    """Return the seconds of `run` by part, largest first: `PRODUCTS`, kernels by their names in `runnel.ops`, `REST`.
 
-    Everything must have been compiled before.
+    All kernels must be compiled already.
 
     Raises:
         InputError: the backbone has no compiled kernels here.
@@ -49,8 +50,8 @@ def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
 
 
 def _kernels(module: ModuleType) -> list[tuple[ModuleType, str, Callable[..., Any]]]:
-    """Places, names and functions of the compiled kernels that a module and the modules of `runnel.ops` in it call."""
-    from numba.core.dispatcher import Dispatcher  # there are kernels, so there is numba
+    """Return (module, name, function) of the compiled kernels that a module and the modules of `runnel.ops` in it call."""
+    from numba.core.dispatcher import Dispatcher  # installed, as there are kernels
 
     from runnel.backbones import product  # the matrix products of some; xLSTM has its own
 

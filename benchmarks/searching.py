@@ -1,8 +1,8 @@
-"""What a worker does with an index: documents made for it, filling one, checking it, and timing what is asked of it.
+"""A worker's requests about an index: make documents, fill an index, check it, and time indexing and searches.
 
-The texts need no data from outside: sentences of the Python reference in random order, with made-up words among them so that
-words are as unevenly spread as in a real collection. The model reads the first of them. The others are stored with vectors and
-memories close to those of one that was read, which costs a search the same and saves most of the reading.
+The texts need no external data: sentences of the Python reference in random order, with made-up words so that word frequencies
+are as uneven as in a real collection. The model reads the first documents. The others are stored with vectors and memories close
+to those of a document that was read: searches cost the same, and most of the reading is saved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from runnel.text.sentences import split_sentences
 
 WORDS = 1000  # of a document
 _QUERY_WORDS = 8
-_MADE_UP = 40  # one of so many words is
+_MADE_UP = 40  # one word in 40 is
 _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 _COMMIT = 500  # documents
 _WARM = 20  # documents that are read before any is timed
@@ -45,14 +45,14 @@ _STAGES = ("query", "dense", "lexical")
 
 
 def texts(count: int, words: int = WORDS) -> list[str]:
-    """`count` documents of `words` words, the same ones each time."""
+    """Return `count` documents of `words` words, the same on each call."""
     rng = random.Random(0)
     pool = _sentences()
     return [_text(rng, pool, words) for _ in range(count)]
 
 
 def _sentences() -> list[list[str]]:
-    """Those of the Python reference that are prose, in words."""
+    """Return the sentences of the Python reference that are prose, as words."""
     from pydoc_data.topics import topics
 
     found = []
@@ -81,7 +81,7 @@ def _made_up_word(rng: random.Random) -> str:
 
 
 def queries(documents: Sequence[str], count: int) -> list[str]:
-    """Some words in a row from somewhere inside `count` documents."""
+    """Return `count` queries: consecutive words of a random document."""
     rng = random.Random(1)
     chosen = [rng.choice(documents).split() for _ in range(count)]
     return [
@@ -93,7 +93,7 @@ def queries(documents: Sequence[str], count: int) -> list[str]:
 
 
 def fill(folder: str, model: str, count: int, read: int) -> dict[str, Any]:
-    """An index of `count` documents, of which the model reads `read`, checked on these. Gives facts, and "wrong" if it fails."""
+    """Make an index of `count` documents, of which the model reads `read`, and check these. Return facts, or "wrong" and why."""
     documents = texts(count)
     embedder = Embedder.load(model)
     with Index.create(folder, embedder, remember=True) as index:
@@ -108,7 +108,7 @@ def fill(folder: str, model: str, count: int, read: int) -> dict[str, Any]:
 
 
 def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
-    """Store the documents from `read` on."""
+    """Store the documents from index `read` on without reading them."""
     rng = np.random.default_rng(0)
     names = [f"d{i}" for i in range(read)]
     known, memories = index.store.documents(names), index.store.memories(names)
@@ -137,14 +137,14 @@ def _vectors(embedder: Embedder, memory: bytes, text: str) -> SentenceVectors:
 
 
 def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> bytes:
-    """What would be kept of another document's sentences, with the vectors of one that was read, over and over."""
+    """Return a memory for another document's sentences that repeats the vectors of one that was read."""
     tokens = read_sentences(text, [embedder.model.tokenizer.encode(text)])
     rows = np.arange(len(tokens.spans)) % len(read)
     return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, read.vectors[rows], read.scales[rows]).to_bytes()
 
 
 def _close_to(row: PassageRow, document: DocumentRow, length: int, rng: np.random.Generator) -> PassageRow:
-    """A passage at the same part of another document."""
+    """Return a passage at the same relative place of another document, with a vector close to `row`'s."""
     start, end = (round(place * len(document.text) / length) for place in (row.start, row.end))
     vector = row.vector + 0.5 * rng.standard_normal(len(row.vector), dtype=np.float32) / np.sqrt(len(row.vector))
     vector = (vector / np.linalg.norm(vector)).astype(np.float32)
@@ -160,10 +160,10 @@ def _size(folder: str) -> int:
 
 
 def check(index: Index, documents: Sequence[str]) -> str:
-    """Why an index of these documents, d0, d1 and so on, is not what their model makes of them; "" if it is.
+    """Return why an index of these documents, d0, d1 and so on, differs from the model's own results; "" if it does not.
 
-    Vectors are compared with `Embedder.encode_document` and `encode_spans`, the nearest ones against all inner products, and
-    scores of remembered documents against those of whole pairs.
+    Vectors are compared with `Embedder.encode_document` and `encode_spans`, the nearest ones with all inner products, and
+    scores of remembered documents with scores of whole pairs.
     """
     embedder, few = index.embedder, dict(list(enumerate(documents))[:_CHECKED])
     found = index.store.passages([(f"d{i}", number) for i in range(len(documents)) for number in range(WHOLE, WORDS)])
@@ -206,7 +206,7 @@ def _check_memories(index: Index, documents: dict[int, str]) -> str:
 
 
 def time_indexing(model: str, count: int, rounds: int) -> dict[str, Any]:
-    """Indexing documents beside the engine alone on their ids, in turns.
+    """Time indexing documents and the engine alone on their ids, in turns.
 
     Returns:
         "tokens", and "seconds" and "processor" (seconds of all threads): "engine", "index" and "remember" (with memories) ->
@@ -242,7 +242,7 @@ def time_indexing(model: str, count: int, rounds: int) -> dict[str, Any]:
 
 
 def time_searches(folder: str, model: str, count: int, asked: int) -> dict[str, Any]:
-    """Searches of an index that `fill` made, with and without reranking in turns.
+    """Time searches of an index that `fill` made, with and without reranking in turns.
 
     Returns:
         "seconds": stage -> one number for each query, of searches with reranking; also "first stage" (query, dense and lexical),
@@ -251,7 +251,7 @@ def time_searches(folder: str, model: str, count: int, asked: int) -> dict[str, 
     index = Index.open(folder, model)
     seconds: dict[str, list[float]] = {}
     for number, query in enumerate(queries(texts(count), asked + 5)):
-        if number == 5:  # those before load what is loaded once
+        if number == 5:  # the first five load what is loaded once
             seconds.clear()
             reset_peak("cpu")
         for name, found in _times(index, query):

@@ -37,9 +37,9 @@ class Grid:
 
 
 def sweep(grid: Grid, rounds: int, progress: Progress) -> tuple[list[Point], Check]:
-    """Every cell with every segment: `rounds` interleaved runs and one more in a fresh process for its peak memory.
+    """Measure every cell with every segment: `rounds` interleaved runs, and one in a new process for its peak memory.
 
-    A segment that is no shorter than all the texts together is horizontal inference, and is left out.
+    Segments as long as all texts together are left out: that is horizontal inference.
     """
     spec = Spec("runnel", grid.model, grid.dtype, grid.device)
     with Worker(spec) as worker:
@@ -70,7 +70,7 @@ def sweep(grid: Grid, rounds: int, progress: Progress) -> tuple[list[Point], Che
 
 @dataclass
 class Chunks:
-    """An operator's parallel form with chunks of Q tokens, at the shape of a published model. `peak_bytes`: what a run takes."""
+    """An operator's parallel form with chunks of Q tokens, at the shape of a published model. `peak_bytes`: memory of a run."""
 
     operator: str
     chunk: int
@@ -93,9 +93,9 @@ class Chunks:
 
 
 def sweep_chunks(chunks: Sequence[int], cells: Sequence[tuple[int, int]], rounds: int, progress: Progress) -> list[Chunks]:
-    """Tokens/s and memory of one layer's recurrence in plain torch, fp32, by Q, for (texts, tokens of each).
+    """Measure tokens/s and memory of one layer's recurrence in plain torch, fp32, by Q, for (texts, tokens of each).
 
-    Each result must be that of the shortest chunk.
+    Each result must agree with that of the shortest chunk.
     """
     found = []
     with torch.inference_mode():
@@ -118,19 +118,19 @@ def sweep_chunks(chunks: Sequence[int], cells: Sequence[tuple[int, int]], rounds
 
 
 def _taken(run: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
-    """What `run` gives and the memory that it takes meanwhile, where the system tells (Linux)."""
+    """Return the result of `run` and the memory that it takes, which only Linux reports."""
     if not sys.platform.startswith("linux"):
         return run(), None
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)  # else the run would be given memory that was freed before
+        libc.malloc_trim(0)  # else the run would reuse memory that was freed before
     reset_peak("cpu")
     before = peak_bytes("cpu")
     return run(), peak_bytes("cpu") - before
 
 
 def _operators(batch: int, tokens: int) -> dict[str, Callable[[int], Tensor]]:
-    """The recurrences at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, on texts of random numbers."""
+    """Return the recurrences at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, on texts of random numbers."""
     generator = torch.Generator().manual_seed(5)
 
     def random(*shape: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Speed and peak memory of several systems next to ours, each in a process of its own.
 
-Rules are those of `runnel.speed.measure`: no figure without a check, and every round visits all systems of a model.
+The rules are the same as in `runnel.speed.measure`: no figure without a check, and every round visits all systems of a model.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _not_ready(worker: Worker, report: Report) -> None:
 
 
 def check(workers: Sequence[Worker], report: Report, progress: Progress) -> dict[Spec, Check]:
-    """Compare each system's hidden vectors with the plain path's in fp64; llama.cpp's and transformers' with those of ours."""
+    """Compare each system's hidden vectors with the plain path in fp64: of our model, or of the BERT."""
     passed: dict[Spec, Check] = {}
     with TemporaryDirectory() as folder:
         plain: dict[str, np.ndarray | str] = {}

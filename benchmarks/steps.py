@@ -1,4 +1,4 @@
-"""What a worker does beside reading texts: training steps, gradients to compare, and reranking with remembered documents.
+"""A worker's other requests: training steps, gradients to compare, and reranking with remembered documents.
 
 T  tokens of a text      B  texts      D  width of hidden vectors
 """
@@ -37,14 +37,14 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(self._module.parameters(), lr=1e-5)
 
     def step(self, ids: Tensor) -> None:
-        """One step on ids (B, T)."""
+        """Run one step on ids (B, T)."""
         self._optimizer.zero_grad(set_to_none=True)
         _loss(self._module, ids).backward()
         self._optimizer.step()
 
 
 def gradient(system: System, ids: Tensor, *, plain: bool) -> np.ndarray:
-    """Gradient at some places of every weight, float64 (n,), of the timed path or of the plain one in fp64."""
+    """Return the gradient at some places of every weight, float64 (n,), of the timed path or of the plain one in fp64."""
     if not plain:
         return _gradient(_trainable(system), ids)
     if isinstance(system, Subject):
@@ -74,7 +74,7 @@ def _trainable(system: System) -> nn.Module:
 
 
 def _loss(module: nn.Module, ids: Tensor) -> Tensor:
-    """The product of each text's vector with a fixed direction: its gradient reaches every weight."""
+    """Return the mean product of the texts' vectors with a fixed direction: its gradient reaches every weight."""
     batch, tokens = ids.shape
     if isinstance(module, Backbone):
         hidden, _ = module(ids.flatten().to(module.device), torch.arange(0, batch * tokens + 1, tokens))
@@ -90,7 +90,7 @@ def _loss(module: nn.Module, ids: Tensor) -> Tensor:
 
 
 def rerank(system: System, request: dict[str, Any]) -> dict[str, Any]:
-    """Seconds to score documents for one query: as whole pairs, and from what is remembered of each.
+    """Measure scoring documents for one query: as whole pairs, and from remembered documents.
 
     A model with a rerank head is used through `Reranker`; of other models the hidden vector at the end of each pair is taken.
 
@@ -150,10 +150,10 @@ def _with_states(system: Subject, documents: int, tokens: int) -> tuple[dict[str
 
 
 def real_documents(reranker: Reranker, documents: int, tokens: int) -> list[str]:
-    """Pieces of the Python reference of exactly `tokens` tokens each.
+    """Return pieces of the Python reference of exactly `tokens` tokens each.
 
     Raises:
-        InputError: it is not long enough.
+        InputError: the reference is too short.
     """
     from pydoc_data.topics import topics
 

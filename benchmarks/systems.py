@@ -23,17 +23,17 @@ class System(Protocol):
     title: str
 
     def run(self, ids: Tensor, segment: int | None) -> None:
-        """Read ids (B, T); `segment` tokens of all texts a step where the system can do so, None: all in one."""
+        """Read ids (B, T); `segment` tokens of all texts a step if the system has steps; None: all in one."""
 
     def hidden(self, texts: Sequence[Tensor]) -> Tensor:
-        """Hidden vectors (tokens of all texts, D) fp32 of texts (T,), to compare."""
+        """Return hidden vectors (tokens of all texts, D) fp32 of texts (T,), to compare."""
 
 
 class TransformersLibrary:
     """The transformers library's class of the same shape and the same weights."""
 
     title = "transformers"
-    _LAYERS = ("blocks.", "layers."), ("out_norm.", "norm_f.")  # its names, ours
+    _LAYERS = ("blocks.", "layers."), ("out_norm.", "norm_f.")  # its prefixes, ours
 
     def __init__(self, model: str, dtype: str, device: str) -> None:
         hf = library()
@@ -63,10 +63,10 @@ class TransformersLibrary:
 
 
 def counterpart(hf: Any, ours: Backbone) -> nn.Module:
-    """The transformers library's model of the same shape as ours, with random weights.
+    """Build the transformers library's model of the same shape as ours, with random weights.
 
     Raises:
-        InputError: it has none.
+        InputError: the library has none.
     """
     c: Any = ours.config
     common = {"vocab_size": ours.vocab_size, "hidden_size": ours.hidden_size, "num_hidden_layers": ours.num_layers}
@@ -111,14 +111,14 @@ class EqualBert:
         return torch.cat(parts).float().cpu()
 
     def plain_hidden(self, texts: Sequence[Tensor]) -> Tensor:
-        """The same by `plain`."""
+        """Return the same by `plain`."""
         model = self.plain()
         with torch.inference_mode():
             parts = [model((text % self.vocab_size)[None].to(self.device)).last_hidden_state[0] for text in texts]
         return torch.cat(parts).float().cpu()
 
     def plain(self) -> Any:
-        """The same weights in fp64, with attention written out."""
+        """Return the same weights in fp64, with attention written out."""
         torch.manual_seed(0)
         model = type(self.model)(self.model.config, add_pooling_layer=False).to(self.device, torch.float64).eval()
         model.set_attn_implementation("eager")
@@ -126,7 +126,7 @@ class EqualBert:
 
 
 def _size(model: str) -> tuple[int, int]:
-    """Width of a model's hidden vectors and number of weights of its layers."""
+    """Return the width of a model's hidden vectors and the number of weights of its layers."""
     backbone = describe_subject(model)
     tables = sum(m.weight.numel() for m in backbone.modules() if isinstance(m, nn.Embedding))
     return backbone.hidden_size, sum(p.numel() for p in backbone.parameters()) - tables

@@ -36,7 +36,7 @@ _WARM = 64  # tokens that are read before anything is timed: kernels compile, bu
 
 
 class Job:
-    """A system and what it can be asked for; each method is one kind of request."""
+    """A system; each method answers one kind of request."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
@@ -78,7 +78,7 @@ class Job:
         return {"seconds": seconds, "peak_bytes": peak_bytes(self.spec["device"])}
 
     def parts(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Seconds of the same by part, after a run that makes buffers."""
+        """Return the seconds of a run by part, after a run that allocates buffers."""
         assert isinstance(self.system, Subject)
         ids, segment, run = self._ids(request["batch"], request["tokens"]), request["segment"], self.system.run
         run(ids, segment)
@@ -102,7 +102,7 @@ class Job:
         return steps.rerank(self.system, request)
 
     def fill_index(self, request: dict[str, Any]) -> dict[str, Any]:
-        from benchmarks import searching  # here and below: it loads what an index needs
+        from benchmarks import searching  # here and below: imports what an index needs
 
         return searching.fill(request["folder"], self.spec["model"], request["documents"], request["read"])
 
@@ -126,7 +126,7 @@ class Job:
 
 
 def _limit_memory(limit: int) -> None:
-    """Have allocations beyond `limit` bytes fail in this process, as they would on a machine without more."""
+    """Make allocations beyond `limit` bytes fail in this process, as on a machine with less memory."""
     try:
         import resource
     except ImportError:  # Windows: the system's own limit applies
@@ -135,7 +135,7 @@ def _limit_memory(limit: int) -> None:
 
 
 def main() -> None:
-    """Build the system and answer what stdin asks for."""
+    """Build the system and answer the requests on stdin."""
     spec = json.loads(sys.argv[1])
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""The bars: which are lost, and that what is not measured is not said to hold."""
+"""The bars: which are lost, and that an unmeasured bar does not count as held."""
 
 import pytest
 from helpers.bench_workers import READY, wrong_hidden

@@ -60,11 +60,11 @@ def test_files_and_sections(small, tmp_path):
 def test_a_failed_check_has_no_figure_and_is_not_published(small, tmp_path, monkeypatch):
     monkeypatch.setattr(page, "CHUNK_CELLS", ())  # measured in the test before
     small.answers["transformers"] = {"hidden": wrong_hidden}
-    told: list[str] = []
-    assert page.write_page(tmp_path, told.append) is False
+    reported: list[str] = []
+    assert page.write_page(tmp_path, reported.append) is False
     assert [path.name for path in tmp_path.iterdir()] == [page.FAILED]
-    assert any(line.startswith("error: points: mamba2-130m transformers fp32 1 2048: wrong: differs from") for line in told)
-    assert any(line.startswith("error: checks: mamba2-130m transformers fp32: check failed: differs from") for line in told)
+    assert any(line.startswith("error: points: mamba2-130m transformers fp32 1 2048: wrong: differs from") for line in reported)
+    assert any(line.startswith("error: checks: mamba2-130m transformers fp32: check failed: differs from") for line in reported)
     text = page_text(json.loads((tmp_path / page.FAILED).read_text()))
     line = next(line for line in text.splitlines() if line.startswith("| mamba2-130m | transformers | fp32 | 1 x 2,048"))
     assert "wrong: differs from the plain path" in line and "1,000" not in line
@@ -88,9 +88,9 @@ def test_one_section_is_measured_again(small, tmp_path):
     assert "| whole search | 500.0 | 500.0 | 500.0 |" in text and "fails by 66.7%" in text
     assert "Measured apart from the rest of this page: 2" in text and page_text(after) == text
     small.answers["runnel"]["fill_index"] = {"wrong": "other vectors"}
-    told: list[str] = []
-    assert page.write_section(tmp_path, "search", told.append) is False
-    assert told[-2] == "error: search: pocket: wrong: other vectors" and (tmp_path / "performance.md").read_text() == text
+    reported: list[str] = []
+    assert page.write_section(tmp_path, "search", reported.append) is False
+    assert reported[-2] == "error: search: pocket: wrong: other vectors" and (tmp_path / "performance.md").read_text() == text
 
 
 def test_an_error_is_never_published(small, tmp_path, monkeypatch):
@@ -100,9 +100,9 @@ def test_an_error_is_never_published(small, tmp_path, monkeypatch):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     small.answers["runnel"] |= {"parts": {"error": "'runnel.backbones.product'", "kind": "KeyError"}}
     for write in (page.write_page, lambda folder, say: page.write_section(folder, "parts", say)):
-        told: list[str] = []
-        assert write(tmp_path, told.append) is False
-        assert told[-3:] == [
+        reported: list[str] = []
+        assert write(tmp_path, reported.append) is False
+        assert reported[-3:] == [
             "error: parts: mamba2-130m bf16 1024: error: 'runnel.backbones.product'",
             "error: parts: mamba2-130m int8 1024: error: 'runnel.backbones.product'",
             f"nothing was published; what was measured is in {tmp_path / page.FAILED}",
@@ -142,9 +142,9 @@ ERROR = {"error": "'lost'", "kind": "KeyError"}
 def test_an_error_of_any_request_stops_the_page(small, tmp_path, monkeypatch, system, op, named):
     monkeypatch.setattr(page, "CHUNK_CELLS", ())
     small.answers.setdefault(system, {})[op] = ERROR
-    told: list[str] = []
-    assert page.write_page(tmp_path, told.append) is False
-    assert f"error: {named}" in told and not (tmp_path / "performance.md").exists()
+    reported: list[str] = []
+    assert page.write_page(tmp_path, reported.append) is False
+    assert f"error: {named}" in reported and not (tmp_path / "performance.md").exists()
 
 
 def test_what_other_systems_refuse_is_a_result_and_what_ours_refuses_is_not():

@@ -24,7 +24,7 @@ def cell(tokens, rate, **changes):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What stands in the axes when a figure is saved: label -> points, left and right."""
+    """The lines in the axes when a figure is saved: label -> points, left and right."""
     found = []
 
     def keep(figure, file, *axes):

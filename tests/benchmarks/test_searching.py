@@ -1,4 +1,4 @@
-"""The documents of the index bench, its checks, and that it times what it says."""
+"""The documents of the index benchmark, its checks and its timings."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
         assert 0 < first < whole
 
 
-def test_indexing_is_timed_beside_the_engine(model, monkeypatch):
+def test_indexing_is_timed_next_to_the_engine(model, monkeypatch):
     check_words(monkeypatch, 20)
     found = time_indexing(model, 3, 2)
     assert {way: len(seconds) for way, seconds in found["seconds"].items()} == {"engine": 2, "index": 2, "remember": 2}
@@ -63,7 +63,7 @@ def check_words(monkeypatch, words):
 
 
 @pytest.mark.parametrize("fault", ["vectors", "nearest", "memories"])
-def test_a_wrong_index_is_told(model, tmp_path, monkeypatch, fault):
+def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
     check_words(monkeypatch, 30)
     documents = texts(8)
     with Index.create(tmp_path / "index", model, remember=True, store="local") as index:

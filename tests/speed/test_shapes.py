@@ -1,4 +1,4 @@
-"""Named shapes, and what stands behind any name."""
+"""Named shapes, and loading any name."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""What can be benched: a model folder, a built-in name, or a named shape with random weights.
+"""What can be measured: a model folder, a built-in name, or a named shape with random weights.
 
-Speed and memory do not depend on what the weights are, only on their shapes, so published shapes need no download.
+Speed and memory depend on the shapes of weights only, so published shapes need no download.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runnel.backbones.xlstm import XlstmConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
 
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int8": torch.int8}  # by the names that a user gives
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int8": torch.int8}  # by the names in options
 
 # Published shapes; "scaled" ones keep a 7B model's proportions (heads, groups, ratios of widths) and lose depth and width.
 SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {
@@ -50,7 +50,7 @@ def check_name(name: str) -> None:
     """Look for a shape, a built-in model or a folder of that name, without loading it.
 
     Raises:
-        InputError: there is none, and it cannot be a hub id (owner/name) either; the nearest names are told.
+        InputError: unknown, and not a hub id (owner/name) either; the message has the nearest names.
     """
     if name in SHAPES or name in BUILT_IN or Path(name).exists() or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return
@@ -61,12 +61,12 @@ def check_name(name: str) -> None:
 
 
 def load_subject(name: str, dtype: torch.dtype, device: str = "cpu") -> Backbone:
-    """The backbone of a named shape (always the same random weights), a built-in model, a folder or a hub id.
+    """Load the backbone of a named shape (always the same random weights), a built-in model, a folder or a hub id.
 
     Raises:
         InputError: an unknown name.
         CheckpointError: the folder cannot be loaded.
-        BackendUnavailable: the device is not there.
+        BackendUnavailable: no such device.
     """
     check_name(name)
     if name in SHAPES:
@@ -79,7 +79,7 @@ def load_subject(name: str, dtype: torch.dtype, device: str = "cpu") -> Backbone
 
 
 def describe_subject(name: str) -> Backbone:
-    """The same with names and shapes alone, on the meta device."""
+    """Return the same on the meta device: names and shapes without weights."""
     check_name(name)
     if name in SHAPES:
         return meta_backbone(*SHAPES[name])
@@ -87,7 +87,7 @@ def describe_subject(name: str) -> Backbone:
 
 
 def random_backbone(architecture: str, config: BackboneConfig, dtype: torch.dtype, device: str = "cpu") -> Backbone:
-    """A backbone in evaluation mode whose every part has an effect on the result, so that a check of it means something."""
+    """Return a backbone in evaluation mode. Every weight has an effect on the result, so that a check covers it."""
     torch.manual_seed(0)
     model = BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
     _unsettle(model)
