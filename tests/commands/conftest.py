@@ -1,5 +1,0 @@
-"""Fixtures shared with other folders."""
-
-from helpers.bench_workers import fake_workers
-
-__all__ = ["fake_workers"]
