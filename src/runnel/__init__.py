@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runnel.backbones.checkpoint import load_backbone
+    from runnel.backbones.checkpoint.load import load_backbone
     from runnel.backbones.state import State
     from runnel.engine import Engine, Request, Result
     from runnel.errors import RunnelError
@@ -36,7 +36,7 @@ _HOMES = {
     "SentenceRetriever": "runnel.models.sentence_retriever",
     "State": "runnel.backbones.state",
     "Template": "runnel.text.templates",
-    "load_backbone": "runnel.backbones.checkpoint",
+    "load_backbone": "runnel.backbones.checkpoint.load",
 }
 
 __all__ = [

@@ -13,8 +13,8 @@ from helpers.tiny_backbones import assert_close, tiny_backbone, token_ids
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint import load_backbone
-from runnel.backbones.checkpoint_files import Stored, from_tensors
+from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors
 from runnel.backbones.checkpoint_rwkv7 import read_rwkv7
 from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint import load_backbone, load_checkpoint
-from runnel.backbones.checkpoint_files import Stored, from_tensors
+from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors
 from runnel.backbones.checkpoint_xlstm import read_xlstm
 from runnel.backbones.xlstm import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from runnel.backbones.checkpoint import build_backbone
+from runnel.backbones.checkpoint.build import build_backbone
 from runnel.backbones.checkpoint_bert import load_bert
 from runnel.backbones.encoder import Encoder, EncoderConfig, pack
 from runnel.backbones.encoder_cpu import EncoderCpu

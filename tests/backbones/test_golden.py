@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import load_backbone
+from runnel.backbones.checkpoint.load import load_backbone
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from runnel.backbones.checkpoint import build_backbone
+from runnel.backbones.checkpoint.build import build_backbone
 from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.layers import sub_batches
 from runnel.backbones.transformer import Transformer

@@ -13,7 +13,7 @@ from helpers.tiny_transformers import LONGEST, VOCABULARY, write_transformer
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from runnel.backbones.checkpoint_facts import describe_checkpoint
+from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint_transformer import load
 from runnel.errors import CheckpointError
 

@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import build_backbone
-from runnel.backbones.checkpoint_formats import BACKBONES
+from runnel.backbones.checkpoint.build import build_backbone
 from runnel.backbones.encoder import Encoder, EncoderConfig
+from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config

@@ -7,7 +7,7 @@ import torch
 from helpers.tiny import tiny_model, write_tokenizer
 from safetensors.torch import save_file
 
-from runnel.backbones.checkpoint_tensors import MappedFile
+from runnel.backbones.checkpoint.tensors import MappedFile
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.models import describe
@@ -119,7 +119,7 @@ def test_a_weights_file(unread: None) -> None:
 @pytest.mark.parametrize("free", [1, 10**5, 10**6, 10**12])
 def test_what_fits(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(describe, "available_memory", lambda: free)
-    monkeypatch.setattr("runnel.backbones.checkpoint.has_native_bf16", lambda: False)
+    monkeypatch.setattr("runnel.backbones.checkpoint.build.has_native_bf16", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     facts = describe_model(str(folder))
     assert facts["dtype"] == "float32" and facts["weight_bytes"] == 4 * facts["parameters"]

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.state import State
-from runnel.backbones.transformer_config import has_no_state, too_long
 from runnel.errors import InputError, StateError
 
 
@@ -288,3 +287,19 @@ class Backbone(nn.Module, ABC):
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
         if self.max_tokens is not None and longest > self.max_tokens:
             raise too_long(self.title, longest, self.max_tokens)
+
+
+def has_no_state(title: str) -> StateError:
+    """Return the error for a state asked of or given to a backbone that has none."""
+    return StateError(
+        f"{title} reads a text only whole: it has no state to start from or to keep, so no streams, no remembered documents "
+        "and no segments. Give encode() or score() the whole text each time, or use a recurrent model"
+    )
+
+
+def too_long(title: str, tokens: int, limit: int) -> InputError:
+    """Return the error for a text longer than the backbone can read whole."""
+    return InputError(
+        f"the text has {tokens:,} tokens with its special ones, and this {title} reads at most {limit:,}; "
+        "cut it with max_tokens=, split it into windows, or use a recurrent model, which has no limit"
+    )

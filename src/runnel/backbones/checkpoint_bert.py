@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import build_backbone, read_tensor
-from runnel.backbones.checkpoint_files import Stored, find_checkpoint, open_weights, read_config, some
-from runnel.backbones.checkpoint_values import number, shape_of, whole
+from runnel.backbones.checkpoint.build import build_backbone, read_tensor
+from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.tensors import Stored, some
+from runnel.backbones.checkpoint.values import number, shape_of, whole
 from runnel.backbones.encoder import EncoderConfig
 from runnel.errors import CheckpointError, InputError
 

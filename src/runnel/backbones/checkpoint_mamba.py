@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runnel.backbones.checkpoint_files import Stored, some
-from runnel.backbones.checkpoint_values import ATTENTION, READS, count_layers, number, shape_of, whole
+from runnel.backbones.checkpoint.tensors import Stored, some
+from runnel.backbones.checkpoint.values import ATTENTION, READS, count_layers, number, shape_of, whole
 from runnel.backbones.mamba1 import Mamba1Config
 from runnel.backbones.mamba2 import Mamba2Config
 from runnel.errors import CheckpointError

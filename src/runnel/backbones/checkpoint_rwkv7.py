@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runnel.backbones.checkpoint_files import Stored, some
-from runnel.backbones.checkpoint_values import ATTENTION, count_layers, number, shape_of, whole
+from runnel.backbones.checkpoint.tensors import Stored, some
+from runnel.backbones.checkpoint.values import ATTENTION, count_layers, number, shape_of, whole
 from runnel.backbones.rwkv7 import Rwkv7Config
 from runnel.errors import CheckpointError, InputError
 

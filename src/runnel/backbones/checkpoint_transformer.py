@@ -1,6 +1,6 @@
 """Load a transformer baseline from a folder in the transformers layout.
 
-The files are opened by `checkpoint_files`, so nothing is fetched and no code from a folder runs. Names are matched by the
+The files are opened by `checkpoint.files`, so nothing is fetched and no code from a folder runs. Names are matched by the
 transformers library, which knows the older ones (bert.*, LayerNorm.gamma). LM heads are left unread; what scores a text or a
 pair (a pooler, a classifier) is given back beside the backbone.
 """
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runnel.backbones.checkpoint import Checkpoint, check_int8, read_tensor, wanted_device, wanted_dtype
-from runnel.backbones.checkpoint_files import Stored, find_checkpoint, open_weights, read_config, some
+from runnel.backbones.checkpoint.build import Checkpoint, check_int8, read_tensor, wanted_device, wanted_dtype
+from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.tensors import Stored, some
 from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import (
     FAMILIES,

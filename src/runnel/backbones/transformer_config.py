@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency, StateError
+from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
 
 Output = Literal["encoder", "decoder", "first"]
 OUTPUTS: tuple[Output, ...] = ("encoder", "decoder", "first")
@@ -51,22 +51,6 @@ _DEFAULT_OUTPUT: dict[str, Output] = {"bart": "decoder", "t5": "encoder"}
 def recognizes(config: Mapping[str, Any] | None) -> bool:
     """Whether a config.json is that of a transformer read here. Mistral's own layout ("dim") and runnel's folders are not."""
     return config is not None and str(config.get("model_type")) in FAMILIES and not {"dim", "runnel"} & config.keys()
-
-
-def has_no_state(title: str) -> StateError:
-    """The error of whoever asks a transformer to start from a state or to keep one."""
-    return StateError(
-        f"{title} reads a text only whole: it has no state to start from or to keep, so no streams, no remembered documents "
-        "and no segments. Give encode() or score() the whole text each time, or use a recurrent model"
-    )
-
-
-def too_long(title: str, tokens: int, limit: int) -> InputError:
-    """The error for a text that a transformer cannot read whole."""
-    return InputError(
-        f"the text has {tokens:,} tokens with its special ones, and this {title} reads at most {limit:,}; "
-        "cut it with max_tokens=, split it into windows, or use a recurrent model, which has no limit"
-    )
 
 
 @dataclass(frozen=True)

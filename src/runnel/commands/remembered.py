@@ -152,10 +152,10 @@ def cache_folder() -> Path | None:
 
 def model_digest(model: Model, name: str) -> str:
     """Return a digest of the files of a model and of the dtypes of its loaded weights."""
-    from runnel.backbones.checkpoint import resolve_folder
+    from runnel.backbones.checkpoint.files import find_checkpoint
     from runnel.models.base import BUILT_IN
 
-    found = BUILT_IN.get(name) or resolve_folder(name)
+    found = BUILT_IN.get(name) or find_checkpoint(name)
     folder = found if found.is_dir() else found.parent
     dtypes = sorted({str(tensor.dtype) for tensor in model.backbone.state_dict().values()})
     digest = hashlib.sha256(json.dumps(dtypes).encode())

@@ -22,8 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import Checkpoint, NoRandomNumbers, load_checkpoint, resolve_folder
-from runnel.backbones.checkpoint_files import read_config
+from runnel.backbones.checkpoint.build import Checkpoint, NoRandomNumbers
+from runnel.backbones.checkpoint.files import find_checkpoint, read_config
+from runnel.backbones.checkpoint.load import load_checkpoint
 from runnel.backbones.config_values import arguments
 from runnel.backbones.int8 import quantize
 from runnel.backbones.transformer import Transformer
@@ -214,7 +215,7 @@ def load_model(
     """
     if pooling is not None and pooling not in POOLINGS:
         raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
-    found = BUILT_IN.get(str(name)) or resolve_folder(name)
+    found = BUILT_IN.get(str(name)) or find_checkpoint(name)
     folder = found if found.is_dir() else found.parent  # a weights file: what belongs to it is beside it
     config = read_config(found) or {}
     if recognizes(config):
@@ -250,7 +251,7 @@ class _Markers:
 
 @dataclass(frozen=True)
 class _Description:
-    """The object "runnel" of config.json. The backbone's part is read by `backbones.checkpoint_formats`."""
+    """The object "runnel" of config.json. The backbone's part is read by `backbones.checkpoint.recognize`."""
 
     version: int
     backbone: dict[str, Any]

@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import Checkpoint
-from runnel.backbones.checkpoint_files import open_weights
+from runnel.backbones.checkpoint.build import Checkpoint
+from runnel.backbones.checkpoint.files import open_weights
 from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.transformer import Transformer
 from runnel.backbones.transformer_config import FAMILIES, Family, Output, TransformerConfig

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import Checkpoint
-from runnel.backbones.checkpoint_facts import CheckpointFacts, describe_checkpoint
-from runnel.backbones.checkpoint_files import read_config
+from runnel.backbones.checkpoint.build import Checkpoint
+from runnel.backbones.checkpoint.facts import CheckpointFacts, describe_checkpoint
+from runnel.backbones.checkpoint.files import read_config
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.hardware import available_memory, cores, has_native_bf16

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runnel.backbones.base import has_no_state
 from runnel.backbones.state import State
-from runnel.backbones.transformer_config import has_no_state
 from runnel.engine import AtPositions, Request
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model

@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone, BackboneConfig
-from runnel.backbones.checkpoint import build_backbone, load_checkpoint, meta_backbone
-from runnel.backbones.checkpoint_facts import describe_checkpoint
-from runnel.backbones.checkpoint_files import read_config
-from runnel.backbones.checkpoint_formats import BACKBONES
+from runnel.backbones.checkpoint.build import build_backbone, meta_backbone
+from runnel.backbones.checkpoint.facts import describe_checkpoint
+from runnel.backbones.checkpoint.files import read_config
+from runnel.backbones.checkpoint.load import load_checkpoint
 from runnel.backbones.checkpoint_transformer import load as load_transformer
+from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba1 import Mamba1Config
 from runnel.backbones.mamba2 import Mamba2Config
 from runnel.backbones.rwkv7 import Rwkv7Config

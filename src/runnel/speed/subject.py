@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import check_int8
+from runnel.backbones.checkpoint.build import check_int8
 from runnel.backbones.int8 import Int8Linear
 from runnel.engine import Engine, Request
 from runnel.errors import BackendUnavailable, InputError, NumericalError

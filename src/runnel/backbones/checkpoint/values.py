@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runnel.backbones.checkpoint_files import Stored
+from runnel.backbones.checkpoint.tensors import Stored
 from runnel.errors import CheckpointError
 
 READS = (

@@ -10,16 +10,17 @@ from helpers.checkpoint_writing import shapes_of, write_sparse
 from safetensors.torch import save_file
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint import load_backbone, load_checkpoint, meta_backbone
-from runnel.backbones.checkpoint_facts import describe_checkpoint
-from runnel.backbones.checkpoint_tensors import MappedFile
+from runnel.backbones.checkpoint.build import meta_backbone
+from runnel.backbones.checkpoint.facts import describe_checkpoint
+from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.tensors import MappedFile
 from runnel.backbones.mamba1 import Mamba1Config
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7 import Rwkv7Config
 from runnel.backbones.xlstm import XlstmConfig
 from runnel.errors import CheckpointError
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 FOLDERS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 MIB = 2**20
 

@@ -10,13 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from runnel.backbones import checkpoint, checkpoint_files
-from runnel.backbones.checkpoint import build_backbone, load_backbone, load_checkpoint
+from runnel.backbones.checkpoint import build
+from runnel.backbones.checkpoint.build import build_backbone
+from runnel.backbones.checkpoint.files import find_checkpoint
+from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
 from runnel.backbones.mamba1 import Mamba1, Mamba1Config
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 IDS = torch.arange(37) * 5 % 64
 SMALL_1 = Mamba1Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, dt_rank=3)
 SMALL_2 = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
@@ -248,7 +250,7 @@ def test_only_matrices_take_the_dtype(tmp_path: Path, config: Any, stored: torch
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_dtype_follows_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr(checkpoint, "has_native_bf16", lambda: native)
+    monkeypatch.setattr(build, "has_native_bf16", lambda: native)
     backbone = load_backbone(write(tmp_path, tensors_of(SMALL_2), None), device="cpu")
     assert backbone.embeddings.weight.dtype == (torch.bfloat16 if native else torch.float32)
     assert backbone.layers[0].mixer.A_log.dtype == torch.float32
@@ -257,7 +259,7 @@ def test_auto_dtype_follows_the_processor(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_wanted_dtype_is_mapped_not_copied(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint in the wanted dtype takes its size once, and that is the file's pages."""
-    monkeypatch.setattr("runnel.backbones.checkpoint_tensors._SMALL", 256)  # all matrices of this model are smaller than 64 KiB
+    monkeypatch.setattr("runnel.backbones.checkpoint.tensors._SMALL", 256)  # all matrices of this model are smaller than 64 KiB
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("only Linux lists a process's mapped files")
@@ -350,7 +352,7 @@ def test_cached_snapshot_is_used_offline(tmp_path: Path, hub: Callable[[Path], H
 def test_folder_given_as_text_or_path() -> None:
     for source in (GOLDEN / "mamba2-tiny-hf", str(GOLDEN / "mamba2-tiny-hf")):
         assert isinstance(load_backbone(source), Mamba2)
-    assert checkpoint_files.find_checkpoint(str(GOLDEN / "mamba2-tiny-hf")) == GOLDEN / "mamba2-tiny-hf"
+    assert find_checkpoint(str(GOLDEN / "mamba2-tiny-hf")) == GOLDEN / "mamba2-tiny-hf"
 
 
 def test_lm_head_of_golden_is_the_embedding() -> None:

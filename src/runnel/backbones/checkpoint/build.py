@@ -1,11 +1,7 @@
-"""Load a backbone from any published checkpoint.
-
-    folder or hub id --find_checkpoint--> folder --read_config, open_weights--> dict, {name: Stored}
-        --recognize--> architecture, config, tensors sorted --build--> Backbone, checked and in the wanted dtype
+"""Build a backbone from a config and tensors, checked and in the wanted dtype, on the wanted device.
 
 Tensors are read one at a time and assigned, not copied into an initialized model: a checkpoint in the wanted dtype stays
-memory-mapped and takes its own size once. Every tensor of the file is used exactly once or named in an error; the only
-one left out knowingly is the LM head, which is no part of a backbone.
+memory-mapped and takes its own size once. Every tensor is used exactly once or named in an error.
 """
 
 from __future__ import annotations
@@ -20,16 +16,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone, BackboneConfig
-from runnel.backbones.checkpoint_files import Stored, find_checkpoint, from_tensors, open_weights, read_config, some
-from runnel.backbones.checkpoint_formats import BACKBONES, parse_config, recognize
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors, some
+from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem, quantize, replace_linear
-from runnel.backbones.transformer_config import recognizes
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, NumericalError
 from runnel.hardware import has_native_bf16
-
-__all__ = ["Checkpoint", "build_backbone", "load_backbone", "load_checkpoint", "resolve_folder"]
-
-resolve_folder = find_checkpoint  # the name that models use
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "int8": torch.int8}
 _STORED_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -52,47 +43,6 @@ class Checkpoint:
     folder: Path
 
 
-def load_backbone(
-    folder_or_hub_id: str | Path, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
-) -> Backbone:
-    """Load a backbone, recognized by what the folder holds.
-
-    Reads Mamba-1 and Mamba-2 as published by state-spaces (pytorch_model.bin), by transformers (safetensors, also sharded or
-    without the `backbone.` prefix) and by Mistral (Codestral, both forms), single-pass scanners, and runnel's own folders.
-
-    Args:
-        folder_or_hub_id: a local folder, or a hub id (owner/name), which is downloaded once and cached.
-        dtype: of linear layers and embedding: "auto" (bf16 where the processor computes it natively, else fp32), "float32",
-            "bfloat16", "float64" or the torch dtype. All else, the residual stream and the state are fp32 (fp64 with fp64).
-            "int8": linear layers in 8 bits and the rest as with "auto"; see `runnel.ops.int8_matmul`.
-        device: "auto" (CUDA if there is one, else the CPU), or a device.
-
-    Raises:
-        CheckpointError: nothing there, damaged, of an unknown or refused kind, or a tensor is missing, unexpected or mis-shaped.
-        NumericalError: a weight is NaN or infinite.
-        BackendUnavailable: the device is not there, or has no 8-bit products.
-    """
-    return load_checkpoint(folder_or_hub_id, dtype=dtype, device=device).backbone
-
-
-def load_checkpoint(
-    folder_or_hub_id: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
-) -> Checkpoint:
-    """Like `load_backbone`, and gives the heads stored beside the backbone as well."""
-    target = wanted_device(device)
-    wanted = wanted_dtype(dtype, target)  # before any reading: these are cheap to get wrong
-    folder = find_checkpoint(folder_or_hub_id)
-    config = read_config(folder)
-    if recognizes(config):
-        from runnel.backbones.checkpoint_transformer import load  # it is built on this module
-
-        return load(folder, wanted, target)
-    found = recognize(config, open_weights(folder), str(folder))
-    heads = {name: read_tensor(name, stored, str(folder)).to(target, torch.float32) for name, stored in found.heads.items()}
-    backbone = _build(found.architecture, found.config, found.backbone, wanted, target, str(folder))
-    return Checkpoint(backbone, heads, found.layout, folder if folder.is_dir() else folder.parent)
-
-
 def build_backbone(
     architecture: str,
     config: Mapping[str, Any],
@@ -100,10 +50,10 @@ def build_backbone(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
 ) -> Backbone:
-    """A backbone from tensors in memory, checked as strictly as a file's.
+    """Build a backbone from tensors in memory, checked as strictly as a file's.
 
     Args:
-        architecture: `Backbone.architecture` of the class: "mamba1" or "mamba2".
+        architecture: `Backbone.architecture` of the class: a key of `BACKBONES`.
         config: as given by the config's `to_dict`.
         tensors: by their names in the module; those that have the wanted dtype already are used as they are.
         dtype: see `load_backbone`.
@@ -112,16 +62,33 @@ def build_backbone(
     target = wanted_device(device)
     where = "the given model"
     parsed = parse_config(architecture, config, where)
-    return _build(architecture, parsed, from_tensors(tensors, "memory"), wanted_dtype(dtype, target), target, where)
+    return build(architecture, parsed, from_tensors(tensors, "memory"), wanted_dtype(dtype, target), target, where)
+
+
+def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:
+    """Return the config of `architecture` from its `to_dict` form.
+
+    Raises:
+        CheckpointError: unknown architecture, unknown or missing keys, or values that make no model.
+    """
+    if architecture not in BACKBONES:
+        raise CheckpointError(
+            f"{where}: unknown architecture {architecture!r}; this version of runnel has {', '.join(BACKBONES)}"
+        )
+    cls = BACKBONES[architecture]
+    try:
+        return cls.config_class.from_dict(dict(values))
+    except (CheckpointError, InputError, TypeError) as error:
+        raise CheckpointError(f"{where}: its config is not a valid {cls.title} model: {error}") from error
 
 
 def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
-    """A backbone with names and shapes alone: no memory, no numbers."""
+    """Return a backbone on the meta device: names and shapes, no memory and no numbers."""
     with torch.device("meta"), NoRandomNumbers():
         return BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
 
 
-def _build(
+def build(
     architecture: str,
     config: BackboneConfig,
     stored: Mapping[str, Stored],
@@ -129,6 +96,7 @@ def _build(
     device: torch.device,
     where: str,
 ) -> Backbone:
+    """Return a backbone of these tensors, each used once or named in an error."""
     backbone = meta_backbone(architecture, config)
     expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
     check_tensors(stored, expected, where)
@@ -227,6 +195,11 @@ def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
 
 
 def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype of a name; "auto" is bf16 where the processor or GPU computes it natively, else fp32.
+
+    Raises:
+        InputError: another name or dtype.
+    """
     if dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or has_native_bf16() else torch.float32
     found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -236,6 +209,12 @@ def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def wanted_device(device: str | torch.device) -> torch.device:
+    """Return the device of a name; "auto" is CUDA if torch sees it, else the CPU.
+
+    Raises:
+        InputError: no name of a device.
+        BackendUnavailable: neither the CPU nor a CUDA device that torch sees.
+    """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -13,10 +13,8 @@ from typing import Any
 
 import yaml
 
-from runnel.backbones.checkpoint_tensors import Stored, from_tensors, open_file, reason_of, some
+from runnel.backbones.checkpoint.tensors import Stored, open_file, reason_of, some
 from runnel.errors import CheckpointError
-
-__all__ = ["Stored", "find_checkpoint", "from_tensors", "open_weights", "read_config", "some"]
 
 # In order of preference: a folder often carries the same weights several times. After the first three come numbered
 # safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name.

@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint import build_backbone, load_backbone
+from runnel.backbones.checkpoint.build import build_backbone
+from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.mamba2 import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError, NumericalError
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 ORIGINAL = {"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 16}}
 TRANSFORMERS = {"model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 8}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from runnel.backbones.checkpoint import load_backbone
-from runnel.backbones.checkpoint_files import find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.load import load_backbone
 from runnel.errors import CheckpointError
 
 

@@ -13,21 +13,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from runnel.backbones.base import Backbone, BackboneConfig
-from runnel.backbones.checkpoint_files import Stored, some
+from runnel.backbones.base import BackboneConfig
+from runnel.backbones.checkpoint.build import parse_config
+from runnel.backbones.checkpoint.tensors import Stored, some
+from runnel.backbones.checkpoint.values import ATTENTION, READS, count_layers
 from runnel.backbones.checkpoint_mamba import read_mamba
 from runnel.backbones.checkpoint_rwkv7 import read_rwkv7
-from runnel.backbones.checkpoint_values import ATTENTION, READS, count_layers
 from runnel.backbones.checkpoint_xlstm import read_xlstm
-from runnel.backbones.encoder import Encoder
-from runnel.backbones.mamba1 import Mamba1
-from runnel.backbones.mamba2 import Mamba2
-from runnel.backbones.rwkv7 import Rwkv7
-from runnel.backbones.transformer import Transformer
-from runnel.backbones.xlstm import Xlstm
+from runnel.backbones.families import BACKBONES
 from runnel.errors import CheckpointError, InputError
-
-BACKBONES: dict[str, type[Backbone]] = {cls.architecture: cls for cls in (Mamba1, Mamba2, Rwkv7, Xlstm, Encoder, Transformer)}
 
 _REFUSED_TYPES = {  # model_type -> why
     "falcon_mamba": "Falcon-Mamba normalizes B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
@@ -103,23 +97,6 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
         )
     _check_sizes(backbone, parsed, where)
     return Recognized(f"{found.title}, {layout} layout", found.architecture, parsed, backbone, heads)
-
-
-def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:
-    """The config of `architecture` from its `to_dict` form.
-
-    Raises:
-        CheckpointError: unknown architecture, unknown or missing keys, or values that make no model.
-    """
-    if architecture not in BACKBONES:
-        raise CheckpointError(
-            f"{where}: unknown architecture {architecture!r}; this version of runnel has {', '.join(BACKBONES)}"
-        )
-    cls = BACKBONES[architecture]
-    try:
-        return cls.config_class.from_dict(dict(values))
-    except (CheckpointError, InputError, TypeError) as error:
-        raise CheckpointError(f"{where}: its config is not a valid {cls.title} model: {error}") from error
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

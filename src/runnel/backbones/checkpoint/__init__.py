@@ -1,0 +1,1 @@
+"""Checkpoints of every published format: find, open, recognize and load them."""
