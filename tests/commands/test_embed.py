@@ -224,6 +224,29 @@ def test_embed_of_nothing(run, fake, tmp_path):
     assert np.load(tmp_path / "out.npy").shape == (0, 3)
 
 
+def test_tables(run, fake, tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbfname;size\nox;3\nant;\n")
+    done = run("embed", "in.csv", "--to", "out.jsonl")
+    assert done.code == 0 and fake.embed.seen == ["name: ox\nsize: 3", "name: ant"]
+    assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["1", "2"]
+    assert done.err == (
+        "runnel: note: in.csv: its columns are 'name', 'size', none is 'text'; a text is all values with their column's name\n"
+    )
+    (tmp_path / "in.tsv").write_text('_id\ttitle\ttext\na\tOne\t"two\nlines"\n')
+    done = run("embed", "in.tsv", "--to", "tsv.jsonl")
+    assert (done.code, done.err) == (0, "") and fake.embed.seen[2:] == ["One two\nlines"]
+
+
+@pytest.mark.parametrize(("name", "content"), [("in.csv", "id,text\na,b\n"), ("in.tsv", "id\ttext\na\tb\n")])
+def test_tables_with_column_names_are_not_cut_into_shards(run, fake, tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    done = run("embed", name, "--to", "out.npy", "--shard", "1/2")
+    assert done.code == 1 and f"--shard needs rows of one line each, without column names; write {name} as jsonl" in done.err
+    (tmp_path / "plain.tsv").write_text("a\tone\nb\ttext\n")  # a shard's first line has no column names
+    assert [run("embed", "plain.tsv", "--to", "out.npy", "--shard", f"{n}/2").code for n in (1, 2)] == [0, 0]
+    assert fake.embed.seen == ["one", "text"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -237,7 +260,11 @@ def test_embed_of_nothing(run, fake, tmp_path):
         ("in.jsonl", b'{"id": "a b", "text": "b"}\n', "an id must not be empty or hold white space"),
         ("in.jsonl", b"\n" + b"[" * 100_000 + b"\n", "in.jsonl, line 2: not valid JSON (maximum recursion depth exceeded"),
         ("in.tsv", b"no tab\n", "line 1: expected an id, a tab and a text"),
-        ("in.csv", b"a,b\n", "cannot tell the format from '.csv'; name it .jsonl, .tsv or .txt"),
+        ("in.tsv", b"a\tone\nno tab\n", "in.tsv, line 2: expected an id, a tab and a text"),
+        ("in.csv", b"id,text\na,b,c\n", "in.csv, line 2: 3 values in 2 columns; quote what holds ','"),
+        ("in.csv", b'id,text\na,"b\n', "in.csv, line 2: not a valid table"),
+        ("in.csv", b"id,text\na b,c\n", "in.csv, line 2: an id must not be empty or hold white space"),
+        ("in.dat", b"a,b\n", "cannot tell the format from '.dat'; name it .jsonl, .csv, .tsv or .txt"),
         ("in.txt", b"ok\ncaf\xe9\n", "not UTF-8"),
     ],
 )

@@ -122,6 +122,11 @@ READERS = [embedded, indexed, trained]
     [
         ("jsonl", '{"id": "a", "title": "T", "text": "x"}\r\n\n{"_id": 7, "text": "ü"}'),
         ("tsv", "a\tT x\n7\tü\n"),
+        ("tsv", "a\thttps://a.org\tT\tx\n7\thttps://b.org\t\tü\n"),
+        ("tsv", "id\ttitle\ttext\na\tT\tx\n7\t\tü\n"),
+        ("tsv", "text\t_id\nT x\ta\nü\t7\n"),
+        ("csv", 'id,title,text\na,T,x\n\n7,,"ü"\n'),
+        ("csv", "_id;text\na;T x\n7;ü\n"),
     ],
 )
 def test_all_readers_read_rows_alike(tmp_path, read, ending, kind, content):

@@ -29,7 +29,7 @@ _BLOCK_ROWS = 2048
 
 def embed(
     texts: Annotated[
-        str, typer.Argument(metavar="INPUT", help="jsonl (id, text), tsv (id, text) or txt (a text a line); - is stdin.")
+        str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")
     ],
     to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.", show_default=False)],
     model: Model = "pocket",

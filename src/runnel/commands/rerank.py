@@ -31,9 +31,12 @@ _SHOWN = 160  # characters of a document on the terminal
 
 
 Documents = Annotated[
-    str | None, typer.Argument(help="... and the documents to rank for it: jsonl, tsv or txt; - is stdin.", show_default=False)
+    str | None,
+    typer.Argument(help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin.", show_default=False),
 ]
-Corpus = Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl or tsv (id, text).", show_default=False)]
+Corpus = Annotated[
+    str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).", show_default=False)
+]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query; default all.")]
 Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query; default all.")]
 MemoryFolder = Annotated[
@@ -58,7 +61,9 @@ ShardOf = Annotated[
 def rerank(
     query: Annotated[str | None, typer.Argument(help="One query ...", show_default=False)] = None,
     documents: Documents = None,
-    queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl or tsv (id, text).", show_default=False)] = None,
+    queries: Annotated[
+        str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).", show_default=False)
+    ] = None,
     corpus: Corpus = None,
     run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.", show_default=False)] = None,
     to: Annotated[str | None, typer.Option(help="TREC run to write.", show_default=False)] = None,

@@ -1,4 +1,4 @@
-"""Rows of jsonl, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a stream."""
+"""Rows of jsonl, csv, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a stream."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from runnel.errors import InputError
 from runnel.records import Document
 from runnel.text.lines import GZIP, ZSTD, Lines, Place, parse_document, parse_object
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
+from runnel.text.tables import has_names, read_table, row_text
 
 _BUFFER = 1 << 16
 _HALF = re.compile("[\ud800-\udfff]")
-_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv", ".txt": "txt"}
+_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "txt"}
 
 
 class Part:
@@ -35,12 +36,16 @@ class Part:
     def __init__(self, name: str, shard: Shard | None = None) -> None:
         self.name, self._range = name, (0, 0)
         self.on_disk = name != "-" and stat.S_ISREG(os.stat(name).st_mode)
-        if name != "-":
-            _kind(name)
+        self.kind = "" if name == "-" else _kind(name)  # standard input shows it in its first line
+        self.has_names: bool | None = None  # of a shard of tsv; a whole file shows it in its first line
         if self.on_disk:
             with open(name, "rb") as file:
                 if shard is not None and file.peek(4).startswith((GZIP, ZSTD)):
                     raise InputError(f"--shard needs plain text, as each job reads its own part of it; unpack {name} first")
+                if shard is not None and self.kind == "tsv":
+                    self.has_names = has_names(file.readline().decode("utf-8-sig", errors="replace"))
+                if shard is not None and (self.kind == "csv" or self.has_names):
+                    raise InputError(f"--shard needs rows of one line each, without column names; write {name} as jsonl first")
                 size = os.fstat(file.fileno()).st_size
                 self._range = line_range(file, *byte_range(size, shard)) if shard else (0, size)
         elif shard is not None:
@@ -79,16 +84,16 @@ class Part:
 
 
 def read_rows(source: str | Part) -> Iterator[Document]:
-    """The rows of a file, of a part of it, or of standard input for "-". Ids may repeat.
+    """Yield the rows of a file, of a part of it, or of standard input for "-". Ids may repeat.
 
-    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. A tsv row is the
-    id, a tab, the text. A row of a txt file is a text, its id the line number from 1. Standard input is jsonl if it
-    starts with "{", txt otherwise. Lines with white space alone are left out. JSON can hold halves of surrogate
-    pairs: in texts they are replaced by U+FFFD, rows with such ids are left out, and a warning reports both.
+    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. `runnel.text.tables` says
+    what a row of csv or tsv is; one without an id has its number, from 1. A row of a txt file is a text, its id the line number
+    from 1. Standard input is jsonl if it starts with "{", txt otherwise. Lines with white space alone are left out. JSON can hold
+    halves of surrogate pairs: in texts they are replaced by U+FFFD, rows with such ids are left out, and a warning reports both.
 
     Raises:
         InputError: a row is not what it should be; the message has the line number.
-        ReadError: the file is not UTF-8 text.
+        ReadError: the file is not UTF-8 text, or not a table.
         OSError: the file cannot be opened.
     """
     return (row for _, row in _read(source if isinstance(source, Part) else Part(source)))
@@ -114,6 +119,25 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
 
 
 def _read(part: Part) -> Iterator[tuple[Place, Document]]:
+    return _read_table(part) if part.kind in ("csv", "tsv") else _read_lines(part)
+
+
+def _read_table(part: Part) -> Iterator[tuple[Place, Document]]:
+    lines = part.lines()
+    table = read_table(lines, part.kind, names=part.has_names)
+    if part.kind == "tsv" and len(table.names) == 1 and "text" not in table.names:
+        raise InputError(f"{lines.place(1)}: expected an id, a tab and a text, got no tab in {table.names[0][:40]!r}")
+    if table.names and "text" not in table.names:
+        names = ", ".join(map(repr, table.names))
+        say(f"note: {part.name}: its columns are {names}, none is 'text'; a text is all values with their column's name")
+    for number, (line, values) in enumerate(table.rows, start=1):
+        place = lines.place(line)
+        key = values.get("id", values.get("_id", str(number)))
+        _check_id(key, place)
+        yield place, Document(key, row_text(values))
+
+
+def _read_lines(part: Part) -> Iterator[tuple[Place, Document]]:
     replaced: list[Place] = []
     left_out: list[Place] = []
     parse: Callable[[str, Place], Document] | None = None
@@ -122,7 +146,7 @@ def _read(part: Part) -> Iterator[tuple[Place, Document]]:
         line = line.rstrip("\n")
         if line.isspace() or not line:
             continue
-        parse, place = parse or _PARSERS[_kind(part.name, line)], lines.place(number)
+        parse, place = parse or _PARSERS[part.kind or ("jsonl" if line.startswith("{") else "txt")], lines.place(number)
         row = parse(line, place)
         if "\\u" in line and _HALF.search(row.id):
             left_out.append(place)
@@ -131,23 +155,21 @@ def _read(part: Part) -> Iterator[tuple[Place, Document]]:
             replaced.append(place)
             row = replace(row, text=_HALF.sub("\ufffd", row.text))
         yield place, row
-    _tell(part.name, replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
-    _tell(part.name, left_out, "left out, as the id holds half of a surrogate pair")
+    _report(part.name, replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
+    _report(part.name, left_out, "left out, as the id holds half of a surrogate pair")
 
 
-def _tell(name: str, places: Sequence[Place], what: str) -> None:
+def _report(name: str, places: Sequence[Place], what: str) -> None:
     if places:
         rows = "1 row" if len(places) == 1 else f"{len(places):,} rows"
         say(f"warning: {name}: {rows} {what}; the first is in line {places[0].line:,}")
 
 
-def _kind(name: str, first_line: str = "") -> str:
-    if name == "-":
-        return "jsonl" if first_line.startswith("{") else "txt"
+def _kind(name: str) -> str:
     suffix = Path(name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
     if suffix not in _SUFFIXES:
         raise InputError(
-            f"{name}: cannot tell the format from {suffix or 'a name without an ending'!r}; name it .jsonl, .tsv or .txt"
+            f"{name}: cannot tell the format from {suffix or 'a name without an ending'!r}; name it .jsonl, .csv, .tsv or .txt"
         )
     return _SUFFIXES[suffix]
 
@@ -156,14 +178,6 @@ def _parse_json(line: str, where: Place) -> Document:
     row = parse_document(parse_object(line, where), where)
     _check_id(row.id, where)
     return row
-
-
-def _parse_tab(line: str, where: Place) -> Document:
-    key, tab, text = line.partition("\t")
-    if not tab:
-        raise InputError(f"{where}: expected an id, a tab and a text, got no tab in {line[:40]!r}")
-    _check_id(key, where)
-    return Document(key, text)
 
 
 def _parse_text(line: str, where: Place) -> Document:
@@ -177,4 +191,4 @@ def _check_id(key: str, where: Place) -> None:
         )
 
 
-_PARSERS: dict[str, Callable[[str, Place], Document]] = {"jsonl": _parse_json, "tsv": _parse_tab, "txt": _parse_text}
+_PARSERS: dict[str, Callable[[str, Place], Document]] = {"jsonl": _parse_json, "txt": _parse_text}

@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,7 +145,7 @@ def parse_object(line: str, where: object) -> dict[str, Any]:
     return row
 
 
-def parse_document(row: dict[str, Any], where: object) -> Document:
+def parse_document(row: Mapping[str, Any], where: object) -> Document:
     """A document from a row of JSON with an id, a text and perhaps a title, which is put before the text.
 
     Raises:
@@ -157,7 +157,7 @@ def parse_document(row: dict[str, Any], where: object) -> Document:
     return Document(str(key), titled(row.get("title"), text))
 
 
-def keys(row: dict[str, Any]) -> str:
+def keys(row: Mapping[str, Any]) -> str:
     """What a message says of the keys of a row."""
     return f"the keys {', '.join(map(repr, row))}" if row else "an empty object"
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from runnel.errors import InputError, ReadError
 from runnel.records import Document, titled
-from runnel.text.lines import find, parse_document, read_json, read_lines
+from runnel.text.lines import Lines, find, parse_document, read_json, read_lines
+from runnel.text.reading import open_bytes
+from runnel.text.tables import read_table
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
@@ -20,17 +22,23 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 
     Args:
         path: a BEIR folder; a jsonl file with "_id" (or "id", "docid"), "text" (or "document_text", "contents") and perhaps
-            "title"; or a tsv file of id, text (MS MARCO passages) or of id, url, title, body (MS MARCO documents; the url
-            is not read). A title is put before the text, with a space between them.
+            "title"; a csv or tsv file with such names in its first line; or a tsv file of id, text (MS MARCO passages) or of id,
+            url, title, body (MS MARCO documents; the url is not read). A title is put before the text, with a space between them.
 
     Raises:
         InputError: a row is not so, or has no id; the message has the line number.
         ReadError: as `read_lines`.
     """
     path = _in_folder(path, "corpus.jsonl", "corpus.tsv")
-    if _is_json(path):
+    first = next((line for _, line in read_lines(path)), "")
+    kind = "csv" if ".csv" in path.suffixes[-2:] else "tsv"
+    if first.startswith("{"):
         for where, row in read_json(path):
             yield parse_document(row, where)
+    elif kind == "csv" or "text" in first.split("\t"):
+        lines = Lines(open_bytes(path.absolute()), str(path))
+        for number, values in read_table(lines, kind).rows:
+            yield parse_document(values, lines.place(number))
     else:
         for where, line in read_lines(path):
             yield _from_tab(line, where)
@@ -111,10 +119,6 @@ def _from_tab(line: str, where: str) -> Document:
             f"got {len(texts)} tabs in {line[:80]!r}"
         )
     return Document(name, texts[0] if len(texts) == 1 else titled(texts[1], texts[2]))
-
-
-def _is_json(path: Path) -> bool:
-    return next((line for _, line in read_lines(path)), "").startswith("{")
 
 
 def _in_folder(path: str | Path, *names: str) -> Path:

@@ -1,0 +1,111 @@
+"""Rows of csv and tsv files, read alike by every command and by training.
+
+csv has a first line of column names. tsv has one if a column is called "text", or if there are not two columns. Else each line of
+tsv is a row: an id, a tab, the text, which may have tabs; or, if the first line has four columns with a URL in the second, it is
+MS MARCO's id, url, title and body.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+from runnel.errors import ReadError
+from runnel.records import titled
+from runnel.text.lines import Lines
+
+_LONGEST = 2**31 - 1  # of a value; Python's own bound, 128 KiB, is less than many documents have
+
+
+class Table(NamedTuple):
+    """The names of the columns, and for each row the number of its last line, from 1, with its values by column."""
+
+    names: list[str]
+    rows: Iterator[tuple[int, dict[str, str]]]
+
+
+def has_names(first: str) -> bool:
+    """Return whether the first line of a tsv file has the names of its columns."""
+    cells = _cells(first)
+    return "text" in cells or (len(cells) != 2 and not _is_msmarco(cells))
+
+
+def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: int = _LONGEST) -> Table:
+    """Read a csv or tsv file. Without column names the columns are "id", "text" and, for MS MARCO, "title".
+
+    Args:
+        kind: "csv" or "tsv".
+        names: of tsv: whether `lines` begins with column names; default: what `has_names` says of its first line.
+        longest: the most characters of a value.
+
+    Raises:
+        ReadError: a value is longer, or a row has no tab, more values than there are columns, or quotes that do not end; the
+            message has the line number. Rows raise it when they are read.
+    """
+    rest = iter(lines)
+    first = next(rest, "")
+    every = chain([first], rest)
+    if kind == "tsv" and not (has_names(first) if names is None else names):
+        if _is_msmarco(_cells(first)):
+            return Table(["id", "title", "text"], _msmarco(lines, every))
+        return Table(["id", "text"], _pairs(lines, every))
+    csv.field_size_limit(longest)
+    delimiter = "\t" if kind == "tsv" else max(",;\t|", key=first.count)
+    reader = csv.reader(every, delimiter=delimiter, strict=True)
+    cells = _parsed(lines, reader)
+    columns = next(cells, [])
+    return Table(columns, _named(lines, reader, columns, cells, delimiter))
+
+
+def row_text(values: Mapping[str, object]) -> str:
+    """Return the text of a row, its title before it; without a column "text", a line "column: value" for each value."""
+    if "text" in values:
+        return titled(values.get("title"), str(values["text"]))
+    return "\n".join(f"{column}: {value}" for column, value in values.items() if value and column not in ("id", "_id"))
+
+
+def _cells(line: str) -> list[str]:
+    return line.rstrip("\r\n").split("\t")
+
+
+def _is_msmarco(cells: list[str]) -> bool:
+    return len(cells) == 4 and cells[1].startswith(("http://", "https://"))
+
+
+def _pairs(lines: Lines, every: Iterator[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, line in enumerate(every, start=1):
+        key, tab, text = line.rstrip("\r\n").partition("\t")
+        if tab and line.strip():
+            yield number, {"id": key, "text": text}
+        elif line.strip():
+            raise ReadError(f"{lines.place(number)}: expected an id, a tab and a text, got no tab in {key[:40]!r}")
+
+
+def _msmarco(lines: Lines, every: Iterator[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, line in enumerate(every, start=1):
+        cells = _cells(line)
+        if len(cells) == 4:
+            yield number, {"id": cells[0], "title": cells[2], "text": cells[3]}
+        elif line.strip():
+            raise ReadError(f"{lines.place(number)}: expected id, url, title and body, got {len(cells)} values")
+
+
+def _parsed(lines: Lines, reader: Any) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ReadError(f"{lines.place(reader.line_num)}: not a valid table ({error})") from error
+
+
+def _named(
+    lines: Lines, reader: Any, names: list[str], cells: Iterator[list[str]], delimiter: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for row in cells:
+        if len(row) > len(names):
+            raise ReadError(
+                f"{lines.place(reader.line_num)}: {len(row)} values in {len(names)} columns; quote what holds {delimiter!r}"
+            )
+        if any(row):
+            yield reader.line_num, dict(zip(names, row, strict=False))
