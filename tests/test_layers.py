@@ -25,6 +25,7 @@ BELOW = set(ALLOWED)
 ALLOWED |= {
     name: BELOW | {"search", "speed", "training", "integrations"} for name in ("search", "speed", "training", "integrations")
 }
+ALLOWED["evaluation"] = set(ALLOWED)
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
 ALLOWED["__main__"] = {"cli"}

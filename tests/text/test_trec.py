@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from runnel.errors import InputError, ReadError
-from runnel.text.trec import read_qrels, read_run
+from runnel.text.trec import read_qrels, read_run, read_scores
 
 
 def write(path, *lines):
@@ -68,3 +68,28 @@ def test_compressed_runs_and_empty_ones(tmp_path, content, ranked):
     assert read_run(path) == ranked
     with pytest.raises(ReadError, match=r"no file .*nothing"):
         read_qrels(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("lines", "scores"),
+    [
+        (["q Q0 c 3 1.0 x", "q Q0 b 1 9.5 x", "r Q0 b 1 -2 x"], {"q": {"c": 1.0, "b": 9.5}, "r": {"b": -2.0}}),
+        (["q\tb\t1", "q\tc\t3"], {"q": {"b": -1.0, "c": -3.0}}),
+        (["q\tb\tthe query\ttext", "q\ta\tthe query\ta"], {"q": {"b": 0.0, "a": -1.0}}),
+    ],
+    ids=["trec", "ms marco", "top 1000"],
+)
+def test_scores_of_a_run(tmp_path, lines, scores):
+    assert read_scores(write(tmp_path / "run", *lines)) == scores
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q Q0 b 2 3 x", "run, line 2: document 'b' is listed twice for query 'q'; expected each document once"),
+        ("q Q0 c 2 nan x", "run, line 2: expected a line of a TREC run"),
+    ],
+)
+def test_bad_scores(tmp_path, line, message):
+    with pytest.raises(InputError, match=message):
+        read_scores(write(tmp_path / "run", "q Q0 b 1 9.5 x", line))

@@ -9,7 +9,7 @@ import pytest
 
 from runnel.errors import InputError, MissingDependency
 from runnel.records import Document
-from runnel.training.candidates import bm25_search, dense_search, run_search, top
+from runnel.training.candidates import bm25_ranker, dense_ranker, run_search, search_by, top
 from runnel.training.corpora import Texts
 from runnel.training.data import Triple
 from runnel.training.mining import LIKELY, NEGATIVE, POSITIVE, Judge, Mining, mine, word_triples
@@ -66,7 +66,7 @@ def bm25_by_hand(query, texts, k1=0.9, b=0.4):
 def test_bm25_is_exact(depth):
     texts = [*random_texts(60, seed=0), "", "The of and", "Elephant! ELEPHANT"]
     queries = ["red cat where", "the of", "unheard of words", "elephant sleeps", "dog dog fish"]
-    found = bm25_search(pool(*texts))([Triple(q, ("x",)) for q in queries], depth)
+    found = search_by(bm25_ranker(pool(*texts)))([Triple(q, ("x",)) for q in queries], depth)
     assert [len(rows) for rows in found[1:3]] == [0, 0]
     for query, rows in zip(queries, found, strict=True):
         scores = bm25_by_hand(query, texts)
@@ -78,7 +78,7 @@ def test_bm25_with_other_settings():
     texts = random_texts(40, 3, words=30)
     query = " ".join(WORDS[:3])
     for k1, b in ((0.1, 0), (4.46, 0.82), (1.2, 1)):
-        (found,) = bm25_search(pool(*texts), k1=k1, b=b)([Triple(query, ("x",))], 10)
+        (found,) = search_by(bm25_ranker(pool(*texts), k1=k1, b=b))([Triple(query, ("x",))], 10)
         scores = bm25_by_hand(query, texts, k1, b)
         assert np.allclose(scores[found], np.sort(scores)[::-1][: len(found)], rtol=1e-5) and len(found) == 10
 
@@ -86,15 +86,15 @@ def test_bm25_with_other_settings():
 @pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (0.9, -1), (math.nan, 0.4), (math.inf, 0.4)])
 def test_bm25_settings_out_of_range(k1, b):
     with pytest.raises(InputError, match=rf"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1"):
-        bm25_search(pool("a word"), k1=k1, b=b)
+        bm25_ranker(pool("a word"), k1=k1, b=b)
 
 
 def test_bm25_needs_words_and_a_package(monkeypatch):
     with pytest.raises(InputError, match="the corpus has no words to search by"):
-        bm25_search(pool("", "?"))
+        bm25_ranker(pool("", "?"))
     monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
     with pytest.raises(MissingDependency, match=r"pip install 'runnel\[train\]'"):
-        bm25_search(pool("a"))
+        bm25_ranker(pool("a"))
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
@@ -102,7 +102,7 @@ def test_dense_is_exact(monkeypatch, block):
     monkeypatch.setattr("runnel.training.candidates._ROWS", block)
     embedder, texts, queries = ToyEmbedder(), random_texts(50, seed=1), random_texts(4, seed=2)
     vectors, rows = embedder.encode_document(texts), np.arange(50) * 3
-    found = dense_search(embedder, vectors, rows)([Triple(q, ("x",)) for q in queries], 10)
+    found = search_by(dense_ranker(embedder, vectors, rows))([Triple(q, ("x",)) for q in queries], 10)
     for query, best in zip(embedder.encode_query(queries), found, strict=True):
         scores = vectors @ query
         assert len(set(best.tolist())) == 10 and not (best % 3).any()

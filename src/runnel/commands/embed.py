@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -85,6 +85,25 @@ def embed(
     else:
         print_text(f"{out}: {facts['count']:,} vectors of {facts['dimension']} numbers")
     return 0
+
+
+def embed_corpus(
+    embedder: Embedder, corpus: Iterable[Document], path: Path, settings: Mapping[str, object]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors of the documents with a text, kept at `path` and made only once, and their rows in the corpus.
+
+    Args:
+        settings: what the vectors depend on.
+    """
+    import numpy as np
+
+    with vector_output(path) as output:
+        if output.begin(settings) is None:
+            with VectorLog(output, embedder.dimension) as log:
+                Work(embedder, log, prompt="document", max_tokens=None).run(corpus)
+                log.finish()
+    rows = np.array([row for row, document in enumerate(corpus) if document.text.strip()], dtype=np.int64)
+    return np.load(path, mmap_mode="r"), rows
 
 
 class Work:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.embed import Work
+from runnel.commands.embed import embed_corpus
 from runnel.commands.options import Json
 from runnel.commands.resume import Output, appending, beside, file_digest, text_digest
-from runnel.commands.vectors import VectorLog, vector_output
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.records import Document
@@ -183,7 +182,14 @@ def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str
             return facts
         examples = _Examples(data)
         pool_from = settings["files"] if source.corpus is None else [_digest(source.corpus)]
-        vectors = None if searcher is None else _embed(searcher, examples.pool, beside(out, ".vectors.npy"), pool_from)
+        vectors = None
+        if searcher is not None:
+            made_from = {
+                "files": pool_from,
+                "fingerprint": searcher.model.backbone.fingerprint(),
+                "prompt": _prompts(searcher)["document"],
+            }
+            vectors = embed_corpus(searcher, examples.pool, beside(out, ".vectors.npy"), made_from)
         ranked = None if scorers.run is None else read_run(scorers.run, mining.ranks[1])
         search = _search(examples.pool, ranked, searcher, vectors, bm25)
         by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
@@ -238,20 +244,6 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
                 yield Document(key, text)
 
 
-def _embed(embedder: Embedder, pool: Texts, path: Path, files: object) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors of the documents with a text, on disk next to the output, and their rows in the pool."""
-    import numpy as np
-
-    settings = {"files": files, "fingerprint": embedder.model.backbone.fingerprint(), "prompt": _prompts(embedder)["document"]}
-    with vector_output(path) as output:
-        if output.begin(settings) is None:
-            with VectorLog(output, embedder.dimension) as log:
-                Work(embedder, log, prompt="document", max_tokens=None).run(pool)
-                log.finish()
-    rows = np.array([row for row, document in enumerate(pool) if document.text.strip()], dtype=np.int64)
-    return np.load(path, mmap_mode="r"), rows
-
-
 def _search(
     pool: Texts,
     ranked: dict[str, list[str]] | None,
@@ -259,14 +251,14 @@ def _search(
     vectors: tuple[np.ndarray, np.ndarray] | None,
     bm25: Mapping[str, float],
 ) -> Search:
-    from runnel.training.candidates import bm25_search, dense_search, run_search
+    from runnel.training.candidates import bm25_ranker, dense_ranker, run_search, search_by
 
     if ranked is not None:
         return run_search(ranked, pool)
     if embedder is not None and vectors is not None:
-        return dense_search(embedder, *vectors)
+        return search_by(dense_ranker(embedder, *vectors))
     with Meter("indexing", unit="documents") as meter:
-        return bm25_search(pool, meter, **bm25)
+        return search_by(bm25_ranker(pool, meter, **bm25))
 
 
 def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray] | None) -> Judge:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,8 +14,8 @@ from runnel.commands.display import Meter, note_compiling, print_json, print_tex
 from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import Output, appending, file_digest
 from runnel.commands.rows import read_texts
+from runnel.commands.runs import finish_run, finished_queries, lines_of
 from runnel.errors import InputError
-from runnel.files import replacing
 from runnel.records import Hit
 from runnel.text.shards import Shard, byte_range
 from runnel.text.trec import read_run
@@ -111,7 +109,7 @@ def rerank(
             say(f"note: {out} is finished already")
         else:
             folder = memory if memory is None or part is None else str(part.beside(Path(memory)))  # of its own candidates
-            facts = _rank_all(output, task, reranker, (folder, memory_dtype), top_k, max_tokens)
+            facts = rank_all(output, task, reranker, (folder, memory_dtype), top_k, max_tokens)
     if as_json:
         print_json({"out": str(out), **facts})
     else:
@@ -163,34 +161,35 @@ def _one(
     return 0
 
 
-class _Task(NamedTuple):
-    """Texts of the queries and candidates of each, by id, and the file of these."""
+class Candidates(NamedTuple):
+    """Texts of the queries and candidates of each, by id, and what reads the texts of candidates."""
 
-    queries: dict[str, str]
-    candidates: dict[str, list[str]]
-    corpus: str
+    queries: Mapping[str, str]
+    ids: Mapping[str, Sequence[str]]
+    texts: Callable[[Mapping[str, Sequence[str]]], dict[str, str]]
 
 
-def _rank_all(
-    output: Output, task: _Task, reranker: Reranker, memory: tuple[str | None, str], top_k: int | None, max_tokens: int | None
+def rank_all(
+    output: Output,
+    task: Candidates,
+    reranker: Reranker,
+    memory: tuple[str | None, str],
+    top_k: int | None = None,
+    max_tokens: int | None = None,
 ) -> dict[str, object]:
     """Rank the candidates of each query that is not ranked yet, and write OUT; `memory` is its folder and dtype."""
     (part,) = output.parts
-    done = _finished_queries(part)
-    if done:
-        say(f"note: resuming after {len(done):,} queries of an earlier run")
-    left = {query: ids for query, ids in task.candidates.items() if query not in done}
-    texts = _texts(task.corpus, task.candidates)
+    done = finished_queries(part)
+    left = {query: ids for query, ids in task.ids.items() if query not in done}
+    texts = task.texts(task.ids)
     with Meter("reading") as meter, appending(part) as append:
-        needed = texts if memory[0] else _blocks_with(left, texts, task.candidates)
+        needed = texts if memory[0] else _blocks_with(left, texts, task.ids)
         ranker = _Ranker(reranker, needed, *memory, max_tokens, meter)
         for query, ids in left.items():
             hits = ranker.rank(task.queries[query], ids, top_k)
-            append("".join(f"{query} Q0 {h.id} {h.rank} {h.score:.6f} runnel\n" for h in hits).encode())
+            append(lines_of(query, ((hit.id, hit.score) for hit in hits)))
     _report_cut(ranker.truncated, reranker.pair_limit(max_tokens))
-    with part.open("rb") as ranked, replacing(output.path) as new, new.open("wb") as file:
-        shutil.copyfileobj(ranked, file)
-    return output.end({"count": len(task.candidates)})
+    return finish_run(output, {"count": len(task.ids)})
 
 
 class _Ranker:
@@ -219,7 +218,7 @@ class _Ranker:
         return hits
 
 
-def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> _Task:
+def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> Candidates:
     asked = read_texts(queries)
     candidates = read_run(run, depth)
     strange = next((query for query in candidates if query not in asked), None)
@@ -227,7 +226,7 @@ def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Sha
         raise InputError(
             f"{run} has candidates for the query {strange!r}, which is not in {queries}; give the queries of this run"
         )
-    return _Task(asked, candidates if part is None else share(candidates, part), corpus)
+    return Candidates(asked, candidates if part is None else share(candidates, part), partial(_texts, corpus))
 
 
 def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[str]]:
@@ -265,22 +264,6 @@ def _blocks_with(
     wanted = {name for ids in left.values() for name in ids}
     blocks = (order[start : start + BLOCK] for start in range(0, len(order), BLOCK))
     return {name: texts[name] for block in blocks if not wanted.isdisjoint(block) for name in block}
-
-
-def _finished_queries(part: Path) -> set[str]:
-    """Queries already ranked in the part file. The last one may be incomplete: it is cut off and done again."""
-    if not part.exists():
-        return set()
-    done: dict[str, int] = {}  # query -> where it starts
-    at = 0
-    with part.open("rb") as file:
-        for line in file:
-            done.setdefault(line.split(b" ", 1)[0].decode(), at)
-            at += len(line)
-    if done:
-        last = list(done)[-1]
-        os.truncate(part, done.pop(last))
-    return set(done)
 
 
 def _report_cut(count: int, max_tokens: int | None) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from runnel.errors import InputError
@@ -13,7 +16,7 @@ _HEADER = ["query-id", "corpus-id", "score"]
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Query id -> document id -> grade: TREC and MS MARCO (query, iteration, document, grade) or BEIR (query, document, grade).
+    """Return query id -> document id -> grade; of TREC, MS MARCO (query, iteration, document, grade) or BEIR (no iteration).
 
     Raises:
         InputError: a line is not so, or a document is judged twice with different grades.
@@ -45,37 +48,57 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
 
 
 def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]:
-    """Query id -> document ids, best first, `depth` of them at most.
+    """Return query id -> document ids, best first, ties by id, `depth` of them at most. Arguments and errors: `read_scores`."""
+    keys: dict[str, array[float]] = {}
+    names: dict[str, list[str]] = {}
+    for _, query, name, score in _read(path):
+        keys.setdefault(query, array("d")).append(-score)
+        names.setdefault(query, []).append(name)
+    ranked = {}
+    for query, key in keys.items():
+        found = names.pop(query)
+        ranked[query] = [found[i] for i in sorted(range(len(found)), key=lambda i: (key[i], found[i]))[:depth]]
+    return ranked
+
+
+def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
+    """Return query id -> document id -> score, of a run.
 
     Args:
-        path: a TREC run (query Q0 document rank score tag), ordered by score, ties by id;
-            or MS MARCO's tab-separated query, document, rank; or its top-1000 file of query, document, query text, document
-            text, which is not ranked: its order is kept.
+        path: a TREC run (query Q0 document rank score tag); MS MARCO's tab-separated query, document, rank, of which the score is
+            the negative rank; or its top-1000 file of query, document, query text, document text, whose order is kept.
 
     Raises:
-        InputError: a line is none of these.
+        InputError: a line is none of these, a score is not finite, or a query lists a document twice.
     """
-    scores: dict[str, array[float]] = {}
-    names: dict[str, list[str]] = {}
+    run: dict[str, dict[str, float]] = {}
+    for where, query, name, score in _read(path):
+        scores = run.setdefault(query, {})
+        if name in scores:
+            raise InputError(f"{where}: document {name!r} is listed twice for query {query!r}; expected each document once")
+        scores[name] = score
+    return run
+
+
+def _read(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
+    """Yield (place, query id, document id, score) for each line of a run."""
+    seen: Counter[str] = Counter()
     for where, line in read_lines(path):
         tabs, fields = line.split("\t"), line.split()
         try:
             if len(tabs) == 4:
-                query, name, key = tabs[0], tabs[1], float(len(names.get(tabs[0], ())))
+                query, name, score = tabs[0], tabs[1], -float(seen[tabs[0]])
+                seen[query] += 1
             elif len(fields) == 3:
-                query, name, key = fields[0], fields[1], float(fields[2])
+                query, name, score = fields[0], fields[1], -float(fields[2])
             else:
-                query, _, name, _, score, _ = fields
-                key = -float(score)
+                query, _, name, _, text, _ = fields
+                score = float(text)
+            if not math.isfinite(score):
+                raise ValueError
         except ValueError:
             raise InputError(
                 f"{where}: expected a line of a TREC run (query Q0 document rank score tag), or query, document, rank, or query, "
                 f"document and both texts between tabs; got {line[:80]!r}"
             ) from None
-        scores.setdefault(query, array("d")).append(key)
-        names.setdefault(query, []).append(sys.intern(name))
-    ranked = {}
-    for query, keys in scores.items():
-        found = names.pop(query)
-        ranked[query] = [found[i] for i in sorted(range(len(found)), key=lambda i: (keys[i], found[i]))[:depth]]
-    return ranked
+        yield where, query, sys.intern(name), score

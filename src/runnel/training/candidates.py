@@ -21,13 +21,21 @@ if TYPE_CHECKING:
 Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
 """For each example the rows of the corpus that its query finds, int64, best first, at most as many as the number."""
 
+Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
+"""For each query the same rows, and their scores."""
+
 K1, B = 0.9, 0.4  # the defaults of Anserini, which the BEIR paper's baselines take
 _ROWS = 1 << 16  # document vectors in memory at a time
 
 
-def bm25_search(
+def search_by(ranker: Ranker) -> Search:
+    """Return what finds the rows of a ranker for the queries of examples."""
+    return lambda triples, depth: [rows for rows, _ in ranker([triple.query for triple in triples], depth)]
+
+
+def bm25_ranker(
     corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None, *, k1: float = K1, b: float = B
-) -> Search:
+) -> Ranker:
     """Search by Lucene's BM25 over lower-cased words of two letters and more, without English stop words.
 
     Documents that share no word with the query are not found. Ties go to the earlier row. It takes about 2.4 kB of memory for
@@ -47,7 +55,7 @@ def bm25_search(
     try:
         import bm25s
     except ImportError as error:
-        raise MissingDependency("mining by BM25 needs bm25s; run `pip install 'runnel[train]'`, or give an embedder") from error
+        raise MissingDependency("BM25 needs bm25s; run `pip install 'runnel[train]'` or 'runnel[eval]', or give an embedder") from error
     index = bm25s.BM25(k1=k1, b=b)
     tokens = bm25s.tokenize(_texts(corpus, progress), show_progress=False)
     if not tokens.vocab:
@@ -55,15 +63,16 @@ def bm25_search(
     index.index(tokens, show_progress=False)
     del tokens
 
-    def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
+    def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
-        for words in bm25s.tokenize([t.query for t in triples], return_ids=False, show_progress=False):
+        for words in bm25s.tokenize(list(queries), return_ids=False, show_progress=False):
             scores = index.get_scores(words) if words else np.zeros(len(corpus), dtype=np.float32)
             best = top(scores, depth)
-            found.append(best[scores[best] > 0])
+            best = best[scores[best] > 0]
+            found.append((best, scores[best]))
         return found
 
-    return search
+    return rank
 
 
 def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]:
@@ -72,27 +81,27 @@ def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]
         progress(done, len(corpus))
 
 
-def dense_search(embedder: Embedder, vectors: np.ndarray, rows: np.ndarray) -> Search:
-    """Inner products with the query's vector, exact.
+def dense_ranker(embedder: Embedder, vectors: np.ndarray, rows: np.ndarray) -> Ranker:
+    """Search by inner products with the query's vector, exactly.
 
     Args:
         vectors: float32 (N, d) of the documents that have a text; may be mapped from disk.
         rows: int64 (N,), their rows in the corpus.
     """
 
-    def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
-        queries = embedder.encode_query([t.query for t in triples])  # (B, d)
-        scores, places = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        encoded = embedder.encode_query(list(queries))  # (B, d)
+        scores, places = np.empty((len(encoded), 0), np.float32), np.empty((len(encoded), 0), np.int64)
         for start in range(0, len(vectors), _ROWS):
-            products = queries @ vectors[start : start + _ROWS].T
+            products = encoded @ vectors[start : start + _ROWS].T
             best = np.stack([top(row, depth) for row in products])
             scores = np.hstack([scores, np.take_along_axis(products, best, 1)])
             places = np.hstack([places, best + start])
             best = np.stack([top(row, depth) for row in scores])
             scores, places = np.take_along_axis(scores, best, 1), np.take_along_axis(places, best, 1)
-        return list(rows[places])
+        return list(zip(rows[places], scores, strict=True))
 
-    return search
+    return rank
 
 
 def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:

@@ -1,0 +1,44 @@
+"""TREC runs that commands write query by query, so that interrupted work resumes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from runnel.commands.display import say
+from runnel.commands.resume import Output
+from runnel.files import replacing
+
+
+def finished_queries(part: Path) -> set[str]:
+    """Return the queries already ranked in the part file. The last one may be incomplete: it is cut off and done again."""
+    if not part.exists():
+        return set()
+    done: dict[str, int] = {}  # query -> where it starts
+    at = 0
+    with part.open("rb") as file:
+        for line in file:
+            done.setdefault(line.split(b" ", 1)[0].decode(), at)
+            at += len(line)
+    if done:
+        last = list(done)[-1]
+        os.truncate(part, done.pop(last))
+    if done:
+        say(f"note: resuming after {len(done):,} queries of an earlier run")
+    return set(done)
+
+
+def lines_of(query: str, hits: Iterable[tuple[str, float]], number: str = ".6f") -> bytes:
+    """Return the lines of a query: its documents with their scores, best first, as `number` formats them."""
+    ranks = enumerate(hits, start=1)
+    return "".join(f"{query} Q0 {name} {rank} {score:{number}} runnel\n" for rank, (name, score) in ranks).encode()
+
+
+def finish_run(output: Output, facts: Mapping[str, object]) -> dict[str, object]:
+    """Write OUT from its part, and end it with its facts."""
+    (part,) = output.parts
+    with part.open("rb") as ranked, replacing(output.path) as new, new.open("wb") as file:
+        shutil.copyfileobj(ranked, file)
+    return output.end(facts)

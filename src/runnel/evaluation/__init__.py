@@ -1,0 +1,1 @@
+"""Quality: metrics, tasks, a user's own questions."""

@@ -1,0 +1,142 @@
+"""Metrics of a run by the rules of trec_eval, and the paired comparison of two systems."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runnel.errors import InputError, MissingDependency
+
+METRICS = ("nDCG@10", "MRR@10", "Recall@100")
+_ROUNDS = 10_000  # of the randomization test and of the bootstrap
+_BLOCK = 1 << 22  # numbers in memory at a time
+
+Metrics = Mapping[str, Any]
+"""Metric by the name it was given: an `ir_measures.Measure`."""
+
+
+def parse_metrics(names: Iterable[str]) -> Metrics:
+    """Return the metrics of ir-measures with these names, such as nDCG@10, MRR@10, Recall@100, P@5, AP, Success@1.
+
+    Raises:
+        InputError: no names, or an unknown one; the message has the nearest.
+        MissingDependency: ir-measures is not installed.
+    """
+    measures = _library()
+    parsed = {}
+    for name in (name.strip() for name in names):
+        try:
+            parsed[name] = measures.parse_measure(name)
+        except (NameError, ValueError) as error:
+            head, at, depth = name.partition("@")
+            known = {key.lower(): key for key in [*measures.measures.registry, "MRR", "Recall", "MAP", "nDCG"]}
+            near = difflib.get_close_matches(head.lower(), known, 1)
+            advice = "expected names such as nDCG@10, MRR@10 and Recall@100"
+            if head in known.values():
+                advice = f"expected a whole number after {head}@"
+            elif near:
+                advice = f"did you mean {known[near[0]]}{at}{depth}?"
+            raise InputError(f"unknown metric {name!r}; {advice}") from error
+    if not parsed:
+        raise InputError("no metrics are given; expected names such as nDCG@10, MRR@10 and Recall@100")
+    return parsed
+
+
+def cutoff(metrics: Metrics) -> int:
+    """Return the deepest rank that the metrics look at; 0 if none of them has a cutoff."""
+    return max((int(m.params["cutoff"]) for m in metrics.values() if "cutoff" in m.params), default=0)
+
+
+def evaluate(
+    metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Return query id -> metric -> value, for each query of the qrels: 0 if the run does not have it.
+
+    Documents are ranked as trec_eval ranks them: by score in 32 bits, equal scores by id from Z to A. The providers of
+    ir-measures break ties in different ways, so they are given ranks.
+
+    Args:
+        qrels: query id -> document id -> grade.
+        run: query id -> document id -> score. Queries without judgments are not measured.
+
+    Raises:
+        InputError: a metric needs a package that is not installed.
+    """
+    measures = _library()
+    ranks = {query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))} for query in qrels}
+    values: dict[str, dict[str, float]] = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
+    names: dict[Any, list[str]] = {}
+    for name, metric in metrics.items():
+        names.setdefault(metric, []).append(name)
+    try:
+        for one in measures.iter_calc(list(names), qrels, {query: found for query, found in ranks.items() if found}):
+            for name in names[one.measure]:
+                values[one.query_id][name] = float(one.value)
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"{', '.join(metrics)}: ir-measures cannot compute these ({error}); choose other metrics") from error
+    return values
+
+
+def ranked(scores: Mapping[str, float]) -> list[str]:
+    """Return document ids in the order of trec_eval: best first, equal scores by id from Z to A.
+
+    Source: trec_eval 9, form_res_rels.c (comp_sim_docno); scores are C floats.
+    """
+    return sorted(sorted(scores, reverse=True), key=lambda name: -np.float32(scores[name]))
+
+
+def mean(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over queries."""
+    first = next(iter(values.values()), {})
+    return {metric: float(np.mean([one[metric] for one in values.values()])) for metric in first}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two systems on the same queries: means, b - a with its 95 % interval, and how likely it is by chance (p)."""
+
+    queries: int
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison:
+    """Compare two systems by their values for the same queries: a paired randomization test and a bootstrap interval.
+
+    Source: Smucker, Allan and Carterette, 2007: two-sided, by the mean, 10,000 rounds.
+
+    Raises:
+        InputError: unequal numbers of values, or none.
+    """
+    if len(a) != len(b) or not len(a):
+        raise InputError(
+            f"the systems have {len(a)} and {len(b)} values; expected one for each query from both, and one at least"
+        )
+    difference = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
+    rng, n = np.random.default_rng(seed), len(difference)
+    observed, block = abs(difference.mean()), max(1, _BLOCK // n)
+    extreme, means = 0, []
+    for start in range(0, _ROUNDS, block):
+        rounds = min(block, _ROUNDS - start)
+        signs = rng.integers(0, 2, (rounds, n), dtype=np.int8) * 2 - 1
+        extreme += int((abs(signs @ difference / n) >= observed - 1e-12).sum())
+        means.append(difference[rng.integers(0, n, (rounds, n))].mean(1))
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).tolist()
+    p = (extreme + 1) / (_ROUNDS + 1)
+    return Comparison(n, float(np.mean(a)), float(np.mean(b)), float(difference.mean()), low, high, p)
+
+
+def _library() -> Any:
+    try:
+        import ir_measures
+    except ImportError as error:
+        raise MissingDependency("evaluation needs ir-measures; run `pip install 'runnel[eval]'`") from error
+    return ir_measures
