@@ -1,4 +1,4 @@
-"""`runnel index`: bring an index up to date with files and folders, at once or in shards."""
+"""`runnel index`: bring an index up to date with files and folders, all together or in shards."""
 
 from __future__ import annotations
 
@@ -124,8 +124,10 @@ def index(
     check: Check = False,
     as_json: Json = False,
 ) -> int:
-    """Make or refresh an index: new and changed files are read, long ones that have grown from where they ended; gone ones are
-    taken out. Or, for many machines: read one shard of the files, and later take all shards in.
+    """Make or refresh an index: read files that are new or have changed, and remove those that are gone.
+
+    Of a long file that has grown, only the new text is read. For many machines: read one shard of the files on each (--shard),
+    and then take all shards in (--shards).
     """
     made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
     on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
