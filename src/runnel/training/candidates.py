@@ -55,7 +55,9 @@ def bm25_ranker(
     try:
         import bm25s
     except ImportError as error:
-        raise MissingDependency("BM25 needs bm25s; run `pip install 'runnel[train]'` or 'runnel[eval]', or give an embedder") from error
+        raise MissingDependency(
+            "BM25 needs bm25s; run `pip install 'runnel[train]'` or 'runnel[eval]', or give an embedder"
+        ) from error
     index = bm25s.BM25(k1=k1, b=b)
     tokens = bm25s.tokenize(_texts(corpus, progress), show_progress=False)
     if not tokens.vocab:
