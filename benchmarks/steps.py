@@ -141,7 +141,7 @@ def _with_states(system: Subject, documents: int, tokens: int) -> tuple[dict[str
     remember_s = time.perf_counter() - start
 
     def read(requests: Sequence[Request]) -> np.ndarray:
-        return torch.cat(engine.run(requests)).float().numpy()
+        return torch.cat([result.hidden for result in engine.run(requests)]).float().numpy()
 
     return {
         "whole pairs": lambda: read([Request(np.concatenate([text, query])) for text in texts]),

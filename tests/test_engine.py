@@ -17,7 +17,7 @@ from torch import Tensor
 from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.state import State
 from runnel.backbones.transformer import Transformer
-from runnel.engine import AtPositions, Engine, Request
+from runnel.engine import Engine, Request
 from runnel.errors import Cancelled, InputError, NumericalError, StateError
 
 
@@ -35,8 +35,8 @@ def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: i
     backbone = Toy()
     texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
     results = Engine(backbone, step_tokens=step).run([Request(ids, positions=range(len(ids)), keep_state=True) for ids in texts])
-    for ids, hidden in zip(texts, results, strict=True):
-        torch.testing.assert_close(hidden, alone(backbone, ids), rtol=1e-5, atol=1e-5)
+    for ids, result in zip(texts, results, strict=True):
+        torch.testing.assert_close(result.hidden, alone(backbone, ids), rtol=1e-5, atol=1e-5)
 
 
 def test_no_step_is_larger_than_asked_for() -> None:
@@ -74,7 +74,7 @@ def test_requests_are_drawn_as_there_is_room() -> None:
 def test_positions_may_come_in_any_order_and_repeat() -> None:
     backbone, ids = Toy(), ids_of(30)
     got = Engine(backbone, step_tokens=7).run([Request(ids, positions=[29, 0, 12, 12])])[0]
-    torch.testing.assert_close(got, alone(backbone, ids)[[29, 0, 12, 12]])
+    torch.testing.assert_close(got.hidden, alone(backbone, ids)[[29, 0, 12, 12]])
 
 
 def test_a_state_is_forked_over_many_requests_and_left_unchanged() -> None:
@@ -83,8 +83,8 @@ def test_a_state_is_forked_over_many_requests_and_left_unchanged() -> None:
     state = next(engine.map([Request(prefix, keep_state=True)])).state
     before = state.clone()
     tails = [ids_of(n, n) for n in (1, 20, 3, 5)]
-    for tail, hidden in zip(tails, engine.run([Request(t, state=state) for t in tails]), strict=True):
-        torch.testing.assert_close(hidden[0], alone(backbone, np.concatenate([prefix, tail]))[-1], rtol=1e-5, atol=1e-5)
+    for tail, result in zip(tails, engine.run([Request(t, state=state) for t in tails]), strict=True):
+        torch.testing.assert_close(result.hidden[0], alone(backbone, np.concatenate([prefix, tail]))[-1], rtol=1e-5, atol=1e-5)
     assert torch.equal(before["h"], state["h"]) and int(state.tokens[0]) == 9
 
 
@@ -97,17 +97,14 @@ def test_end_state_and_its_token_count() -> None:
 
 
 def test_one_failing_request_does_not_harm_the_others() -> None:
-    class Broken:
-        def read(self, start: int, hidden: torch.Tensor) -> None:
-            raise RuntimeError("this reader is broken")
-
-        def result(self) -> None: ...
+    def broken(start: int, hidden: torch.Tensor) -> None:
+        raise RuntimeError("this reader is broken")
 
     backbone = Toy()
     good = ids_of(40)
     requests = [
         Request(good),
-        Request(ids_of(10), reader=Broken()),
+        Request(ids_of(10), take=broken),
         Request(np.array([1, 999])),
         Request(np.array([], dtype=int)),
         Request(good),
@@ -116,7 +113,7 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
     assert [r.error is None for r in results] == [True, False, False, False, True]
     assert "token ids must lie in [0, 50), got 1 to 999" in str(results[2].error)
     assert "T >= 1" in str(results[3].error)
-    torch.testing.assert_close(results[4].get()[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(results[4].get().hidden[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5)
     with pytest.raises(RuntimeError, match="this reader is broken"):
         results[1].get()
 
@@ -149,7 +146,7 @@ def test_closing_frees_the_rows_and_the_engine_goes_on() -> None:
     results.close()
     assert len(engine._free) == len(engine._pool)
     ids = ids_of(20)
-    torch.testing.assert_close(engine.run([Request(ids)])[0][0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
 
 def test_threads_share_an_engine() -> None:
@@ -159,8 +156,8 @@ def test_threads_share_an_engine() -> None:
 
     def work(seed: int) -> None:
         texts = [ids_of(n, seed * 100 + n) for n in (50, 3, 17)]
-        for ids, hidden in zip(texts, engine.run([Request(t) for t in texts]), strict=True):
-            if not torch.allclose(hidden[0], alone(backbone, ids)[-1], atol=1e-4):
+        for ids, result in zip(texts, engine.run([Request(t) for t in texts]), strict=True):
+            if not torch.allclose(result.hidden[0], alone(backbone, ids)[-1], atol=1e-4):
                 wrong.append(seed)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
@@ -177,7 +174,7 @@ def test_marks_move_the_embeddings() -> None:
     marks = np.random.default_rng(0).random((12, 2), dtype=np.float32)
     got = Engine(backbone, step_tokens=5, mark_vectors=vectors).run([Request(ids, marks=marks, positions=range(12))])[0]
     expected = backbone(torch.as_tensor(ids), added=torch.from_numpy(marks) @ vectors)[0]
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got.hidden, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_budgets() -> None:
@@ -199,8 +196,23 @@ def test_progress_adds_up() -> None:
     assert sum(seen) == 44 and max(seen) <= 8
 
 
-def test_at_positions_with_none_wanted() -> None:
-    assert AtPositions([]).result().shape[0] == 0
+def test_no_position_wanted() -> None:
+    assert Engine(Toy()).run([Request(ids_of(3), [])])[0].hidden.shape[0] == 0
+
+
+def test_the_same_tokens_after_several_states() -> None:
+    """`extend`: as requests from these states, in steps shorter than the tokens."""
+    backbone, ids, heads = Toy(), ids_of(11, 5), [ids_of(n, n) for n in (1, 4, 7)]
+    vectors = torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
+    marks = np.random.default_rng(0).random((3, 11, 2), dtype=np.float32)
+    marks[:] = marks[:1]
+    for step in (4, 64):
+        engine = Engine(backbone, step_tokens=step, mark_vectors=vectors)
+        states = [result.state for result in engine.run([Request(head, keep_state=True) for head in heads])]
+        wanted = engine.run([Request(ids, range(11), state=state) for state in states])
+        torch.testing.assert_close(engine.extend(State.concatenate(states), ids), torch.stack([one.hidden for one in wanted]))
+    wanted = engine.run([Request(ids, range(11), state=s, marks=m) for s, m in zip(states, marks, strict=True)])
+    torch.testing.assert_close(engine.extend(State.concatenate(states), ids, marks), torch.stack([one.hidden for one in wanted]))
 
 
 # ---- a backbone without a state --------------------------------------------------------------------------------------
@@ -234,8 +246,8 @@ def test_whole_requests_in_any_packing_and_step_size(whole: Transformer, lengths
     with pytest.MonkeyPatch.context() as patch:
         steps = Steps(whole, patch)
         results = Engine(whole, step_tokens=step).run([Request(ids, positions=range(len(ids))) for ids in texts])
-    for ids, hidden in zip(texts, results, strict=True):
-        torch.testing.assert_close(hidden, whole(torch.as_tensor(ids))[0].detach(), rtol=1e-5, atol=1e-5)
+    for ids, result in zip(texts, results, strict=True):
+        torch.testing.assert_close(result.hidden, whole(torch.as_tensor(ids))[0].detach(), rtol=1e-5, atol=1e-5)
     assert sorted(n for packed in steps.lengths for n in packed) == sorted(lengths), "each text whole, once"
     assert all(sum(packed) <= step or len(packed) == 1 for packed in steps.lengths)
 
@@ -263,7 +275,7 @@ def test_what_a_model_without_a_state_cannot_do_harms_no_other(whole: Transforme
     else:
         assert isinstance(results[2].error, InputError) and "41 tokens" in str(results[2].error)
     for result in (results[0], results[4]):
-        torch.testing.assert_close(result.get()[0], whole(torch.as_tensor(good))[0][-1].detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(result.get().hidden[0], whole(torch.as_tensor(good))[0][-1].detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_results_without_a_state_come_in_order_or_as_they_finish(whole: Transformer) -> None:
@@ -284,7 +296,7 @@ def test_horizontal_and_vertical_inference_give_the_same(lengths: list[int], ste
     requests = [Request(ids_of(n, seed), positions=range(n), keep_state=True) for seed, n in enumerate(lengths)]
     vertical, horizontal = (list(Engine(backbone, step, whole=whole).map(requests)) for whole in (False, True))
     for one, other in zip(vertical, horizontal, strict=True):
-        torch.testing.assert_close(one.get(), other.get(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one.get().hidden, other.get().hidden, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(one.state["h"], other.state["h"], rtol=1e-5, atol=1e-5)
 
 
@@ -298,7 +310,8 @@ def test_horizontally_a_text_goes_on_from_a_state() -> None:
     backbone, ids = Toy(), ids_of(50)
     engine = Engine(backbone, step_tokens=8, whole=True)
     state = next(engine.map([Request(ids[:20], keep_state=True)])).state
-    torch.testing.assert_close(engine.run([Request(ids[20:], state=state)])[0][0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
+    (result,) = engine.run([Request(ids[20:], state=state)])
+    torch.testing.assert_close(result.hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
 
 
 def test_horizontal_inference_has_no_budget() -> None:
@@ -345,7 +358,7 @@ def test_a_step_ends_at_the_end_of_a_block(texts: list[list[int]], step: int) ->
     for lengths, found in zip(texts, Engine(backbone, step_tokens=step).run(requests), strict=True):
         parts = np.split(blocks_of(lengths), np.cumsum(lengths)[:-1])
         expected = torch.cat([backbone.table[part].sum(0).repeat(len(part), 1) for part in parts])
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(found.hidden, expected)
     assert max(backbone.steps) <= max(step, 9) and sum(backbone.steps) == sum(map(sum, texts))
 
 
@@ -362,12 +375,10 @@ def test_a_map_that_is_closed_within_a_step_of_the_same_thread_does_not_block() 
     unfinished = engine.map([Request(ids_of(3)), Request(ids_of(200), keep_state=True)])
     next(unfinished)
 
-    class Closing(AtPositions):
-        def read(self, start: int, hidden: Tensor) -> None:
-            unfinished.close()
-            super().read(start, hidden)
+    def closing(start: int, hidden: Tensor) -> None:
+        unfinished.close()
 
-    thread = threading.Thread(target=lambda: engine.run([Request(ids_of(40), reader=Closing([39]))]), daemon=True)
+    thread = threading.Thread(target=lambda: engine.run([Request(ids_of(40), take=closing)]), daemon=True)
     thread.start()
     thread.join(20)
     assert not thread.is_alive()

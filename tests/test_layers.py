@@ -18,8 +18,9 @@ ALLOWED = {
     "text": {"errors", "records", "files"},
     "backbones": {"errors", "records", "hardware", "files", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
-    "engine": {"errors", "records", "hardware", "ops", "backbones", "planning"},
-    "models": {"errors", "records", "hardware", "lock", "files", "ops", "backbones", "planning", "engine", "text"},
+    "request": {"errors", "records", "hardware", "ops", "backbones"},
+    "engine": {"errors", "records", "hardware", "ops", "backbones", "planning", "request"},
+    "models": {"errors", "records", "hardware", "lock", "files", "ops", "backbones", "planning", "request", "engine", "text"},
 }
 BELOW = set(ALLOWED)
 ALLOWED |= {

@@ -3,13 +3,13 @@
 Requests wait in a queue. Each step packs the next segments of several requests, up to `step_tokens` tokens, and runs
 them through all layers. A request that is not finished keeps its state in a row of a pool; a finished one leaves and
 new ones join at the next step. So memory depends on `step_tokens`, not on the lengths, and a short query never waits for
-a long document. Hidden vectors are handed to the request's reader as they appear and are not kept.
+a long document. What a request wants of its hidden vectors (`request.py`) is taken as they appear; they are not kept.
 
 That is vertical inference. A recurrence may be cut after any token, other backbones at the end of a block (`block_ends`): an
 encoder after each passage, a transformer after the text. With `whole` a recurrence is read like a transformer (horizontal
 inference): both give the same; horizontally memory depends on the longest text too.
 
-    T  tokens of one request   n  tokens of one segment   D  width of hidden vectors   K  kinds of mark
+    T  tokens of one request   D  width of hidden vectors   V  vocabulary   K  kinds of mark
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 
 import numpy as np
 import torch
@@ -29,101 +27,22 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.planning import Plan, default_steps, fit, plan
+from runnel.request import Collector, Request, Result
+
+__all__ = ["Engine", "Request", "Result"]
 
 # Requests in flight beyond those in the present step: enough to fill a step with short texts of a few tokens.
 _WINDOW = 512
 
 
-class Reader(Protocol):
-    """What becomes of a request's hidden vectors."""
-
-    def read(self, start: int, hidden: Tensor) -> None:
-        """Take hidden vectors (n, D) fp32 of tokens [start, start + n); called in order, each token once."""
-
-    def result(self) -> Any:
-        """The outcome, asked for once, after the last token."""
-
-
-class Marks(Protocol):
-    """Marks (T, K) float32 of a long request, made as they are read."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, tokens: slice, /) -> np.ndarray: ...
-
-
-class AtPositions:
-    """A reader that keeps the hidden vectors at some positions: (len(positions), D)."""
-
-    def __init__(self, positions: Sequence[int] | np.ndarray) -> None:
-        self._positions = np.asarray(positions, dtype=np.int64)
-        self._order = np.argsort(self._positions, kind="stable")
-        self._kept: list[Tensor] = []
-        self._next = 0
-
-    def read(self, start: int, hidden: Tensor) -> None:
-        wanted = self._positions[self._order]
-        stop = int(np.searchsorted(wanted, start + hidden.shape[0]))
-        if stop > self._next:
-            self._kept.append(hidden[torch.from_numpy(wanted[self._next : stop] - start)])
-            self._next = stop
-
-    def result(self) -> Tensor:
-        out = torch.cat(self._kept) if self._kept else torch.empty(0, 0)
-        return out[torch.from_numpy(np.argsort(self._order))]
-
-
-@dataclass(eq=False)
-class Request:
-    """One text to read.
-
-    Args:
-        ids: (T,) token ids, T >= 1.
-        reader: takes the hidden vectors. Default: `AtPositions(positions)`.
-        positions: token positions whose hidden vectors are wanted; default the last one. Not together with `reader`.
-        state: the state (one row) to start from; it is not changed, and many requests may share it.
-        keep_state: also return the state after the last token.
-        marks: (T, K) float32, or an object that makes the slices asked for (`Marks`); multiplied by the engine's `mark_vectors`
-            and added to the embeddings.
-    """
-
-    ids: np.ndarray
-    reader: Reader | None = None
-    positions: Sequence[int] | None = None
-    state: State | None = None
-    keep_state: bool = False
-    marks: np.ndarray | Marks | None = None
-    _cancelled: bool = field(default=False, repr=False)
-
-    def cancel(self) -> None:
-        """Drop the request at the next step; its result is a `Cancelled` error. Safe from any thread."""
-        self._cancelled = True
-
-
-@dataclass(eq=False)
-class Result:
-    """The outcome of one request: `value` is what its reader returned; `error` is set instead where it failed."""
-
-    index: int
-    value: Any = None
-    state: State | None = None
-    error: Exception | None = None
-
-    def get(self) -> Any:
-        """`value`, or raise `error`."""
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
 class _Active:
     """A request in flight: how far it has been read and the pool row of its state (-1: none)."""
 
-    __slots__ = ("done", "ends", "ids", "index", "reader", "request", "row")
+    __slots__ = ("collector", "done", "ends", "ids", "index", "request", "row")
 
-    def __init__(self, index: int, request: Request, ids: np.ndarray, reader: Reader, ends: np.ndarray | None) -> None:
-        self.index, self.request, self.ids, self.reader, self.ends = index, request, ids, reader, ends
+    def __init__(self, index: int, request: Request, ids: np.ndarray, weight: Tensor | None, ends: np.ndarray | None) -> None:
+        self.index, self.request, self.ids, self.ends = index, request, ids, ends
+        self.collector = Collector(request, ids, weight)
         self.done = 0
         self.row = -1
 
@@ -159,6 +78,7 @@ class Engine:
             4096 for a text alone (`text_tokens`) and 16,384 for several, as far as half of its free memory allows.
         memory_bytes: instead of `step_tokens`: the most memory that steps and states may take beyond the weights.
         mark_vectors: (K, D) fp32, the directions in which `Request.marks` move the embeddings.
+        weight: (V,) fp32 weight of each token id in `Request.ranges`; default: 1.
         whole: horizontal inference.
 
     Raises:
@@ -174,6 +94,7 @@ class Engine:
         memory_bytes: int | None = None,
         mark_vectors: Tensor | None = None,
         *,
+        weight: Tensor | None = None,
         whole: bool = False,
     ) -> None:
         if whole and backbone.recurrent and memory_bytes is not None:
@@ -181,7 +102,7 @@ class Engine:
         self.backbone = backbone
         self.whole = whole
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
-        self.mark_vectors = mark_vectors
+        self.mark_vectors, self.weight = mark_vectors, weight
         self._lock = threading.RLock()  # the garbage collector may close an unfinished `map` within a step of the same thread
         self._pool = backbone.new_state(1)
         self._free = [0]
@@ -194,23 +115,18 @@ class Engine:
         """
         waiting: dict[int, Result] = {}
         wanted = 0
-        for result in self.as_completed(requests, progress, pending=waiting):
+        for result in self._completed(requests, progress, waiting):
             waiting[result.index] = result
             while wanted in waiting:
                 yield waiting.pop(wanted)
                 wanted += 1
 
-    def as_completed(
-        self,
-        requests: Iterable[Request],
-        progress: Callable[[int], None] | None = None,
-        *,
-        pending: dict[int, Result] | None = None,
-    ) -> Iterator[Result]:
-        """Results as they finish; `Result.index` is the place of its request in the iterable.
+    def as_completed(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Iterator[Result]:
+        """Results as they finish; `Result.index` is the place of its request in the iterable."""
+        return self._completed(requests, progress, ())
 
-        `pending` holds results that the caller cannot use yet: while there are many, no new requests are drawn.
-        """
+    def _completed(self, requests: Iterable[Request], progress: Callable[[int], None] | None, pending: Sized) -> Iterator[Result]:
+        """`as_completed`. While many results are `pending`, which the caller cannot use yet, no new requests are drawn."""
         source = enumerate(requests)
         active: deque[_Active] = deque()
         exhausted = False
@@ -218,7 +134,7 @@ class Engine:
             while active or not exhausted:
                 # The oldest may be long and takes half a step; the rest should be able to fill the other half.
                 room = self.step_tokens - sum(self._share(item) for item in itertools.islice(active, 1, None))
-                while not exhausted and room > 0 and len(active) < _WINDOW and (not active or len(pending or ()) < 8 * _WINDOW):
+                while not exhausted and room > 0 and len(active) < _WINDOW and (not active or len(pending) < 8 * _WINDOW):
                     drawn = next(source, None)
                     if drawn is None:
                         exhausted = True
@@ -239,15 +155,41 @@ class Engine:
                 for item in active:
                     self._release(item)
 
-    def run(self, requests: Sequence[Request], progress: Callable[[int], None] | None = None) -> list[Any]:
-        """The values of all requests, in order; the first error is raised."""
+    def run(self, requests: Sequence[Request], progress: Callable[[int], None] | None = None) -> list[Result]:
+        """Return the results of all requests, in order; the first error is raised."""
         return [result.get() for result in self.map(requests, progress)]
+
+    def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None) -> Tensor:
+        """Read the same tokens after each of several texts; return their hidden vectors (n, T, D) fp32.
+
+        Args:
+            states: of n texts; they may be overwritten.
+            ids: (T,) token ids.
+            marks: (n, T, K) float32.
+        """
+        rows, added = torch.arange(len(states)), None
+        if marks is not None and self.mark_vectors is not None:
+            added = torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors
+        parts = []
+        with self._lock:
+            for start in range(0, len(ids), self.step_tokens):  # several only where the tokens of one text are more than a step
+                piece = torch.from_numpy(ids[start : start + self.step_tokens].astype(np.int64))
+                count, last = len(piece), start + len(piece) == len(ids)
+                part = added if added is None or count == len(ids) else added[start : start + count]
+                cu_seqlens = torch.arange(0, (len(rows) + 1) * count, count)
+                ends = torch.full_like(rows, -1) if last else rows
+                hidden = self.backbone.step(piece.repeat(len(rows)), cu_seqlens, states, rows, ends, part)
+                parts.append(hidden.unflatten(0, (len(rows), count)))
+        return torch.cat(parts, dim=1)
 
     # ---- scheduling ------------------------------------------------------------------------------------------------
 
     def _start(self, index: int, request: Request) -> _Active | Result:
         try:
             ids = np.asarray(request.ids)  # not copied: a step takes its own tokens
+            nothing = request.positions is not None and not len(request.positions) and not request.keep_state
+            if ids.ndim == 1 and not len(ids) and nothing:
+                return Collector(request, ids, self.weight).result(index, None)
             if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
                 raise InputError(f"a request needs integer token ids of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
             if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
@@ -262,10 +204,9 @@ class Engine:
                 self.backbone.check_whole(torch.from_numpy(np.append(0, ends)), continues=continues)
             if request.state is not None and len(request.state.check(self.backbone.state_shapes())) != 1:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
-            reader = request.reader or AtPositions(request.positions if request.positions is not None else [len(ids) - 1])
         except RunnelError as error:
-            return Result(index, error=error)
-        return _Active(index, request, ids, reader, ends)
+            return Result(index, request.tag, error=error)
+        return _Active(index, request, ids, self.weight, ends)
 
     def _share(self, item: _Active) -> int:
         """Tokens that a request can add to a step with others; none if its next block needs a step to itself."""
@@ -352,18 +293,16 @@ class Engine:
             if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
                 at = item.done + int((~torch.isfinite(hidden).all(dim=1)).nonzero()[0])
                 raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
-            item.reader.read(item.done, hidden)
+            item.collector.read(item.done, hidden)
             item.done += hidden.shape[0]
-            return self._finish(item, value=item.reader.result()) if item.left == 0 else None
+            return self._finish(item) if item.left == 0 else None
         except Exception as error:  # one request's failure is its own result; the others go on
             return self._finish(item, error=error)
 
-    def _finish(self, item: _Active, value: Any = None, error: Exception | None = None) -> Result:
-        state = None
-        if error is None and item.request.keep_state:
-            state = self._pool.select([item.row])
+    def _finish(self, item: _Active, error: Exception | None = None) -> Result:
+        state = self._pool.select([item.row]) if error is None and item.request.keep_state else None
         self._release(item)
-        return Result(item.index, value, state, error)
+        return item.collector.result(item.index, state) if error is None else Result(item.index, item.request.tag, error=error)
 
     # ---- rows of the state pool ------------------------------------------------------------------------------------
 

@@ -179,8 +179,8 @@ def test_the_engine_reads_each_request_whole() -> None:
     engine = Engine(exact, step_tokens=50)
     found = engine.run([Request(text.numpy(), positions=range(len(text))) for text in texts])
     with torch.no_grad():
-        for text, hidden in zip(texts, found, strict=True):
-            assert_close(hidden, exact(text)[0], 1e-5)
+        for text, result in zip(texts, found, strict=True):
+            assert_close(result.hidden, exact(text)[0], 1e-5)
 
 
 # ---- what it cannot do, and what it costs ----------------------------------------------------------------------------------

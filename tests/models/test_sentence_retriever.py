@@ -98,7 +98,7 @@ def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Pat
             np.testing.assert_allclose(scores(retriever.score("dog", text)), expected.numpy(), atol=2e-4)
         else:
             whole = make_item(model, "dog", text)
-            assert whole.ends.tolist() == [len(before) + t for t in dots]
+            assert whole.request.positions.tolist() == [len(before) + t for t in dots]
             np.testing.assert_allclose(scores(retriever.score("dog", text)), sentence_scores(model, [whole])[0], atol=2e-4)
 
 

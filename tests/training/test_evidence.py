@@ -134,9 +134,12 @@ def test_whole_documents_come_back_as_items(tmp_path: Path, model: Model) -> Non
             model, example.query, example.document, spans, label_sentences(example.document, spans, example.spans)
         )
         assert name == example.id
-        for field in ("ids", "spans", "bounds", "marks", "lexical", "labels"):
-            np.testing.assert_array_equal(getattr(item, field), getattr(expected, field))
-        assert len(item.ids) == data.lengths[index]
+        for field in ("ids", "positions", "ranges", "marks", "tag"):
+            np.testing.assert_array_equal(getattr(item.request, field), getattr(expected.request, field))
+        for field in ("spans", "bounds"):
+            np.testing.assert_array_equal(getattr(item.sentences, field), getattr(expected.sentences, field))
+        np.testing.assert_array_equal(item.labels, expected.labels)
+        assert len(item.request.ids) == data.lengths[index]
         assert item.labels is not None
         assert item.labels.sum() == 1
     again = SentenceData(model, tmp_path / "whole.arrow")
@@ -150,9 +153,11 @@ def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model) -> N
     for unit in UNITS:
         model.unit = unit
         data[unit] = SentenceData.write(tmp_path / f"{unit}.arrow", model, [example], tokens=None)[0][1]
-        np.testing.assert_array_equal(data[unit].spans, make_item(model, example.query, example.document).spans)
+        np.testing.assert_array_equal(
+            data[unit].sentences.spans, make_item(model, example.query, example.document).sentences.spans
+        )
     model.unit = "sentence"
-    assert len(data["paragraph"].spans) < len(data["clauses"].spans) < len(data["sentence"].spans)
+    assert len(data["paragraph"].full) < len(data["clauses"].full) < len(data["sentence"].full)
     assert all(item.labels.sum() == 1 for item in data.values())
 
 
@@ -168,10 +173,10 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
         assert name == example.id
         assert item.labels is not None
         (at,) = np.flatnonzero(item.labels)
-        tokens = item.ids[item.bounds[at] : item.bounds[at + 1]]
+        tokens = item.sentences.ids[item.sentences.bounds[at] : item.sentences.bounds[at + 1]]
         start, end = example.spans[0]
         assert tokens.tolist() == model.tokenizer.encode(example.document[start:end]).ids.tolist()
-        documents.append(item.bounds[-1] - item.bounds[0])
+        documents.append(item.sentences.bounds[-1])
     short, long = [d for d in documents if d <= 40], [d for d in documents if d > 40]
     assert max(long) <= 90
     assert min(len(short), len(long)) > 15
@@ -187,7 +192,7 @@ def test_the_published_recipe_reads_documents_as_they_are(tmp_path: Path, model:
     given = [Evidence("dog", sentence * n, ((0, 22), (24 * n - 24, 24 * n - 1)), f"{n}") for n in (286, 715, 1429)]
     lengths = read("sentence-retriever").data.lengths
     data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=lengths or None)
-    documents = [item.bounds[-1] - item.bounds[0] for _, item in (data[i] for i in range(3))]
+    documents = [item.sentences.bounds[-1] for _, item in (data[i] for i in range(3))]
     assert documents == [286 * 7, 715 * 7, 1429 * 7]
 
 

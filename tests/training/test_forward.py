@@ -177,7 +177,7 @@ def test_max_tokens(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
     assert render_document(model, DOCUMENTS[0], max_tokens=6).shape == (6,)
     pair = make_pair(model, QUERY, DOCUMENTS[0], max_tokens=30)
-    assert len(pair.ids) == 30 and pair.cut > 0
+    assert len(pair.request.ids) == 30 and pair.cut > 0
     wanted = Reranker(model).score(QUERY, [DOCUMENTS[0]], max_tokens=30)
     np.testing.assert_allclose(pair_scores(model, [pair]).detach(), wanted, atol=1e-5)
 

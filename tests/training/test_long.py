@@ -188,7 +188,7 @@ def test_backward_by_segment(tmp_path: Path, architecture: str, papers_heads: bo
     trainable(model)
     items = [make_item(model, QUERY, text) for text in (LONG_TEXT, DOCUMENTS[0], "", "dog")]
     generator = torch.Generator().manual_seed(0)
-    weights = [torch.rand(len(item.spans), generator=generator, dtype=torch.float64) for item in items]
+    weights = [torch.rand(len(item.full), generator=generator, dtype=torch.float64) for item in items]
 
     def at_once() -> Tensor:
         return torch.cat([w * s.square() for w, s in zip(weights, sentence_scores(model, items, long), strict=True)]).sum()
@@ -197,7 +197,7 @@ def test_backward_by_segment(tmp_path: Path, architecture: str, papers_heads: bo
     actual = gradients(model, lambda: backward_by_segment(model, items, weighted(model, items, weights), long))
     assert_same(actual, expected)
     seen = [(i, s) for piece in sentence_segments(model, items, long) for i, s in zip(piece.item, piece.sentence, strict=True)]
-    assert sorted(seen) == [(i, s) for i, item in enumerate(items) for s in range(len(item.spans))]
+    assert sorted(seen) == [(i, s) for i, item in enumerate(items) for s in range(len(item.full))]
 
 
 @pytest.mark.parametrize("papers_heads", [False, True])

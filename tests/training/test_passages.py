@@ -32,7 +32,7 @@ def test_long_texts_have_the_vectors_of_inference_and_gradients(tmp_path: Path, 
 
 def test_jobs_that_are_not_trained_so_say_so(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path)
-    with pytest.raises(InputError, match="does not read documents behind a query"):
+    with pytest.raises(InputError, match="does not read documents after a query"):
         make_item(model, "the river", TEXTS[0])
     with pytest.raises(InputError, match="train a model with a head that reads pairs"):
         make_pair(model, "the river", TEXTS[0])

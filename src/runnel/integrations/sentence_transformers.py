@@ -49,8 +49,8 @@ from runnel.errors import CheckpointError, InputError, MissingDependency
 from runnel.models.base import Model, load_model
 from runnel.models.baseline import Job
 from runnel.models.embedder import Embedder
-from runnel.models.heads import MatchScore
-from runnel.models.reranker import Pair, Reranker
+from runnel.models.match import Item
+from runnel.models.reranker import Reranker
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.adapters import FILE as ADAPTER_FILE
 from runnel.training.adapters import save_adapter
@@ -325,13 +325,13 @@ class RerankerModule(_ModelModule):
 
     def _trained(self) -> list[nn.Parameter]:
         head = self.model.head("rerank")
-        features = self.model.features if isinstance(head, MatchScore) else None
+        features = self.model.features if head.matches else None
         return [*head.parameters(), *(features.parameters() if features else [])]
 
     def preprocess(  # type: ignore[override]  # the library's pairs may be of pictures and sounds too
         self, inputs: Sequence[Sequence[str]] | Sequence[str], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Pairs to `pairs`, a list of `Pair`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`.
+        """Pairs to `pairs`, a list of `Item`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`.
 
         Args:
             inputs: (query, document) each.
@@ -348,7 +348,7 @@ class RerankerModule(_ModelModule):
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """The features, and `scores` (B, 1) fp32."""
-        pairs: list[Pair] = features["pairs"]
+        pairs: list[Item] = features["pairs"]
         if self._infers():
             with _outside_inference():
                 found = torch.from_numpy(self._reranker.score_pairs(pairs)).to(self.backbone.device)

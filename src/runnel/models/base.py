@@ -34,7 +34,7 @@ from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
 from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
-from runnel.models.heads import HEADS, POOLINGS, Pooling, TokenFeatures, VectorRelevance, VectorScore, vector_head
+from runnel.models.heads import HEADS, POOLINGS, Head, Pooling, TokenFeatures, VectorScore, vector_head
 from runnel.models.lexical import FEATURES
 from runnel.records import expect_text
 from runnel.text.sentence_tokens import Unit
@@ -95,7 +95,7 @@ class Model:
     def new_engine(self, step_tokens: int | None = None, memory_bytes: int | None = None) -> Engine:
         """An engine for this model; each model has one of the default size, `self.engine`."""
         marks = self.features.mark_vectors.detach() if self.features else None
-        return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks)
+        return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight)
 
     def prompt(self, prompt: str | None) -> str:
         """Return the text of a prompt given by name or as text; "" for None.
@@ -114,8 +114,8 @@ class Model:
             )
         return self.prompts.get(prompt, prompt)
 
-    def head(self, name: str) -> nn.Module:
-        """The head for a job.
+    def head(self, name: str) -> Head:
+        """Return the head for a job.
 
         Raises:
             CheckpointError: the model has none.
@@ -126,7 +126,11 @@ class Model:
                 f"{self.source} has no {name!r} head (it has: {have}); it was not trained for this job. "
                 "Use another model, or train that head"
             )
-        return self.heads[name]
+        head = self.heads[name]
+        assert isinstance(head, Head)
+        if head.matches and self.features is None:
+            raise CheckpointError(f"{self.source} has no features of tokens, which its {name!r} head needs; save the model again")
+        return head
 
     def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
         """Write the model folder. Loading it gives bit-equal outputs with weights="as_is".
@@ -333,11 +337,11 @@ def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source
 
 def _template_of(name: str, head: nn.Module) -> str:
     """The template that a head needs: one for any text where query and document are read apart."""
-    return "document" if isinstance(head, VectorScore | VectorRelevance) else _TEMPLATES[name]
+    return "document" if isinstance(head, Head) and head.stored else _TEMPLATES[name]
 
 
 def _head_config(head: nn.Module) -> dict[str, object]:
     if isinstance(head, TokenFeatures):
         return {"kind": "token_features"}
-    kind = next(name for name, cls in HEADS.items() if type(head) is cls)
-    return {"kind": kind, **getattr(head, "options", {})}
+    assert isinstance(head, Head)
+    return {"kind": next(name for name, cls in HEADS.items() if type(head) is cls), **head.options}

@@ -13,18 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from runnel.backbones.base import has_no_state
 from runnel.backbones.state import State
-from runnel.engine import AtPositions, Request
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.base import Model, load_model
 from runnel.models.blocks import lay_out
-from runnel.models.heads import EndVector, MeanVector, Pooling
+from runnel.models.heads import Pooling
 from runnel.models.passage_stream import PassageStream
-from runnel.models.readers import SpanMeans, WeightedMean
 from runnel.records import expect_text
+from runnel.request import Request, Result
 from runnel.text.encoded import Encoded
 from runnel.text.sentence_tokens import sentence_of_tokens, whole_spans
 from runnel.text.sentences import split_sentences
@@ -44,8 +42,7 @@ class Embedder:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._head = model.head("embed")
-        self.pooling: Pooling = self._head.pooling if isinstance(self._head, EndVector | MeanVector) else "eos"
-        self._pools_mean = self.pooling == "mean"
+        self.pooling: Pooling = self._head.pooling
         self.truncated = 0  # texts cut by `max_tokens` in the last encode call
 
     @classmethod
@@ -76,7 +73,8 @@ class Embedder:
     @property
     def dimension(self) -> int:
         """Width d of the vectors."""
-        return self._head.project.out_features if isinstance(self._head, MeanVector) else self.model.backbone.hidden_size
+        size = self._head.options.get("size")
+        return size if isinstance(size, int) else self.model.backbone.hidden_size
 
     # ---- encode ----------------------------------------------------------------------------------------------------
 
@@ -133,9 +131,10 @@ class Embedder:
 
     def encode_rows(self, rows: Iterable[np.ndarray], progress: Callable[[int], None] | None = None) -> Iterator[np.ndarray]:
         """Like `encode_stream`, from the ids that `render` gives."""
-        results = self.model.engine.map(map(self._request, rows), progress)
-        while batch := [result.get() for result in itertools.islice(results, _BATCH)]:
-            yield from self._vectors(batch)
+        results = self.model.engine.map(map(self._head.request, rows), progress)
+        while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:
+            with torch.inference_mode():
+                yield from self._head(torch.cat(batch)).numpy()
 
     def text_limit(self, max_tokens: int | None) -> int | None:
         """Return how many tokens a text is cut to: `max_tokens`, or what a transformer can read if that is less; None: no cut."""
@@ -180,16 +179,6 @@ class Embedder:
             kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
             raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} are around every text; make it larger")
 
-    def _request(self, ids: np.ndarray) -> Request:
-        if self._pools_mean:
-            return Request(ids, reader=WeightedMean(ids, self.model.weight, [slice(0, len(ids))]))
-        return Request(ids, reader=AtPositions([0 if self.pooling == "cls" else len(ids) - 1]))
-
-    def _vectors(self, values: list[WeightedMean | Tensor]) -> np.ndarray:
-        with torch.inference_mode():
-            pooled = [value.mean(0) if isinstance(value, WeightedMean) else value[0] for value in values]
-            return self._head(torch.stack(pooled)).numpy()
-
     def _prompt(self, name: str) -> str | None:
         return name if name in self.model.prompts else None
 
@@ -222,11 +211,11 @@ class Embedder:
         if len(empty):
             raise InputError(f"span {spans[empty[0]].tolist()} ({text[slice(*spans[empty[0]])]!r}) holds no token; widen it")
         row, places = self._places(prefix + text, encoded)
-        starts, ends = places[first], places[last - 1] + 1
-        reader = SpanMeans(row, self.model.weight, starts, ends) if self._pools_mean else AtPositions(ends - 1)
-        pooled = self.model.engine.run([Request(row, reader=reader)])[0]
+        ranges = np.stack([places[first], places[last - 1] + 1], axis=1)
+        request = Request(row, ranges=ranges) if self.pooling == "mean" else Request(row, ranges[:, 1] - 1)
+        (result,) = self.model.engine.run([request])
         with torch.inference_mode():
-            return self._head(pooled).numpy()
+            return self._head(self._head.pooled(result)).numpy()
 
     def _places(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """The ids that are read for a text, and where each of its tokens is in them."""
@@ -257,6 +246,9 @@ class Embedder:
         return PassageStream.load(self, path) if self.model.backbone.reads_passages else Stream._load(self, path)
 
 
+_DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
+
+
 class Stream:
     """The embedding of a text that is still being written, in constant memory.
 
@@ -275,6 +267,7 @@ class Stream:
         width = embedder.model.backbone.hidden_size
         self._sum = torch.zeros(width, dtype=torch.float64)
         self._total = 0.0
+        self._last = torch.full((1, width), torch.nan)  # hidden vector of the last token, once one has been read here
         template = embedder.model.templates["document"]
         self._rest = template.starting_at("document")
         self._advance(template.before("document").render(embedder.model.tokenizer).ids)
@@ -308,15 +301,15 @@ class Stream:
         tail = self._rest.render(model.tokenizer, document=unsettled).ids
         if self.tokens + len(unsettled) == self._begun:
             raise InputError("nothing but white space has been fed to this stream; feed() some text first")
-        fork = Stream.__new__(Stream)
-        fork._model, fork._embedder, fork._state = model, self._embedder, self._state.clone()
-        fork._sum, fork._total = self._sum.clone(), self._total
-        end = fork._advance(tail)
+        total, weight, last = self._sum, self._total, self._last
+        if len(tail):
+            result = self._read(tail)
+            total, weight, last = total + result.sums[0], weight + float(result.totals[0]), result.hidden
         with torch.inference_mode():
-            pooled = (fork._sum / fork._total).float() if self._embedder._pools_mean else end
-            vector = self._embedder._head(pooled[None])[0].numpy()
+            pooled = (total / weight).float()[None] if self._embedder.pooling == "mean" else last
+            vector: np.ndarray = self._embedder._head(pooled)[0].numpy()
         if not np.isfinite(vector).all():
-            raise NumericalError("the stream's vector is NaN or infinite; the weights or the saved stream may be damaged")
+            raise NumericalError(_DAMAGED)
         return vector
 
     def save(self, path: str | Path) -> None:
@@ -344,16 +337,17 @@ class Stream:
             raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
         return stream
 
-    def _advance(self, ids: np.ndarray) -> Tensor:
-        """Read ids in segments; the hidden vector at the last one is returned."""
-        hidden = torch.empty(0)
-        row = torch.zeros(1, dtype=torch.int64)
-        size = self._model.engine.text_tokens
-        tensor = torch.as_tensor(np.asarray(ids, dtype=np.int64))
-        for start in range(0, len(tensor), size):
-            piece = tensor[start : start + size]
-            hidden = self._model.backbone.step(piece, torch.tensor([0, len(piece)]), self._state, row, row)
-            weight = self._model.weight[piece]
-            self._sum += (weight @ hidden).double()
-            self._total += float(weight.sum())
-        return hidden[-1] if len(hidden) else hidden
+    def _advance(self, ids: np.ndarray) -> None:
+        if len(ids):
+            result = self._read(ids)
+            assert result.state is not None
+            self._state, self._last = result.state, result.hidden
+            self._sum, self._total = self._sum + result.sums[0], self._total + float(result.totals[0])
+
+    def _read(self, ids: np.ndarray) -> Result:
+        """Read ids after the text so far, which stays as it is."""
+        request = Request(ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True)
+        try:
+            return self._model.engine.run([request])[0]
+        except NumericalError as error:
+            raise NumericalError(_DAMAGED) from error

@@ -4,19 +4,22 @@
 
 The papers' heads look at one hidden vector of a text (`EndVector` and its kin, `EndScore`, `DenseScore`); their `pooling`
 says which: "eos" the last token's, "cls" the first token's, "mean" the mean of all tokens', special ones among them. The
-built-in model's heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
+built-in models' heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
 document (`TokenFeatures`). All of them run in fp32 (fp64 for a model in fp64) and stream: they need sums, never the whole text.
+Each head says what it wants of a text (`Head`); who reads texts asks it.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.models.lexical import FEATURES
+from runnel.request import Request, Result
 
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
 MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earlier part
@@ -26,6 +29,7 @@ MARKS = 3
 
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = ("cls", "eos", "mean")
+OneToken = Literal["cls", "eos"]
 
 
 class TokenFeatures(nn.Module):
@@ -46,10 +50,37 @@ class TokenFeatures(nn.Module):
         return self.log_weight.exp()
 
 
-class EndVector(nn.Module):
-    """The normalized hidden vector at the end marker (papers A and D). No parameters."""
+class Head(nn.Module):
+    """What a head wants of a text.
 
-    pooling: ClassVar[Pooling] = "eos"
+    Attributes:
+        pooling: the hidden vector, or the mean, that stands for a text.
+        matches: it also wants the means of two parts, and what they match in; see `models/match.py`.
+        stored: it looks at stored vectors: query and document are read apart, each by itself.
+        options: what config.json keeps of it, besides the model's widths.
+    """
+
+    pooling: Pooling = "eos"
+    matches: ClassVar[bool] = False
+    stored: ClassVar[bool] = False
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        self.options = options
+
+    def request(self, ids: np.ndarray, **others: Any) -> Request:
+        """Return the request for what `pooling` wants of a text; `others` are fields of a `Request`."""
+        if self.pooling == "mean":
+            return Request(ids, ranges=np.array([[0, len(ids)]]), **others)
+        return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1], **others)
+
+    def pooled(self, result: Result) -> Tensor:
+        """Return (1, D) what came out of such a request."""
+        return result.means if self.pooling == "mean" else result.hidden
+
+
+class EndVector(Head):
+    """The normalized hidden vector at the end marker (papers A and D). No parameters."""
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n, D) of unit length."""
@@ -68,14 +99,13 @@ class PlainMeanVector(EndVector):
     pooling = "mean"
 
 
-class MeanVector(nn.Module):
+class MeanVector(Head):
     """The normalized projection of a weighted mean of hidden vectors, the end marker's among them."""
 
-    pooling: ClassVar[Pooling] = "mean"
+    pooling = "mean"
 
     def __init__(self, hidden_size: int, size: int | None = None) -> None:
-        super().__init__()
-        self.options = {"size": size}  # what config.json keeps beside the hidden width
+        super().__init__(size=size)
         self.project = nn.Linear(hidden_size, size or hidden_size)
         with torch.no_grad():
             self.project.weight.zero_().fill_diagonal_(1.0)  # not torch.eye, which imports torch._dynamo on the meta device
@@ -86,15 +116,14 @@ class MeanVector(nn.Module):
         return F.normalize(self.project(_wide(mean)), dim=-1)
 
 
-class EndScore(nn.Module):
+class EndScore(Head):
     """A linear layer on one hidden vector: at the end marker for a reranker (papers B, C; with encoders at the first token),
     at each sentence's last token for a sentence retriever (paper E). Two outputs count as (no, yes): their difference is the
     score.
     """
 
-    def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: Pooling = "eos") -> None:
-        super().__init__()
-        self.options = {"outputs": outputs, "bias": bias, "pooling": pooling}
+    def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: OneToken = "eos") -> None:
+        super().__init__(outputs=outputs, bias=bias, pooling=pooling)
         self.pooling = pooling
         self.linear = nn.Linear(hidden_size, outputs, bias=bias)
 
@@ -103,14 +132,13 @@ class EndScore(nn.Module):
         return _score(self.linear(_wide(pooled)))
 
 
-class DenseScore(nn.Module):
+class DenseScore(Head):
     """The classifier of published cross-encoders: a layer as wide as the model, its activation, then as `EndScore`."""
 
     def __init__(
-        self, hidden_size: int, outputs: int = 1, activation: Literal["tanh", "gelu"] = "tanh", pooling: Pooling = "cls"
+        self, hidden_size: int, outputs: int = 1, activation: Literal["tanh", "gelu"] = "tanh", pooling: OneToken = "cls"
     ) -> None:
-        super().__init__()
-        self.options = {"outputs": outputs, "activation": activation, "pooling": pooling}
+        super().__init__(outputs=outputs, activation=activation, pooling=pooling)
         self.pooling = pooling
         self.activation = nn.Tanh() if activation == "tanh" else nn.GELU()
         self.dense = nn.Linear(hidden_size, hidden_size)
@@ -121,7 +149,7 @@ class DenseScore(nn.Module):
         return _score(self.linear(self.activation(self.dense(_wide(pooled)))))
 
 
-class MatchScore(nn.Module):
+class MatchScore(Head):
     """score = Linear([mean, end]) + g cos(P mean, P other) + f . lexical
 
     Sentence retrieval: `mean` and `end` are the sentence's, `other` the query's mean, `lexical` (n, 2) its share of
@@ -129,22 +157,24 @@ class MatchScore(nn.Module):
     `other` the document's mean, `lexical` (n, 1) the share of query idf that occurs in the document.
     """
 
+    matches = True
+
     def __init__(self, hidden_size: int, lexical: int, match_size: int = 128) -> None:
-        super().__init__()
-        self.options = {"lexical": lexical, "match_size": match_size}
+        super().__init__(lexical=lexical, match_size=match_size)
         self.linear = nn.Linear(2 * hidden_size, 1)
         self.match = nn.Linear(hidden_size, match_size, bias=False)
         self.cosine_weight = nn.Parameter(torch.tensor(5.0))
         self.lexical_weight = nn.Parameter(torch.full((lexical,), 2.0))
 
-    def forward(self, mean: Tensor, end: Tensor, other: Tensor, lexical: Tensor) -> Tensor:
-        """mean, end, other (n, D) or other (1, D); lexical (n, F) -> (n,)"""
+    def forward(self, mean: Tensor, end: Tensor, other: Tensor, lexical: Tensor | None) -> Tensor:
+        """mean, end, other (n, D) or other (1, D); lexical (n, F), None: zeros -> (n,)"""
         score = self.linear(_wide(torch.cat([mean, end], dim=-1)))[:, 0]
         cosine = F.cosine_similarity(self.match(_wide(mean)), self.match(_wide(other)), dim=-1)
-        return score + self.cosine_weight * cosine + lexical.to(score.dtype) @ self.lexical_weight
+        score = score + self.cosine_weight * cosine
+        return score if lexical is None else score + lexical.to(score.dtype) @ self.lexical_weight
 
 
-class VectorScore(nn.Module):
+class VectorScore(Head):
     """Scores of a document's sentences from stored vectors and lexical features; nothing is read again.
 
     A layer sees the product of the projected query and sentence, and the numbers known of the sentence: cosine, its z-scores in
@@ -153,9 +183,10 @@ class VectorScore(nn.Module):
     probability that the sentence answers.
     """
 
+    stored = True
+
     def __init__(self, hidden_size: int, size: int = 96, features: int = FEATURES) -> None:
-        super().__init__()
-        self.options = {"size": size, "features": features}
+        super().__init__(size=size, features=features)
         self.sentence = nn.Linear(hidden_size, size)
         self.query = nn.Linear(hidden_size, size)
         self.known = nn.Linear(_COSINES + features, size)
@@ -186,7 +217,7 @@ class VectorScore(nn.Module):
         return 3 * self.out(F.gelu(self.middle(hidden)))[:, 0] + known @ self.direct
 
 
-class VectorRelevance(nn.Module):
+class VectorRelevance(Head):
     """Relevance of a document from what is stored of it: a weighted sum of numbers, none of which depends on other documents.
 
     Features: the cosine between the query and the nearest passage, that to the mean of the document, and their BM25 with a static
@@ -194,10 +225,10 @@ class VectorRelevance(nn.Module):
     """
 
     FEATURES = 3
+    stored = True
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.options: dict[str, object] = {}
         self.linear = nn.Linear(self.FEATURES, 1)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -241,7 +272,7 @@ def _score(logits: Tensor) -> Tensor:
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
-HEADS: dict[str, type[nn.Module]] = {
+HEADS: dict[str, type[Head]] = {
     "end_vector": EndVector,
     "first_vector": FirstVector,
     "plain_mean_vector": PlainMeanVector,

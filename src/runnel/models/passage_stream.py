@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.engine import Request
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.blocks import Row, lay_out
-from runnel.models.readers import WeightedMean
 from runnel.records import expect_text
+from runnel.request import Request
 from runnel.text.sentence_tokens import SentenceTokens, read_sentences
 
 if TYPE_CHECKING:
@@ -119,8 +118,5 @@ class PassageStream:
 
     def _read(self, ids: np.ndarray) -> Tensor:
         """The sum (D,) fp64 of the hidden vectors of a row (R,)."""
-        reader = WeightedMean(ids, self._model.weight, [slice(0, len(ids))])
-        self._model.engine.run([Request(ids, reader=reader)])
-        total = reader.sums[0]
-        assert total is not None
-        return total
+        (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
+        return result.sums[0]

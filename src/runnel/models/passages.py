@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,19 +23,17 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.engine import AtPositions, Reader, Request
 from runnel.errors import InputError, StateError
-from runnel.models.blocks import Row, lay_out, markers, passage_bounds
+from runnel.models.blocks import lay_out, markers, passage_bounds
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Piece, Remembered, piece
-from runnel.models.readers import SpanMeans
-from runnel.models.sentence_vectors import SentenceReader
+from runnel.models.sentence_vectors import SentenceSums
+from runnel.request import Request, Result
 from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import SentenceTokens, read_sentences, sentence_of_tokens
+from runnel.text.sentence_tokens import read_sentences, sentence_of_tokens
 from runnel.text.sentences import split_sentences
 
 log = logging.getLogger("runnel")
-_Value = tuple[Tensor, Reader]  # pooled hidden vectors (passages + 1, D), and the reader that pooled them
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,20 +114,20 @@ def read_documents(
     for reading, before in zip(readings, saved or [None] * len(texts), strict=True):
         if before is not None:
             _resume(embedder, reading, before)
-    first = [reading for reading in readings if reading.split > reading.begin]
-    for reading, value, state in _run(embedder, first, "split", progress, keep_state=True):
-        _take(reading, value)
-        reading.state = state
+    engine, first = embedder.model.engine, [reading for reading in readings if reading.split > reading.begin]
+    for result in engine.map([_request(embedder, one, one.split, keep_state=True) for one in first], progress):
+        _take(embedder, result)
+        result.tag.state = result.state
     for reading in readings:
         if reading.split:
             reading.saved = _dump(embedder, reading)
     read = [len(reading.ids) - reading.begin for reading in readings]
     for reading in first:
         reading.begin = reading.split
-    for reading, value, state in _run(embedder, readings, "end", progress, keep_state=remember):
-        after = _take(reading, value)
-        if state is not None:
-            reading.memory = _remembered(embedder, reading, state, after)
+    for result in engine.map([_request(embedder, one, len(one.ids), keep_state=remember) for one in readings], progress):
+        after = _take(embedder, result)
+        if result.state is not None:
+            result.tag.memory = _remembered(embedder, result.tag, result.state, after)
     return _finish(embedder, readings, read)
 
 
@@ -140,48 +138,24 @@ def _read_in_blocks(
     model = embedder.model
     template, prompt = model.templates["document"], model.prompts.get("document", "")
     encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
-    documents: list[tuple[SentenceTokens, Row]] = []
+    requests = []
     for text, one in zip(texts, encoded, strict=True):
         tokens = read_sentences(text, [one.shifted(-len(prompt))])
         if not len(tokens.ids):
             raise InputError(f"no token of this model is in the document {text[:40]!r}; leave it out")
-        documents.append((tokens, lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)))
-    width = model.backbone.hidden_size
-    readers = [
-        (
-            SpanMeans(row.ids, model.weight, row.edges[:-1], row.edges[1:]),
-            SentenceReader(row, markers(model.tokenizer), width) if remember else None,
-        )
-        for _, row in documents
-    ]
-    requests = [Request(row.ids, reader=_Both(*reader)) for (_, row), reader in zip(documents, readers, strict=True)]
-    model.engine.run(requests, progress)
-    pooled = [means.result() for means, _ in readers]
-    with torch.inference_mode():
-        whole = torch.stack([(means.sum / means.total).float() for means, _ in readers])
-        vectors = model.head("embed")(torch.cat([*pooled, whole])).numpy()
-    parts = np.split(vectors, np.cumsum([len(part) for part in pooled]))
+        row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+        ranges = np.concatenate([np.stack([row.edges[:-1], row.edges[1:]], axis=1), [[0, len(row.ids)]]])
+        edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
+        sums = SentenceSums(tokens, row, markers(model.tokenizer), model.backbone.hidden_size) if remember else None
+        requests.append(Request(row.ids, ranges=ranges, take=None if sums is None else sums.take, tag=(edges, sums)))
+    results = model.engine.run(requests, progress)
     found = []
-    for number, (text, (tokens, row), (_, sentences)) in enumerate(zip(texts, documents, readers, strict=True)):
-        starts = np.append(tokens.spans[:, 0], len(text))[row.passages]
-        spans = np.stack([starts[:-1], starts[1:]], 1)
-        memory = None if sentences is None else sentences.of(text, tokens).to_bytes()
-        found.append(ReadDocument(parts[-1][number], spans, parts[number], len(row.ids), len(row.ids), None, memory))
+    for result, vectors in zip(results, _vectors(embedder, [result.means for result in results]), strict=True):
+        edges, sums = result.tag
+        spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
+        memory = None if sums is None else sums.result().to_bytes()
+        found.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
     return found
-
-
-class _Both:
-    """A reader for two that look at the same hidden vectors; each keeps its own result."""
-
-    def __init__(self, first: Reader, second: Reader | None) -> None:
-        self._readers = [first] if second is None else [first, second]
-
-    def read(self, start: int, hidden: Tensor) -> None:
-        for reader in self._readers:
-            reader.read(start, hidden)
-
-    def result(self) -> None:
-        return None
 
 
 def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save_from: int) -> list[_Reading]:
@@ -267,39 +241,30 @@ def _digest(embedder: Embedder, reading: _Reading, at: int, count: int) -> bytes
     return digest.digest()
 
 
-def _run(
-    embedder: Embedder, readings: Sequence[_Reading], until: str, progress: Callable[[int], None] | None, *, keep_state: bool
-) -> Iterator[tuple[_Reading, _Value, State | None]]:
-    """Read each from `begin` to `split` or to its end. Pooled: its passages, what stands behind the last one, and the whole."""
-    requests: list[Request] = []
-    readers: list[Reader] = []
-    for reading in readings:
-        stop = reading.split if until == "split" else len(reading.ids)
-        inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
-        starts, ends = reading.starts[inside] - reading.begin, reading.ends[inside] - reading.begin
-        ids = reading.ids[reading.begin : stop]
-        reader: SpanMeans | AtPositions
-        if embedder.pooling == "mean":
-            more = [min(ends[-1], len(ids) - 1), 0], [len(ids), len(ids)]
-            reader = SpanMeans(ids, embedder.model.weight, np.append(starts, more[0]), np.append(ends, more[1]))
-        else:
-            reader = AtPositions(np.append(ends, [len(ids), len(ids)]) - 1)
-        readers.append(reader)
-        requests.append(Request(ids, reader=reader, state=reading.state, keep_state=keep_state))
-    results = embedder.model.engine.map(requests, progress)
-    for reading, used, result in zip(readings, readers, results, strict=True):
-        yield reading, (result.get(), used), result.state
+def _request(embedder: Embedder, reading: _Reading, stop: int, *, keep_state: bool) -> Request:
+    """Read from `begin` to `stop`. Pooled: the passages there, what follows the last one, and all of it."""
+    inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
+    starts, ends = reading.starts[inside] - reading.begin, reading.ends[inside] - reading.begin
+    ids = reading.ids[reading.begin : stop]
+    total = len(ids)
+    starts, ends = np.append(starts, [min(ends[-1], total - 1), 0]), np.append(ends, [total, total])
+    request = Request(ids, state=reading.state, keep_state=keep_state, tag=reading)
+    if embedder.pooling == "mean":
+        return replace(request, ranges=np.stack([starts, ends], axis=1))
+    return replace(request, positions=ends - 1)
 
 
-def _take(reading: _Reading, value: _Value) -> Tensor:
-    """Add what was just read: pooled passages, and the whole to the running sum. Returns what stands behind them (D,)."""
-    pooled, reader = value
-    reading.known = pooled[:-2] if reading.known is None else torch.cat([reading.known, pooled[:-2]])
-    if isinstance(reader, SpanMeans):
-        reading.sum = reader.sum if reading.sum is None else reading.sum + reader.sum
-        reading.total += reader.total
+def _take(embedder: Embedder, result: Result) -> Tensor:
+    """Add what was just read: pooled passages, and the whole to the running sum. Return what follows them (D,)."""
+    reading: _Reading = result.get().tag
+    if embedder.pooling == "mean":
+        pooled, whole = result.means, result.sums[-1]
+        reading.sum = whole if reading.sum is None else reading.sum + whole
+        reading.total += float(result.totals[-1])
     else:
+        pooled = result.hidden
         reading.sum, reading.total = pooled[-1].double(), 1.0  # the hidden vector at the last token so far
+    reading.known = pooled[:-2] if reading.known is None else torch.cat([reading.known, pooled[:-2]])
     return pooled[-2]
 
 
@@ -319,13 +284,17 @@ def _finish(embedder: Embedder, readings: Sequence[_Reading], read: Sequence[int
     parts: list[Tensor] = []
     for reading in readings:
         assert reading.known is not None and reading.sum is not None
-        parts += [reading.known, (reading.sum / reading.total).float()[None]]
-    if not parts:
+        parts.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
+    return [
+        ReadDocument(vectors[-1], one.spans, vectors[:-1], len(one.ids), count, one.saved, one.memory)
+        for one, vectors, count in zip(readings, _vectors(embedder, parts), read, strict=True)
+    ]
+
+
+def _vectors(embedder: Embedder, pooled: Sequence[Tensor]) -> list[np.ndarray]:
+    """The vectors of several documents from one call of the head: (n, D) -> (n, d) for each."""
+    if not pooled:
         return []
     with torch.inference_mode():
-        vectors = embedder.model.head("embed")(torch.cat(parts)).numpy()
-    ends = np.cumsum([len(reading.spans) + 1 for reading in readings])
-    return [
-        ReadDocument(found[-1], one.spans, found[:-1], len(one.ids), count, one.saved, one.memory)
-        for one, found, count in zip(readings, np.split(vectors, ends[:-1]), read, strict=True)
-    ]
+        vectors = embedder.model.head("embed")(torch.cat(list(pooled))).numpy()
+    return np.split(vectors, np.cumsum([len(part) for part in pooled])[:-1])

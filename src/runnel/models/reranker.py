@@ -12,49 +12,27 @@ import logging
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from runnel.backbones.base import has_no_state
 from runnel.backbones.state import State
-from runnel.engine import AtPositions, Request
 from runnel.errors import InputError, NumericalError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, MatchScore, VectorRelevance
-from runnel.models.memory import Memory, Remembered, block_digest, check_precision
-from runnel.models.readers import WeightedMean
+from runnel.models.match import Item, query_marks
+from runnel.models.memory import Batch, Memory, Remembered, block_digest, check_precision
 from runnel.models.sentence_vectors import SentenceMemory
 from runnel.models.vector_ranker import VectorRanker
 from runnel.records import Document, Hit, expect_count
+from runnel.request import Request, Result
 
 log = logging.getLogger("runnel")
 BLOCK = 128  # documents that are read together to be remembered, and written to disk together
 _STATES_BYTES = 1 << 26  # of states that go on together: more were no faster
-
-
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """A query and a document made ready to be read as one row.
-
-    Attributes:
-        ids: (T,) int32 token ids, special tokens included.
-        cut: how many of the document's tokens were left out for `max_tokens`.
-        marks: (T, K) float32, for a `MatchScore` head as all that follows.
-        slices: tokens of the document and of what comes from the query on; their weighted means are wanted.
-        share: of the query's idf, that which occurs in the document.
-    """
-
-    ids: np.ndarray
-    cut: int = 0
-    marks: np.ndarray | None = None
-    slices: tuple[slice, ...] = ()
-    share: float = 0.0
 
 
 class Reranker:
@@ -66,13 +44,12 @@ class Reranker:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._head = model.head("rerank")
-        self._vectors = VectorRanker(model) if isinstance(self._head, VectorRelevance) else None
+        self._vectors = VectorRanker(model) if self._head.stored else None
         self._template = model.templates["rerank" if self._vectors is None else "document"]
         self.document_first = self._template.fields[0] == "document"
         self.remembers = self._vectors is not None or (self.document_first and model.backbone.recurrent)
-        self._first_token = getattr(self._head, "pooling", "eos") == "cls"
         self.truncated = 0  # documents cut by `max_tokens` in the last call
-        self._matches = isinstance(self._head, MatchScore)
+        self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
         self._room: State | None = None  # of the last ranking from a memory, for the next one
 
     @classmethod
@@ -140,9 +117,9 @@ class Reranker:
             log.warning("%d documents were cut to keep to %s tokens", self.truncated, max_tokens)
         return np.array([scores[text] for text in texts], dtype=np.float32)
 
-    def score_pairs(self, pairs: Iterable[Pair]) -> np.ndarray:
+    def score_pairs(self, pairs: Iterable[Item]) -> np.ndarray:
         """Scores float32 (n,) of pairs made by `pair`, of one query or of several."""
-        results = self.model.engine.map(map(self._whole, pairs))
+        results = self.model.engine.map(pair.request for pair in pairs)
         return np.array([self._score(result.get()) for result in results], dtype=np.float32)
 
     def pair_limit(self, max_tokens: int | None) -> int | None:
@@ -235,42 +212,29 @@ class Reranker:
 
     def _remember(self, batch: Sequence[tuple[str, str]], progress: Callable[[int], None] | None) -> Iterator[Remembered]:
         tokenizer, before = self.model.tokenizer, self._template.before("query")
-        encoded = [e.ids for e in before.encode_batch(tokenizer, "document", [text for _, text in batch])]
         requests = []
-        for ids in encoded:
-            rendered = before.render(tokenizer, document=ids)
-            reader = WeightedMean(rendered.ids, self.model.weight, [slice(rendered.slices["document"].start, len(rendered.ids))])
-            requests.append(Request(rendered.ids, reader=reader, keep_state=True))
-        for (name, text), ids, result in zip(batch, encoded, self.model.engine.map(requests, progress), strict=True):
-            mean = result.get().mean(0)
+        for document, encoded in zip(batch, before.encode_batch(tokenizer, "document", [text for _, text in batch]), strict=True):
+            rendered = before.render(tokenizer, document=encoded.ids)
+            ranges = np.array([[rendered.slices["document"].start, len(rendered.ids)]])
+            requests.append(Request(rendered.ids, ranges=ranges, keep_state=True, tag=(*document, np.unique(encoded.ids))))
+        for result in self.model.engine.map(requests, progress):
+            mean, (name, text, unique) = result.get().means[0], result.tag
             assert result.state is not None
-            yield Remembered(name, text, result.state, mean, np.unique(ids))
+            yield Remembered(name, text, result.state, mean, unique)
 
     def _from_memory(self, query_ids: np.ndarray, memory: Memory, progress: Callable[[int], None] | None) -> Iterator[np.ndarray]:
         """Scores of some documents at a time: all go on with the same tokens, so their states are the rows of one step."""
         if memory.fingerprint != self.model.backbone.fingerprint():
             raise InputError("this memory was made by another model; remember the documents again with this one")
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
-        ids, start = torch.from_numpy(rendered.ids.astype(np.int64)), rendered.slices["query"].start
-        backbone = self.model.backbone
+        ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
         rows = max(1, min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // backbone.state_bytes, len(memory)))
         # Memory that is new to the process costs as much as filling it, so it is kept; a ranking in another thread makes its own.
         room, self._room = self._room, None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
         for batch in memory.batches(rows, room, backbone.hidden_size):
-            if not self._matches or self.model.features is None:
-                hidden = self._go_on(ids, batch.state, None)[:, 0 if self._first_token else -1]
-                values: tuple[Tensor, ...] = (hidden,)
-            else:
-                found = [self._match(len(ids), start, query_ids, document) for document in batch.unique_ids]
-                marks, shares = (np.stack(column) for column in zip(*found, strict=True))
-                hidden = self._go_on(ids, batch.state, torch.from_numpy(marks).flatten(0, 1))
-                weight = self.model.weight[ids[start:]]
-                mean = (weight @ hidden[:, start:]) / weight.sum()
-                values = (mean, hidden[:, -1], batch.means, torch.from_numpy(shares)[:, None].float())
-            with torch.inference_mode():
-                scores = self._head(*values).numpy()
+            scores = self._score_batch(batch, ids, start, query_ids)
             if not np.isfinite(scores).all():
                 raise NumericalError("a score is NaN or infinite; the weights or what is remembered may be damaged")
             if progress is not None:
@@ -278,19 +242,20 @@ class Reranker:
             yield scores.astype(np.float32)
         self._room = room
 
-    def _go_on(self, ids: Tensor, state: State, marks: Tensor | None) -> Tensor:
-        """Hidden vectors (n, T, D) of the same ids (T,) behind each of n states, which may be overwritten; marks (n T, K)."""
-        engine, rows = self.model.engine, torch.arange(len(state))
-        added = None if marks is None or engine.mark_vectors is None else marks @ engine.mark_vectors
-        parts = []
-        for start in range(0, len(ids), engine.step_tokens):  # only where one document's query is longer than a step
-            piece = ids[start : start + engine.step_tokens]
-            some = added if added is None or len(piece) == len(ids) else added[start : start + len(piece)]
-            lengths = torch.arange(0, (len(rows) + 1) * len(piece), len(piece))
-            ends = rows if start + len(piece) < len(ids) else torch.full_like(rows, -1)
-            hidden = self.model.backbone.step(piece.repeat(len(rows)), lengths, state, rows, ends, some)
-            parts.append(hidden.unflatten(0, (len(rows), len(piece))))
-        return torch.cat(parts, dim=1)
+    def _score_batch(self, batch: Batch, ids: np.ndarray, start: int, query_ids: np.ndarray) -> np.ndarray:
+        """Scores (n,) of remembered documents that go on with `ids` (T,), in which the query starts at `start`."""
+        engine = self.model.engine
+        if self._head.matches:
+            found = [query_marks(len(ids), start, query_ids, document, self._idf) for document in batch.unique_ids]
+            hidden = engine.extend(batch.state, ids, np.stack([marks for marks, _ in found]))
+            weight = self.model.weight[torch.from_numpy(ids[start:].astype(np.int64))]
+            mean = (weight @ hidden[:, start:]) / weight.sum()
+            values = [mean, hidden[:, -1], batch.means, torch.from_numpy(np.concatenate([share for _, share in found]))]
+        else:
+            values = [engine.extend(batch.state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
+        with torch.inference_mode():
+            scores: np.ndarray = self._head(*values).numpy()
+        return scores
 
     def _from_texts(self, query_ids: np.ndarray, documents: Mapping[str, int], max_tokens: int | None) -> Iterator[Request]:
         """Yield a request for each text; `documents` says how many of the documents have it."""
@@ -307,78 +272,35 @@ class Reranker:
             if start is None:
                 pair = self.pair(query_ids, ids, max_tokens)
                 self.truncated += count * (pair.cut > 0)
-                yield self._whole(pair)
+                yield pair.request
                 continue
             rendered = template.render(tokenizer, document=ids, max_tokens=max_tokens)
             self.truncated += count * (rendered.cut > 0)
-            yield self._plain(rendered.ids, start)
+            yield self._head.request(rendered.ids, state=start)
 
-    def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Pair:
+    def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Item:
         """A pair to be read whole, from the ids that the template's `encode` gives; `max_tokens` is what `pair_limit` gives."""
         rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
-        if not self._matches or self.model.features is None:
-            return Pair(rendered.ids, rendered.cut)
-        place, tail = rendered.slices["document"], slice(rendered.slices["query"].start, len(rendered.ids))
-        marks, share = self._match(len(rendered.ids), tail.start, query_ids, np.unique(rendered.ids[place]))
-        return Pair(rendered.ids, rendered.cut, marks, (slice(place.start, tail.start), tail), share)
+        ids, total = rendered.ids, len(rendered.ids)
+        if not self._head.matches:
+            return Item(self._head.request(ids), rendered.cut)
+        place, start = rendered.slices["document"], rendered.slices["query"].start
+        marks, share = query_marks(total, start, query_ids, np.unique(ids[place]), self._idf)
+        ranges = np.array([[place.start, start], [start, total]])
+        return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut)
 
-    def _match(self, tokens: int, start: int, query_ids: np.ndarray, document_ids: np.ndarray) -> tuple[np.ndarray, float]:
-        """Marks (tokens, K) of a row whose query starts at `start`, and the share of its idf that the document has.
-
-        `document_ids` are distinct and sorted.
-        """
-        assert self.model.features is not None
-        idf = self.model.features.idf.cpu().numpy()
-        marks = np.zeros((tokens, MARKS), dtype=np.float32)
-        place = slice(start, start + len(query_ids))
-        marks[place, MARK_QUERY] = 1
-        there = _among(query_ids, document_ids)
-        marks[place, MARK_MATCH] = idf[query_ids] * there
-        terms, first = np.unique(query_ids, return_index=True)
-        return marks, float(idf[terms[there[first]]].sum() / (idf[terms].sum() + 1e-6))
-
-    def _whole(self, pair: Pair) -> Request:
-        """A request for a pair that is read from its first token."""
-        if pair.marks is None:
-            return self._plain(pair.ids, None)
-        reader = WeightedMean(pair.ids, self.model.weight, list(pair.slices))
-        return Request(pair.ids, marks=pair.marks, reader=_Pair(reader, pair.share))
-
-    def _plain(self, ids: np.ndarray, state: State | None) -> Request:
-        """A request for the hidden vector that a head without features scores."""
-        return Request(ids, state=state, reader=_Pair(AtPositions([0 if self._first_token else len(ids) - 1])))
-
-    def _score(self, pair: _Pair) -> float:
+    def _score(self, result: Result) -> float:
         with torch.inference_mode():
-            if isinstance(pair.reader, AtPositions):
-                return float(self._head(pair.reader.result())[0])
-            mean, end, other = pair.reader.mean(-1), pair.reader.end, pair.reader.mean(0)
-            assert end is not None
-            return float(self._head(mean[None], end[None], other[None], torch.tensor([[pair.share]]))[0])
-
-
-class _Pair:
-    """A pair on its way through the engine: the reader, and the share of query idf that matches."""
-
-    def __init__(self, reader: AtPositions | WeightedMean, share: float = 0.0) -> None:
-        self.reader, self.share = reader, share
-        self.read = reader.read
-
-    def result(self) -> _Pair:
-        return self
+            if not self._head.matches:
+                return float(self._head(self._head.pooled(result))[0])
+            document, query = result.means[:1], result.means[1:]
+            return float(self._head(query, result.hidden, document, torch.from_numpy(result.tag))[0])
 
 
 def _first_places(texts: Sequence[str]) -> list[int]:
     """Return for each text where it first occurs, so that equal texts tie; an unknown text ("") keeps its own place."""
     places: dict[str, int] = {}
     return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]
-
-
-def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """(n,) bool: which values are among the known ones, which are sorted."""
-    if not len(known):
-        return np.zeros(len(values), dtype=bool)
-    return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
 
 
 def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:

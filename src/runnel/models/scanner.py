@@ -9,24 +9,23 @@ carried to the end).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.engine import AtPositions, Marks, Request
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARKS, MatchScore, VectorScore
-from runnel.models.readers import SentenceScores, WeightedMean, lexical_features
+from runnel.models.heads import MatchScore
+from runnel.models.match import DocumentMarks, Item, SentenceScores, lexical_features
 from runnel.records import expect_text
+from runnel.request import Progress, Request, Result, with_total
 from runnel.text.encoded import Encoded
 from runnel.text.sentence_tokens import SentenceTokens
-
-Progress = Callable[[int, int], None]  # (tokens done, tokens in all)
 
 
 @dataclass(frozen=True)
@@ -36,22 +35,6 @@ class ScannedQuery:
     ids: np.ndarray  # of the query alone
     state: State
     mean: Tensor  # (D,), for `MatchScore`
-
-
-class _DocumentMarks:
-    """Marks (T, K) of a document's tokens, made for the segment that is read; see `engine.Marks`."""
-
-    def __init__(self, ids: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> None:
-        self._ids, self._match = ids, np.zeros_like(idf)
-        self._match[query_ids] = idf[query_ids]
-        self.shape = (len(ids), MARKS)
-
-    def __getitem__(self, tokens: slice, /) -> np.ndarray:
-        ids = self._ids[tokens]
-        marks = np.zeros((len(ids), MARKS), dtype=np.float32)
-        marks[:, MARK_DOCUMENT] = 1
-        marks[:, MARK_MATCH] = self._match[ids]
-        return marks
 
 
 class Scanner:
@@ -65,9 +48,9 @@ class Scanner:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._head = model.head("sentences")
-        if isinstance(self._head, VectorScore):
+        if self._head.stored:
             raise InputError(
-                f"{model.source} scores sentence vectors, it does not read documents behind a query; use a recurrent model"
+                f"{model.source} scores sentence vectors, it does not read documents after a query; use a recurrent model"
             )
         template = model.templates["sentences"]
         if template.fields[0] != "query":
@@ -75,6 +58,7 @@ class Scanner:
         self._prefix, self.template = template.before("document"), template.starting_at("document")
         if self.template.parts[-1].kind != "field":
             raise InputError(f"nothing may follow the document in a sentence template, got {template}")
+        self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
 
     def read_query(self, query: str) -> ScannedQuery:
         """Read a query.
@@ -83,11 +67,9 @@ class Scanner:
             InputError: the query is empty or has no tokens.
         """
         query_ids, ids, place = self.prefix(query)
-        reader = WeightedMean(ids, self.model.weight, [place])
-        result = next(iter(self.model.engine.map([Request(ids, reader=reader, keep_state=True)])))
-        mean = result.get().mean(0)
+        (result,) = self.model.engine.run([Request(ids, ranges=np.array([[place.start, place.stop]]), keep_state=True)])
         assert result.state is not None
-        return ScannedQuery(query_ids, result.state, mean)
+        return ScannedQuery(query_ids, result.state, result.means[0])
 
     def prefix(self, query: str) -> tuple[np.ndarray, np.ndarray, slice]:
         """Ids of the query alone, ids of all that is read before a document, and where the query is in these, to the end.
@@ -106,44 +88,32 @@ class Scanner:
         """The tokens of a document as they are read after a query."""
         return self.template.encode(self.model.tokenizer, "document", document)
 
-    def marks(self, document_ids: np.ndarray, query_ids: np.ndarray) -> Marks | None:
-        """Marks (T, K) of a document's tokens; None where the head uses none."""
-        if not isinstance(self._head, MatchScore) or self.model.features is None:
-            return None
-        return _DocumentMarks(document_ids, query_ids, self.model.features.idf.cpu().numpy())
+    def item(self, query: str, tokens: SentenceTokens, labels: np.ndarray | None = None) -> Item:
+        """Return a query and a document as one row.
+
+        Raises:
+            InputError: the query is empty or has no tokens.
+        """
+        query_ids, before, place = self.prefix(query)
+        ids, start, full = np.concatenate([before, tokens.ids]), len(before), tokens.full
+        ends = tokens.ends[full] + start
+        if not self._head.matches:
+            return Item(Request(ids, ends), sentences=tokens, labels=labels)
+        bounds = tokens.bounds + start
+        ranges = np.stack([bounds[:-1], bounds[1:]], axis=1)[full]
+        marks = DocumentMarks(tokens.ids, query_ids, self._idf)[:]
+        marks = np.concatenate([np.zeros((start, marks.shape[1]), np.float32), marks])
+        lexical = lexical_features(tokens.ids, tokens.bounds, query_ids, self._idf)[full] if len(full) else np.zeros((0, 2))
+        ranges = np.concatenate([[[place.start, place.stop]], ranges])
+        return Item(Request(ids, ends, ranges, marks=marks, tag=lexical.astype(np.float32)), sentences=tokens, labels=labels)
 
     def scores(
         self, query: ScannedQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
-    ) -> Iterator[np.ndarray]:
-        """Yield the scores of each document's sentences, (S,) float32, in order; nan for sentences without a token."""
-        read: dict[int, SentenceTokens] = {}
-        order: list[int] = []
-        total = done = finished = 0
-
-        def requests() -> Iterator[Request]:
-            nonlocal total
-            for index, tokens in enumerate(documents):
-                read[index] = tokens
-                total += len(tokens.ids)
-                if len(tokens.ids):
-                    order.append(index)
-                    yield self._request(query, tokens)
-
-        def report(tokens: int) -> None:
-            nonlocal done
-            done += tokens
-            if progress is not None:
-                progress(done, total)
-
-        for result in self.model.engine.map(requests(), report):
-            index = order[result.index]
-            while finished < index:  # documents without tokens have no request
-                yield self._scores(query, read.pop(finished), None)
-                finished += 1
-            yield self._scores(query, read.pop(index), result.get())
-            finished += 1
-        for index in sorted(read):
-            yield self._scores(query, read.pop(index), None)
+    ) -> Iterator[tuple[SentenceTokens, np.ndarray]]:
+        """Yield each document and the scores (S,) float32 of its sentences, in order; nan for sentences without a token."""
+        requests, report = with_total((self._request(query, tokens) for tokens in documents), progress)
+        for result in self.model.engine.map(requests, report):
+            yield self._scores(query, result.get())
 
     def window_scores(
         self, query: ScannedQuery, tokens: SentenceTokens, window: int, stride: int, progress: Progress | None = None
@@ -162,8 +132,7 @@ class Scanner:
             last = int(np.searchsorted(tokens.bounds[1:], start + window, side="right"))
             if first >= last:
                 continue
-            part = tokens.part(first, last)
-            scores = self._scores(query, part, self.model.engine.run([self._request(query, part)])[0])
+            _, scores = next(self.scores(query, [tokens.part(first, last)]))
             sums[first:last] += np.nan_to_num(scores)
             seen[first:last] += ~np.isnan(scores)
             if progress is not None:
@@ -171,20 +140,21 @@ class Scanner:
         return np.divide(sums, seen, out=np.full(len(sums), np.nan), where=seen > 0).astype(np.float32)
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
-        marks = self.marks(tokens.ids, query.ids)
-        if marks is None or not isinstance(self._head, MatchScore):
-            return Request(tokens.ids, state=query.state, reader=AtPositions(tokens.ends[np.diff(tokens.bounds) > 0]))
-        reader = SentenceScores(tokens.ids, self.model.weight, tokens.bounds, tokens.ends, query.mean, self._head)
-        return Request(tokens.ids, state=query.state, marks=marks, reader=reader)
+        if not self._head.matches:
+            return Request(tokens.ids, tokens.ends[tokens.full], state=query.state, tag=(tokens, None))
+        weights = self.model.weight[torch.from_numpy(tokens.ids.astype(np.int64))]
+        scores = SentenceScores(tokens, weights, query.mean, cast(MatchScore, self._head))
+        marks = DocumentMarks(tokens.ids, query.ids, self._idf)
+        return Request(tokens.ids, (), take=scores.take, state=query.state, marks=marks, tag=(tokens, scores))
 
-    def _scores(self, query: ScannedQuery, tokens: SentenceTokens, value: np.ndarray | Tensor | None) -> np.ndarray:
+    def _scores(self, query: ScannedQuery, result: Result) -> tuple[SentenceTokens, np.ndarray]:
+        tokens: SentenceTokens = result.tag[0]
+        made: SentenceScores | None = result.tag[1]
         scores = np.full(len(tokens.spans), np.nan, dtype=np.float32)
-        if value is None:
-            return scores
-        if isinstance(value, Tensor):
-            with torch.inference_mode():
-                scores[np.diff(tokens.bounds) > 0] = self._head(value).numpy()
-            return scores
-        assert self.model.features is not None and isinstance(self._head, MatchScore)
-        lexical = lexical_features(tokens.ids, tokens.bounds, query.ids, self.model.features.idf.numpy())
-        return value + lexical @ self._head.lexical_weight.detach().numpy()
+        if not len(tokens.ids):
+            return tokens, scores
+        if made is not None:
+            return tokens, made.result(query.ids, self._idf)
+        with torch.inference_mode():
+            scores[tokens.full] = self._head(result.hidden).numpy()
+        return tokens, scores

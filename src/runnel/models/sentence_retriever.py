@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import itertools
 import reprlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +20,6 @@ import torch
 
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
-from runnel.models.heads import VectorScore
 from runnel.models.scanner import Scanner
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.models.vector_scorer import VectorScorer
@@ -32,15 +29,6 @@ from runnel.text.sentence_tokens import SentenceTokens, Unit, read_sentences, re
 _TOGETHER = 8  # documents tokenized in one call, on all cores, at most ...
 _TOGETHER_CHARS = 1 << 18  # ... and this many characters, so that long documents are not held together
 _PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
-
-
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """A document ready to be read. `wanted` (S,) bool: the tokens' spans that are returned; None: all."""
-
-    text: str
-    tokens: SentenceTokens
-    wanted: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +71,7 @@ class SentenceRetriever:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        vectors = isinstance(model.head("sentences"), VectorScore)
-        self.scorer: Scanner | VectorScorer = VectorScorer(model) if vectors else Scanner(model)
+        self.scorer: Scanner | VectorScorer = VectorScorer(model) if model.head("sentences").stored else Scanner(model)
 
     @property
     def remembers(self) -> bool:
@@ -143,13 +130,19 @@ class SentenceRetriever:
             return next(self.scan(query, [document], unit=unit, language=language, progress=progress)).sentences()
         if isinstance(document, SentenceVectors):
             raise InputError("a remembered document has its sentences already; give its text to score windows or other spans")
-        item = next(self._prepare_all([document], unit, language)) if spans is None else self._prepare_spans(document, spans)
+        wanted: Any = slice(None)
+        if spans is None:
+            tokens = next(self._tokens([document], unit, language))
+        else:
+            tokens, wanted = self._spans(document, spans)
+        read: Any = self.scorer.read_query(query)
         if window is None:
-            return next(self._score_all(self.scorer.read_query(query), [item], progress)).sentences()
-        if not isinstance(self.scorer, Scanner):
+            _, scores = next(self.scorer.scores(read, [tokens], progress))
+        elif isinstance(self.scorer, Scanner):
+            scores = self.scorer.window_scores(read, tokens, window, stride or 0, progress)
+        else:
             raise InputError("windows compare ways of reading with a recurrent model; this model reads passages")
-        read = self.scorer.read_query(query)
-        return _finished(item, self.scorer.window_scores(read, item.tokens, window, stride or 0, progress)).sentences()
+        return _with_lowest(document, tokens.spans[wanted], scores[wanted]).sentences()
 
     def retrieve(
         self,
@@ -195,14 +188,15 @@ class SentenceRetriever:
     ) -> Iterator[Scored]:
         """Like `score_many`, without an object for each sentence: for long documents of which only the best are wanted."""
         _check_several(documents)
-        read = self.scorer.read_query(query)
+        read: Any = self.scorer.read_query(query)
         for remembered, some in itertools.groupby(documents, lambda document: isinstance(document, SentenceVectors)):
             if remembered:
                 for document in cast("Iterator[SentenceVectors]", some):
                     yield self._score_remembered(read, document, unit)
             else:
-                texts = cast("Iterator[str]", some)
-                yield from self._score_all(read, self._prepare_all(texts, unit, language), progress)
+                tokens = self._tokens(cast("Iterator[str]", some), unit, language)
+                for one, scores in self.scorer.scores(read, tokens, progress):
+                    yield _with_lowest(one.text, one.spans, scores)
 
     def remember(
         self,
@@ -228,22 +222,21 @@ class SentenceRetriever:
                 "scores sentence vectors, as pocket does"
             )
         _check_several(documents)
-        prepared = self._prepare_all(documents, unit, language)
-        yield from self.scorer.read(((item.text, item.tokens) for item in prepared), progress)
+        yield from self.scorer.read(self._tokens(documents, unit, language), progress)
 
     # ---- one document ------------------------------------------------------------------------------------------------
 
-    def _prepare_all(self, documents: Iterable[str], unit: Unit | None, language: str) -> Iterator[_Prepared]:
+    def _tokens(self, documents: Iterable[str], unit: Unit | None, language: str) -> Iterator[SentenceTokens]:
         tokenizer, template, unit = self.model.tokenizer, self.scorer.template, unit or self.model.unit
         for texts in _together(documents):
             short = iter(template.encode_batch(tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]))
             for text in texts:
                 whole = len(text) <= _PIECES_CHARS
                 pieces = [next(short)] if whole else template.encode_pieces(tokenizer, "document", text)
-                yield _Prepared(text, read_sentences(text, pieces, unit=unit, language=language))
+                yield read_sentences(text, pieces, unit=unit, language=language)
 
-    def _prepare_spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> _Prepared:
-        """Find the tokens of the spans and of the text between them."""
+    def _spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
+        """Find the tokens of the spans and of the text between them; which of these (S,) bool are the spans."""
         expect_text(document, "a document")
         given = whole_spans(spans)
         bad = np.flatnonzero(
@@ -257,26 +250,7 @@ class SentenceRetriever:
         edges = np.unique([0, *given.ravel().tolist(), len(document)])
         tiles = np.stack([edges[:-1], edges[1:]], axis=1)
         pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", document)
-        return _Prepared(document, read_spans(document, pieces, tiles), np.isin(tiles[:, 0], given[:, 0]))
-
-    def _score_all(
-        self, query: Any, documents: Iterable[_Prepared], progress: Callable[[int, int], None] | None
-    ) -> Iterator[Scored]:
-        waiting: deque[_Prepared] = deque()
-
-        def prepared() -> Iterator[_Prepared]:
-            for item in documents:
-                waiting.append(item)
-                yield item
-
-        found: Iterable[np.ndarray]
-        if isinstance(self.scorer, Scanner):
-            found = self.scorer.scores(query, (item.tokens for item in prepared()), progress)
-        else:
-            read = self.scorer.read(((item.text, item.tokens) for item in prepared()), progress)
-            found = map(partial(self.scorer.score, query), read)
-        for scores in found:
-            yield _finished(waiting.popleft(), scores)
+        return read_spans(document, pieces, tiles), np.isin(tiles[:, 0], given[:, 0])
 
     def _score_remembered(self, query: Any, document: SentenceVectors, unit: Unit | None) -> Scored:
         if not isinstance(self.scorer, VectorScorer):
@@ -301,12 +275,6 @@ def _together(documents: Iterable[str]) -> Iterator[list[str]]:
             yield texts
             texts = []
     yield texts
-
-
-def _finished(item: _Prepared, scores: np.ndarray) -> Scored:
-    """Return the wanted sentences."""
-    spans = item.tokens.spans
-    return _with_lowest(item.text, *((spans, scores) if item.wanted is None else (spans[item.wanted], scores[item.wanted])))
 
 
 def _with_lowest(text: str, spans: np.ndarray, scores: np.ndarray) -> Scored:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from runnel.errors import InputError, StateError
 from runnel.models.blocks import Row
-from runnel.models.readers import sums_between
+from runnel.request import RangeSums
 from runnel.text.sentence_tokens import SentenceTokens
 
 _WIDEST = 127  # of an 8-bit vector's largest number
@@ -117,37 +117,34 @@ class SentenceMemory:
         return SentenceMemory({name: self.documents[name] for name in ids})
 
 
-class SentenceReader:
-    """The engine's reader that makes 8-bit sentence vectors as the hidden vectors come by; see `engine.Reader`.
+class SentenceSums:
+    """Makes a document's sentence vectors as its hidden vectors pass; each is kept in 8 bits when its sentence is complete.
 
-    Only sums of the sentence that is open at a segment's end are held in full.
+    Args:
+        tokens: the document; `row` is how it is read, None if it has no token.
+        markers: ids that are not of the text.
+        width: D.
     """
 
-    def __init__(self, row: Row, markers: tuple[int, int], width: int) -> None:
-        self._starts, self._ends = row.starts, row.ends
-        self._weight = torch.from_numpy(~np.isin(row.ids, markers)).float()
-        self._next = 0
-        self._open: Tensor | None = None
-        self.vectors = np.zeros((len(row.starts), width), dtype=np.int8)
-        self.scales = np.zeros(len(row.starts), dtype=np.float32)
+    def __init__(self, tokens: SentenceTokens, row: Row | None, markers: tuple[int, int], width: int) -> None:
+        self._tokens, self._full = tokens, np.flatnonzero(tokens.full)
+        self._vectors = np.zeros((len(tokens.spans), width), dtype=np.int8)
+        self._scales = np.zeros(len(tokens.spans), dtype=np.float32)
+        if row is not None:
+            ranges = np.stack([row.starts[self._full], row.ends[self._full]], axis=1)
+            self._sums = RangeSums(ranges, torch.from_numpy(~np.isin(row.ids, markers)).float())
 
-    def read(self, start: int, hidden: Tensor) -> None:
-        stop, first = start + len(hidden), self._next
-        last = int(np.searchsorted(self._ends, stop, side="right"))  # sentences [first, last) are complete
-        edges = np.stack([self._starts[first : last + 1], self._ends[first : last + 1]], axis=1).ravel()
-        sums = sums_between(hidden, self._weight[start:stop], np.append(0, edges.clip(start, stop) - start))[1::2]
-        if self._open is not None and len(sums):
-            sums[0] += self._open
-        self._open = sums[last - first].clone() if len(sums) > last - first else None
-        self.vectors[first:last], self.scales[first:last] = _round(sums[: last - first])
-        self._next = last
+    def take(self, start: int, hidden: Tensor) -> None:
+        """Take the hidden vectors (n, D) of tokens [start, start + n); see `Request.take`."""
+        self._sums.add(start, hidden)
+        first, sums = self._sums.take_complete()
+        places = self._full[first : first + len(sums)]
+        self._vectors[places], self._scales[places] = _round(sums.float())
 
-    def result(self) -> SentenceReader:
-        return self
-
-    def of(self, text: str, tokens: SentenceTokens) -> SentenceVectors:
-        """The document with its vectors."""
-        return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, self.vectors, self.scales)
+    def result(self) -> SentenceVectors:
+        """Return the document with its vectors, after its last token."""
+        tokens = self._tokens
+        return SentenceVectors(tokens.text, tokens.spans, tokens.ids, tokens.bounds, self._vectors, self._scales)
 
 
 def _round(sums: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ The scores come from the query's vector, the sentences' vectors and the words th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.engine import Request
 from runnel.models.base import Model
 from runnel.models.blocks import lay_out, markers, passages_of
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import WordTable, sentence_features, static_bm25, word_table
-from runnel.models.readers import WeightedMean
-from runnel.models.sentence_vectors import SentenceReader, SentenceVectors
+from runnel.models.sentence_vectors import SentenceSums, SentenceVectors
+from runnel.request import Progress, Request, with_total
 from runnel.text.sentence_tokens import SentenceTokens, read_sentences
 
 
@@ -53,50 +52,28 @@ class VectorScorer:
         ids = self.template.encode_query(self.model.tokenizer, query)
         tokens = read_sentences(query, [self.template.encode(self.model.tokenizer, "document", query)])
         row = lay_out(ids, tokens.bounds, self.model.backbone, self.model.tokenizer).ids
-        reader = WeightedMean(row, self.model.weight, [slice(0, len(row))])
-        mean = self.model.engine.run([Request(row, reader=reader)])[0].mean(0)
-        return VectorQuery(ids, torch.nn.functional.normalize(mean, dim=-1))
+        (result,) = self.model.engine.run([Request(row, ranges=np.array([[0, len(row)]]))])
+        return VectorQuery(ids, torch.nn.functional.normalize(result.means[0], dim=-1))
 
-    def read(
-        self, documents: Iterable[tuple[str, SentenceTokens]], progress: Callable[[int, int], None] | None = None
-    ) -> Iterator[SentenceVectors]:
+    def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
         """Read documents, in order; an empty one has no sentences."""
-        waiting: dict[int, tuple[str, SentenceTokens]] = {}
-        order: list[int] = []
-        total = done = finished = 0
-        around, width = markers(self.model.tokenizer), self.model.backbone.hidden_size
+        requests, report = with_total(map(self._request, documents), progress)
+        for result in self.model.engine.map(requests, report):
+            yield result.get().tag.result()
 
-        def requests() -> Iterator[Request]:
-            nonlocal total
-            for index, (text, tokens) in enumerate(documents):
-                waiting[index] = text, tokens
-                if len(tokens.ids):
-                    row = lay_out(tokens.ids, tokens.bounds, self.model.backbone, self.model.tokenizer)
-                    total += len(row.ids)
-                    order.append(index)
-                    yield Request(row.ids, reader=SentenceReader(row, around, width))
+    def _request(self, tokens: SentenceTokens) -> Request:
+        model, row = self.model, None
+        if len(tokens.ids):
+            row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+        sums = SentenceSums(tokens, row, markers(model.tokenizer), model.backbone.hidden_size)
+        return Request(tokens.ids if row is None else row.ids, (), take=sums.take, tag=sums)
 
-        def report(tokens: int) -> None:
-            nonlocal done
-            done += tokens
-            if progress is not None:
-                progress(done, total)
-
-        def empty(index: int) -> SentenceVectors:
-            text, tokens = waiting.pop(index)
-            count = len(tokens.spans)
-            vectors = np.zeros((count, width), np.int8), np.zeros(count, np.float32)
-            return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, *vectors)
-
-        for result in self.model.engine.map(requests(), report):
-            index = order[result.index]
-            while finished < index:  # documents without tokens have no request
-                yield empty(finished)
-                finished += 1
-            yield result.get().of(*waiting.pop(index))
-            finished += 1
-        for index in sorted(waiting):
-            yield empty(index)
+    def scores(
+        self, query: VectorQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
+    ) -> Iterator[tuple[SentenceVectors, np.ndarray]]:
+        """Yield each document and the scores (S,) of its sentences, as `Scanner.scores` does."""
+        for document in self.read(documents, progress):
+            yield document, self.score(query, document)
 
     def score(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
         """Scores (S,) float32; nan for sentences without a token."""

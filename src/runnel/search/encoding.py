@@ -12,7 +12,6 @@ import numpy as np
 from runnel.errors import InputError, StoreError
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
-from runnel.models.heads import VectorScore
 from runnel.models.memory import Memory
 from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.reranker import Reranker
@@ -208,8 +207,8 @@ def new_settings(
 
 def remembers_sentences(embedder: Embedder) -> bool:
     """Return whether indexes of this model keep a vector of every sentence: what answers questions without reading again."""
-    heads = embedder.model.heads
-    return embedder.model.backbone.reads_passages and "sentences" in heads and isinstance(heads["sentences"], VectorScore)
+    model = embedder.model
+    return model.backbone.reads_passages and "sentences" in model.heads and model.head("sentences").stored
 
 
 def reranker_of(embedder: Embedder) -> Reranker | None:

@@ -28,6 +28,7 @@ class SentenceTokens:
     """The units of a text in its tokens.
 
     Attributes:
+        text: the text.
         spans: (S, 2) int64 characters; they tile the text.
         ids: (T,) int32 token ids of the whole text.
         bounds: (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it; it may have none (only control
@@ -36,15 +37,22 @@ class SentenceTokens:
             where none is visible. Meaningless for a unit without tokens.
     """
 
+    text: str
     spans: np.ndarray
     ids: np.ndarray
     bounds: np.ndarray
     ends: np.ndarray
 
+    @property
+    def full(self) -> np.ndarray:
+        """(S,) bool: the units with a token."""
+        return np.diff(self.bounds) > 0
+
     def part(self, first: int, last: int) -> SentenceTokens:
         """Return the units [first, last); their spans stay those of the whole text."""
         a, b = int(self.bounds[first]), int(self.bounds[last])
-        return SentenceTokens(self.spans[first:last], self.ids[a:b], self.bounds[first : last + 1] - a, self.ends[first:last] - a)
+        bounds, ends = self.bounds[first : last + 1] - a, self.ends[first:last] - a
+        return SentenceTokens(self.text, self.spans[first:last], self.ids[a:b], bounds, ends)
 
 
 def check_unit(unit: str) -> None:
@@ -102,7 +110,7 @@ def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> Sente
     bounds[0] = 0
     last = counts[1::2] - 1
     ends = np.where(last >= bounds[:-1], last, bounds[1:] - 1)
-    return SentenceTokens(spans, ids, bounds, ends)
+    return SentenceTokens(text, spans, ids, bounds, ends)
 
 
 def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
@@ -153,4 +161,4 @@ def _joined(parts: SentenceTokens, least: int) -> SentenceTokens:
         first.pop()
     last = np.array([*first[1:], count]) - 1
     spans = tile(parts.spans[first, 0].tolist(), int(parts.spans[-1, 1]))
-    return SentenceTokens(spans, parts.ids, parts.bounds[[*first, count]], parts.ends[last])
+    return SentenceTokens(parts.text, spans, parts.ids, parts.bounds[[*first, count]], parts.ends[last])

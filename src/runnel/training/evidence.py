@@ -20,8 +20,9 @@ from torch.utils.data import Dataset
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.models.base import Model
+from runnel.models.match import Item
 from runnel.training.data import Evidence
-from runnel.training.forward import SentenceItem, make_item
+from runnel.training.forward import make_item
 
 log = logging.getLogger("runnel")
 
@@ -115,7 +116,7 @@ class _Counts:
     unanswered: int = 0
 
 
-class SentenceData(Dataset[tuple[str, SentenceItem]]):
+class SentenceData(Dataset[tuple[str, Item]]):
     """Examples in an Arrow file, made into items when they are asked for: memory does not depend on their number.
 
     Args:
@@ -172,7 +173,7 @@ class SentenceData(Dataset[tuple[str, SentenceItem]]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, index: int) -> tuple[str, SentenceItem]:
+    def __getitem__(self, index: int) -> tuple[str, Item]:
         row = self._table[int(index)]
         return str(row["id"]), _item(self._model, row)
 
@@ -196,25 +197,26 @@ def _row(
 ) -> dict[str, Any]:
     document = example.document
     item = make_item(model, example.query, document, language=language)
-    sentences = item.spans  # or what else the model's unit is
+    assert item.sentences is not None
+    sentences, bounds = item.sentences.spans, item.sentences.bounds  # or what else the model's unit is
     labels = label_sentences(document, sentences, example.spans)
     if tokens is not None:
-        window = choose_window(item.bounds, labels, tokens, rng)
+        window = choose_window(bounds, labels, tokens, rng)
         if window != slice(0, len(labels)):
             counts.windows += 1
             document = document[sentences[window.start, 0] : sentences[window.stop - 1, 1]]
             sentences, labels = sentences[window] - sentences[window.start, 0], labels[window]
             item = make_item(model, example.query, document, sentences, labels)
-        elif item.bounds[-1] - item.bounds[0] > max(tokens):
+        elif bounds[-1] > max(tokens):
             counts.whole += 1
     if not item.full.any():
         raise InputError("the document has no tokens; leave it out")
     edges = [0, *sentences[:, 1].tolist()]
     row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
-    return row | {"tokens": len(item.ids)}
+    return row | {"tokens": len(item.request.ids)}
 
 
-def _item(model: Model, row: dict[str, Any]) -> SentenceItem:
+def _item(model: Model, row: dict[str, Any]) -> Item:
     edges = np.asarray(row["edges"], dtype=np.int64)
     spans = np.stack([edges[:-1], edges[1:]], axis=1)
     return make_item(model, str(row["query"]), str(row["document"]), spans, np.asarray(row["labels"], dtype=np.float32))

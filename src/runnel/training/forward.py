@@ -1,7 +1,7 @@
 """Forward passes that can be trained: the vectors and scores of `Embedder`, `Reranker` and `SentenceRetriever`, with a graph.
 
-T  tokens of a row   S  sentences of a document   N  sentences of all items that have a token   D  width of hidden vectors
-d  width of vectors  n  rows or pairs             F  lexical features
+T  tokens of a row   S  sentences of a document   N  scored parts of all items: pairs, or sentences that have a token
+d  width of vectors  n  rows or pairs             D  width of hidden vectors   F  lexical features
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from runnel.backbones.int8 import Int8Linear
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
-from runnel.models.heads import MatchScore, VectorRelevance
-from runnel.models.readers import lexical_features
-from runnel.models.reranker import Pair, Reranker
+from runnel.models.heads import Head
+from runnel.models.match import Item
+from runnel.models.reranker import Reranker
 from runnel.models.scanner import Scanner
+from runnel.request import Request
 from runnel.text.sentence_tokens import read_sentences, read_spans
-from runnel.training.reading import WHOLE, Long, Part, Reading, close, cut, gather, read
+from runnel.training.segments import WHOLE, Long, Part, close, cut, gather, read
 
 __all__ = [
+    "Item",
     "Long",
-    "Pair",
     "SegmentScores",
-    "SentenceItem",
     "backward_by_segment",
     "finished",
     "make_item",
@@ -85,27 +85,25 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
     Raises:
         InputError: no rows, or an empty one.
     """
-    embedder = Embedder(model)
-    places = [np.array([0 if embedder.pooling == "cls" else len(row) - 1]) for row in rows]
-    if embedder.pooling == "mean":
-        readings = [Reading(row, _NOTHING, np.array([0]), np.array([len(row)])) for row in rows]
-    else:
-        readings = [Reading(row, place, _NOTHING, _NOTHING) for row, place in zip(rows, places, strict=True)]
-    hidden, means = _all(model, readings, long)
-    result: Tensor = model.head("embed")(means if embedder.pooling == "mean" else hidden)
+    head = model.head("embed")
+    requests = [head.request(row) for row in rows]
+    parts = list(read(model, requests, long))
+    each = torch.arange(len(rows), device=model.backbone.device)
+    hidden, means = gather(parts, *((each[:0], each) if head.pooling == "mean" else (each, each[:0])))
+    result: Tensor = head(means if head.pooling == "mean" else hidden)
     return result
 
 
-# ---- pairs -----------------------------------------------------------------------------------------------------------
+# ---- pairs and sentences -----------------------------------------------------------------------------------------------
 
 
-def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Pair:
-    """A pair as `Reranker.score` reads it; `Pair.cut` tells how many of the document's tokens `max_tokens` left out.
+def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Item:
+    """A pair as `Reranker.score` reads it; `Item.cut` says how many of the document's tokens `max_tokens` left out.
 
     Raises:
         InputError: the query is empty or has no tokens, `max_tokens` has no room for it, or the model reads no pairs.
     """
-    if isinstance(model.head("rerank"), VectorRelevance):
+    if model.head("rerank").stored:
         raise InputError(
             f"{model.source} ranks by what is stored of documents, which is not trained here; "
             "train a model with a head that reads pairs"
@@ -116,57 +114,6 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
     return reranker.pair(query_ids, document_ids, reranker.pair_limit(max_tokens))
 
 
-def pair_scores(model: Model, pairs: Sequence[Pair], long: Long = WHOLE) -> Tensor:
-    """Scores (n,) of pairs, as `Reranker.score` gives them."""
-    head = model.head("rerank")
-    first = getattr(head, "pooling", "eos") == "cls"
-    readings = []
-    for pair in pairs:
-        starts, ends = np.array([[part.start, part.stop] for part in pair.slices], np.int64).reshape(-1, 2).T
-        readings.append(Reading(pair.ids, np.array([0 if first else len(pair.ids) - 1]), starts, ends, pair.marks))
-    hidden, means = _all(model, readings, long)
-    result: Tensor
-    if isinstance(head, MatchScore):
-        share = torch.tensor([[pair.share] for pair in pairs], device=hidden.device)
-        result = head(means[1::2], hidden, means[0::2], share)
-    else:
-        result = head(hidden)
-    return result
-
-
-# ---- sentences -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class SentenceItem:
-    """A query and a document made ready to be read as one row, and what is known of the document's sentences.
-
-    Attributes:
-        ids: (T,) int32 token ids of query and document.
-        query: where the query is.
-        spans: (S, 2) int64 characters of the document.
-        bounds: (S+1,) int64 tokens of the row: sentence i is [bounds[i], bounds[i+1]).
-        ends: (S,) int64 tokens of the row at which sentences are scored, inside their bounds (`SentenceTokens.ends`).
-        marks: (T, K) float32, for a `MatchScore` head.
-        lexical: (S, F) float32, for the same.
-        labels: (S,) float32, 1 for sentences that answer the query, where they are given.
-    """
-
-    ids: np.ndarray
-    query: slice
-    spans: np.ndarray
-    bounds: np.ndarray
-    ends: np.ndarray
-    marks: np.ndarray | None = None
-    lexical: np.ndarray | None = None
-    labels: np.ndarray | None = None
-
-    @property
-    def full(self) -> np.ndarray:
-        """(S,) bool: the sentence has a token."""
-        return np.diff(self.bounds) > 0
-
-
 def make_item(
     model: Model,
     query: str,
@@ -174,7 +121,7 @@ def make_item(
     spans: np.ndarray | None = None,
     labels: np.ndarray | None = None,
     language: str = "en",
-) -> SentenceItem:
+) -> Item:
     """A query and a document as `SentenceRetriever.score` reads them.
 
     Args:
@@ -186,43 +133,33 @@ def make_item(
         InputError: the query is empty or has no tokens, or there are not as many labels as sentences.
     """
     scanner = Scanner(model)
-    query_ids, before, place = scanner.prefix(query)
     encoded = [scanner.encode(document)]
     tokens = (
         read_sentences(document, encoded, unit=model.unit, language=language)
         if spans is None
         else read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
     )
-    spans, bounds = tokens.spans, tokens.bounds
-    if labels is not None and len(labels) != len(spans):
-        raise InputError(f"the document has {len(spans)} sentences but {len(labels)} labels were given; give one for each")
-    made, marks, lexical = scanner.marks(tokens.ids, query_ids), None, None
-    if made is not None:
-        marks = np.concatenate([np.zeros((len(before), made.shape[1]), np.float32), made[:]])
-    if made is not None and model.features is not None and len(spans):
-        lexical = lexical_features(tokens.ids, bounds, query_ids, model.features.idf.cpu().numpy())
-    return SentenceItem(
-        ids=np.concatenate([before, tokens.ids]),
-        query=place,
-        spans=spans,
-        bounds=bounds + len(before),
-        ends=tokens.ends + len(before),
-        marks=marks,
-        lexical=lexical,
-        labels=None if labels is None else np.asarray(labels, np.float32),
-    )
+    count = len(tokens.spans)
+    if labels is not None and len(labels) != count:
+        raise InputError(f"the document has {count} sentences but {len(labels)} labels were given; give one for each")
+    return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
 
 
-def sentence_scores(model: Model, items: Sequence[SentenceItem], long: Long = WHOLE) -> list[Tensor]:
+def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:
+    """Scores (n,) of pairs, as `Reranker.score` gives them."""
+    return _Parts.of(model, "rerank", pairs).read(long)
+
+
+def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
     """Scores (S,) of the sentences of each item, as `SentenceRetriever.score` gives them.
 
     A sentence without a token has the lowest score of the others, without gradient.
     """
-    plan = _Plan.of(model, items)
-    scores = plan.scores(model, list(read(model, plan.readings, long)), torch.arange(len(plan.item)))
+    parts = _Parts.of(model, "sentences", items)
+    scores = parts.read(long)
     result = []
     for number, item in enumerate(items):
-        mine = scores[torch.from_numpy(plan.item == number)]
+        mine = scores[torch.from_numpy(parts.item == number)]
         lowest = mine.detach().amin() if len(mine) else scores.new_zeros(())
         full = torch.from_numpy(item.full).to(scores.device)
         result.append(lowest.expand(len(full)).masked_scatter(full, mine))
@@ -230,90 +167,82 @@ def sentence_scores(model: Model, items: Sequence[SentenceItem], long: Long = WH
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
-    """All sentences with a token, in order, and where the numbers for their scores are.
+class _Parts:
+    """All parts that are scored, in order, and where the numbers for their scores are.
 
     Attributes:
-        item, sentence: (N,) whose they are, and their number in it.
-        range: (N,) their range among those of all readings, and that of their query; both empty without a `MatchScore` head.
-        query: (N,)
+        item, part: (N,) whose they are, and their number in it.
+        range: (N,) their range among those of all requests, and `other`: the one that they are compared with; empty for a head
+            that does not match.
         lexical: (N, F) float32.
     """
 
-    readings: list[Reading]
+    model: Model
+    head: Head
+    requests: list[Request]
     item: np.ndarray
-    sentence: np.ndarray
+    part: np.ndarray
     range: Tensor
-    query: Tensor
+    other: Tensor
     lexical: Tensor
 
     @staticmethod
-    def of(model: Model, items: Sequence[SentenceItem]) -> _Plan:
-        matches = isinstance(model.head("sentences"), MatchScore)
-        readings = []
-        for item in items:
-            starts, stops, ends = item.bounds[:-1][item.full], item.bounds[1:][item.full], item.ends[item.full]
-            if matches:
-                starts, stops = np.concatenate([[item.query.start], starts]), np.concatenate([[item.query.stop], stops])
-                readings.append(Reading(item.ids, ends, starts, stops, item.marks))
-            else:
-                readings.append(Reading(item.ids, ends, _NOTHING, _NOTHING))
-        counts = [len(reading.positions) for reading in readings]
+    def of(model: Model, job: str, items: Sequence[Item]) -> _Parts:
+        head, device, requests = model.head(job), model.backbone.device, [item.request for item in items]
+        counts = [len(request.wanted()[0]) for request in requests]
         owner = np.repeat(np.arange(len(items)), counts)
-        numbers = torch.arange(len(owner) if matches else 0)
-        shift = torch.from_numpy(owner)[: len(numbers)]
-        first = torch.from_numpy(np.cumsum([0, *counts]))[shift]
-        device = model.backbone.device
-        lexical = [item.lexical[item.full] for item in items if item.lexical is not None]
-        return _Plan(
-            readings,
+        matched = torch.from_numpy(owner)[: None if head.matches else 0]
+        first = torch.from_numpy(np.cumsum([0, *counts]))[matched]
+        lexical = np.concatenate([request.tag for request in requests]) if head.matches and requests else np.zeros((0, 0))
+        return _Parts(
+            model,
+            head,
+            requests,
             item=owner,
-            sentence=np.concatenate([_NOTHING, *(np.flatnonzero(item.full) for item in items)]),
-            range=(numbers + shift + 1).to(device),  # each item's query comes first
-            query=(first + shift).to(device),
-            lexical=torch.from_numpy(np.concatenate(lexical)).to(device) if lexical else torch.zeros(0, 0, device=device),
+            part=np.concatenate([_NOTHING, *(np.flatnonzero(item.full) for item in items)]),
+            range=(torch.arange(len(matched)) + matched + 1).to(
+                device
+            ),  # before an item's parts comes what they are compared with
+            other=(first + matched).to(device),
+            lexical=torch.from_numpy(lexical).to(device),
         )
 
-    def scores(self, model: Model, parts: Sequence[Part], chosen: Tensor) -> Tensor:
-        """Scores (m,) of the chosen sentences (m,), whose tokens are all in `parts`."""
-        head = model.head("sentences")
+    def read(self, long: Long) -> Tensor:
+        """Scores (N,) of all parts."""
+        return self.scores(list(read(self.model, self.requests, long)), torch.arange(len(self.item)))
+
+    def scores(self, parts: Sequence[Part], chosen: Tensor) -> Tensor:
+        """Scores (m,) of the chosen parts (m,), whose tokens are all in `parts`."""
         chosen = chosen.to(self.range.device)
         result: Tensor
-        if not isinstance(head, MatchScore):
-            result = head(gather(parts, chosen, chosen[:0])[0])
+        if not self.head.matches:
+            result = self.head(gather(parts, chosen, chosen[:0])[0])
             return result
-        mine, query = self.range[chosen], self.query[chosen]
-        ranges = torch.cat([mine, query]).unique()
+        mine, other = self.range[chosen], self.other[chosen]
+        ranges = torch.cat([mine, other]).unique()
         hidden, means = gather(parts, chosen, ranges)
-        result = head(
-            means[torch.searchsorted(ranges, mine)], hidden, means[torch.searchsorted(ranges, query)], self.lexical[chosen]
+        result = self.head(
+            means[torch.searchsorted(ranges, mine)], hidden, means[torch.searchsorted(ranges, other)], self.lexical[chosen]
         )
         return result
 
     def steps(self, long: Long) -> int:
         """How many steps `read` takes."""
-        longest = max(len(reading.ids) for reading in self.readings)
+        longest = max(len(request.ids) for request in self.requests)
         return -(-longest // (long.segment_tokens or longest))
 
     def last_steps(self, long: Long) -> tuple[np.ndarray, np.ndarray]:
-        """The step that each sentence (N,) ends in, and the last one whose scores need each range (B,)."""
-        size = long.segment_tokens or max(len(reading.ids) for reading in self.readings)
+        """The step that each part (N,) ends in, and the last one whose scores need each range (B,)."""
+        size = long.segment_tokens or max(len(request.ids) for request in self.requests)
         ends, uses = [], [_NOTHING]
-        for reading in self.readings:
-            last = reading.positions // size
-            if len(reading.starts):  # the mean needs the whole sentence, and the query is needed to the end
-                last = (reading.ends[1:] - 1) // size
-                uses.append(np.concatenate([[(len(reading.ids) - 1) // size], last]))
+        for request in self.requests:
+            positions, ranges = request.wanted()
+            last = positions // size
+            if len(ranges):  # the mean needs the whole sentence, and the query is needed to the end
+                last = (ranges[1:, 1] - 1) // size
+                uses.append(np.concatenate([[(len(request.ids) - 1) // size], last]))
             ends.append(last)
         return np.concatenate(ends), np.concatenate(uses)
-
-
-def _all(model: Model, readings: Sequence[Reading], long: Long) -> tuple[Tensor, Tensor]:
-    """Wanted hidden vectors (P, D) and means (B, D) of whole readings."""
-    device = model.backbone.device
-    positions = torch.arange(sum(len(reading.positions) for reading in readings), device=device)
-    ranges = torch.arange(sum(len(reading.starts) for reading in readings), device=device)
-    return gather(list(read(model, readings, long)), positions, ranges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,28 +254,28 @@ class SegmentScores:
     scores: Tensor
 
 
-def sentence_segments(model: Model, items: Sequence[SentenceItem], long: Long) -> Iterator[SegmentScores]:
+def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterator[SegmentScores]:
     """`sentence_scores` a piece at a time, each piece to be run backward before the next is asked for.
 
     With `gradient_segments` a piece is the sentences that ended in that many segments, and the memory held does not grow with
     the document: a segment's graph goes when no later sentence can reach it. The gradients of all pieces together are those of
     one backward pass over `sentence_scores` with the same `long`. Sentences without a token appear in no piece.
     """
-    plan = _Plan.of(model, items)
-    each = long.gradient_segments or plan.steps(long)
-    ends, last_use = plan.last_steps(long)
+    parts = _Parts.of(model, "sentences", items)
+    each = long.gradient_segments or parts.steps(long)
+    ends, last_use = parts.last_steps(long)
     done = 0
     blocks: list[list[tuple[Part, Part]]] = [[]]
-    for part in read(model, plan.readings, long):
+    for part in read(model, parts.requests, long):
         blocks[-1].append((part, cut(part)))
         done += 1
-        if done % each and done < plan.steps(long):
+        if done % each and done < parts.steps(long):
             continue
         chosen = np.flatnonzero((ends >= done - len(blocks[-1])) & (ends < done))
         if len(chosen):
             leaves = [leaf for block in blocks for _, leaf in block]
-            scores = plan.scores(model, leaves, torch.from_numpy(chosen))
-            yield SegmentScores(plan.item[chosen], plan.sentence[chosen], scores)
+            scores = parts.scores(leaves, torch.from_numpy(chosen))
+            yield SegmentScores(parts.item[chosen], parts.part[chosen], scores)
         still = []
         for block in blocks:
             if any(bool((last_use[leaf.ranges.cpu()] >= done).any()) for _, leaf in block):
@@ -356,9 +285,7 @@ def sentence_segments(model: Model, items: Sequence[SentenceItem], long: Long) -
         blocks = [*still, []]
 
 
-def backward_by_segment(
-    model: Model, items: Sequence[SentenceItem], loss: Callable[[SegmentScores], Tensor], long: Long
-) -> Tensor:
+def backward_by_segment(model: Model, items: Sequence[Item], loss: Callable[[SegmentScores], Tensor], long: Long) -> Tensor:
     """Run `loss` (a sum over sentences) and its backward pass on each piece of `sentence_segments`; the sum of the losses."""
     total = torch.zeros((), device=model.backbone.device)
     for piece in sentence_segments(model, items, long):

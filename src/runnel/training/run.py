@@ -35,15 +35,15 @@ from runnel.errors import CheckpointError, InputError, MissingDependency, Numeri
 from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.models.base import Model, load_model
-from runnel.models.heads import EndScore, VectorRelevance, VectorScore
+from runnel.models.heads import EndScore
 from runnel.training import recipes
 from runnel.training.adapters import add_lora, merge, save_adapter
 from runnel.training.checkpoints import find_whole_checkpoint
 from runnel.training.examples import Examples, locate_data, read_examples, take_share
 from runnel.training.forward import finished
 from runnel.training.progress import Recorder, Watch
-from runnel.training.reading import check_segments
 from runnel.training.rows import trained_prompts
+from runnel.training.segments import check_segments
 from runnel.training.settings import Recipe
 from runnel.training.smoke import write_data, write_model
 from runnel.training.trainers import EmbedderBatches, embedder_trainer, long, reranker_trainer, sentence_trainer, tensorboard
@@ -130,12 +130,12 @@ def prepared(recipe: Recipe) -> Model:
                 f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a head from the "
                 "start, --set model.new_head=true"
             )
-        first = getattr(model.head("embed"), "pooling", "eos") == "cls"
+        first = model.head("embed").pooling == "cls"
         model.heads[recipe.job] = EndScore(
             model.backbone.hidden_size, pooling="cls" if first and recipe.job == "rerank" else "eos"
         )
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
-    if isinstance(model.heads[recipe.job], VectorScore | VectorRelevance):
+    if model.head(recipe.job).stored:
         raise InputError(
             f"the head of {table.name} for {recipe.job!r} scores vectors that are stored, which no recipe trains; start from a "
             "model that reads query and document together: --model pocket-mamba2"

@@ -26,14 +26,13 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model
-from runnel.models.heads import MatchScore
+from runnel.models.match import Item
 from runnel.training.adapters import load_adapter, save_adapter
 from runnel.training.batches import TokenBatches
 from runnel.training.evidence import SentenceData
 from runnel.training.forward import (
     Long,
     SegmentScores,
-    SentenceItem,
     backward_by_segment,
     sentence_scores,
     trainable,
@@ -51,7 +50,7 @@ class SentenceModule(nn.Module):
         self.model, self.long = model, long
         self.backbone, self.heads = model.backbone, model.heads
         trainable(model)
-        used = {"sentences", "features"} if isinstance(model.head("sentences"), MatchScore) else {"sentences"}
+        used = {"sentences", "features"} if model.head("sentences").matches else {"sentences"}
         for name, head in model.heads.items():
             head.requires_grad_(name in used)
         # What FSDP splits by: the mixers and feed-forward parts, which hold nearly all weights.
@@ -67,7 +66,7 @@ class SentenceModule(nn.Module):
         self.training = False
         return self
 
-    def forward(self, items: Sequence[SentenceItem]) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, items: Sequence[Item]) -> tuple[Tensor, list[Tensor]]:
         """The loss of each document (n,), and the scores (S,) of its sentences."""
         long = self.long
         if not torch.is_grad_enabled() and self.backbone.recurrent and long.segment_tokens is None:
@@ -203,7 +202,7 @@ class SentenceTrainer(Trainer):
         loss = losses.sum() * share
         return (loss, scores) if return_outputs else loss
 
-    def _run_backward(self, items: Sequence[SentenceItem], share: Any) -> Tensor:
+    def _run_backward(self, items: Sequence[Item], share: Any) -> Tensor:
         """The same loss (detached) and its gradients, in the memory of a few segments."""
         device = self.args.device
         first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
@@ -311,9 +310,9 @@ class _Collate:
     def __init__(self, data: SentenceData) -> None:
         self._data = data
 
-    def __call__(self, rows: list[tuple[str, SentenceItem]]) -> dict[str, Any]:
+    def __call__(self, rows: list[tuple[str, Item]]) -> dict[str, Any]:
         items = [item for _, item in rows] or [self._data[int(self._data.lengths.argmin())][1]]
-        ids = np.concatenate([item.ids for item in items]) if rows else np.zeros(0, dtype=np.int32)
+        ids = np.concatenate([item.request.ids for item in items]) if rows else np.zeros(0, dtype=np.int32)
         return {"items": items, "ids": [name for name, _ in rows], "input_ids": torch.from_numpy(ids)}
 
 
@@ -336,14 +335,14 @@ def _widen_scalars(model: Model) -> None:
                 setattr(part, name, nn.Parameter(parameter.detach().reshape(1)))
 
 
-def _labels(item: SentenceItem, device: torch.device) -> Tensor:
+def _labels(item: Item, device: torch.device) -> Tensor:
     """(S,) fp32."""
     if item.labels is None:
         raise InputError("an item without labels cannot be trained on; give `make_item` the labels of its sentences")
     return torch.from_numpy(item.labels).to(device)
 
 
-def _recalls(scores: Tensor, item: SentenceItem, top_k: Sequence[int]) -> list[float] | None:
+def _recalls(scores: Tensor, item: Item, top_k: Sequence[int]) -> list[float] | None:
     """Share of the positive sentences among the k best, ties in document order; None where there are no positives."""
     labels = _labels(item, scores.device)
     if not bool(labels.any()):

@@ -1,4 +1,6 @@
-"""Reading packed rows with a graph: segment by segment, keeping only the hidden vectors and sums that are wanted.
+"""Requests read with a graph: segment by segment, keeping only the hidden vectors and sums that are wanted.
+
+Positions and ranges are in rising order here, and the ranges of a request do not overlap.
 
 T  tokens of a row     t  tokens of one step (the same segment of every row that is long enough)
 P  wanted positions    B  ranges of tokens whose weighted sums are wanted    K  kinds of mark    D  width
@@ -20,6 +22,7 @@ from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import MARKS
+from runnel.request import Request
 
 
 @dataclass(frozen=True)
@@ -57,26 +60,8 @@ WHOLE = Long()
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """A row and what is wanted of its hidden vectors.
-
-    Args:
-        ids: (T,) token ids, T >= 1.
-        positions: (P,) in rising order: hidden vectors that are wanted.
-        starts, ends: (B,) token ranges [start, end), disjoint and in order, whose weighted sums are wanted.
-        marks: (T, K) float32, as in `Request`.
-    """
-
-    ids: np.ndarray
-    positions: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    marks: np.ndarray | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Part:
-    """What one step gave. Positions and ranges are counted over all readings, in order.
+    """What one step gave. Positions and ranges are counted over all requests, in order.
 
     Attributes:
         step: its number, from 0.
@@ -108,21 +93,21 @@ class _Step:
     ranges: Tensor
 
 
-def read(model: Model, readings: Sequence[Reading], long: Long) -> Iterator[Part]:
-    """The wanted vectors and sums of packed rows, step by step.
+def read(model: Model, requests: Sequence[Request], long: Long) -> Iterator[Part]:
+    """Yield the wanted vectors and sums of packed rows, step by step.
 
     Raises:
         InputError: no rows, or an empty one.
             Also where `segment_tokens` is set and the backbone is a transformer, which has no state to carry.
     """
-    lengths = np.array([len(reading.ids) for reading in readings])
+    lengths = np.array([len(request.ids) for request in requests])
     if not len(lengths) or not lengths.min():
         raise InputError(f"rows to train on need at least one token each, got lengths {lengths.tolist()[:8]}")
     size = long.segment_tokens or int(lengths.max())
     check_segments(model, long)
     several = bool(lengths.max() > size)
     state: State | None = None
-    rows = np.arange(len(readings))
+    rows = np.arange(len(requests))
     for number in range(-(-int(lengths.max()) // size)):
         going = np.flatnonzero(lengths[rows] > number * size)
         if state is not None and len(going) < len(rows):
@@ -130,7 +115,7 @@ def read(model: Model, readings: Sequence[Reading], long: Long) -> Iterator[Part
         rows = rows[going]
         if state is not None and long.gradient_segments is not None and number % long.gradient_segments == 0:
             state = state.detach()
-        step = _step(readings, rows, number * size, size, model.backbone)
+        step = _step(requests, rows, number * size, size, model.backbone)
         if several and long.recompute and torch.is_grad_enabled():
             hidden, sums, totals, state = checkpoint(_run, model, step, state, long, use_reentrant=False)
         else:
@@ -199,33 +184,34 @@ def _run(model: Model, step: _Step, state: State | None, long: Long) -> tuple[Te
     return hidden[step.at], sums, totals, state
 
 
-def _step(readings: Sequence[Reading], rows: np.ndarray, start: int, size: int, backbone: Backbone) -> _Step:
+def _step(requests: Sequence[Request], rows: np.ndarray, start: int, size: int, backbone: Backbone) -> _Step:
     """Tokens [start, start + size) of `rows`; each block of a row is a sequence of its own."""
-    first_position = np.cumsum([0, *(len(reading.positions) for reading in readings)])
-    first_range = np.cumsum([0, *(len(reading.starts) for reading in readings)])
+    wanted = [request.wanted() for request in requests]
+    first_position = np.cumsum([0, *(len(positions) for positions, _ in wanted)])
+    first_range = np.cumsum([0, *(len(ranges) for _, ranges in wanted)])
     ids, lengths, marks, at, picked, inside, owner = [], [], [], [], [], [], []
     offset = 0
-    marked = any(readings[row].marks is not None for row in rows)
+    marked = any(requests[row].marks is not None for row in rows)
     for row in rows:
-        reading = readings[row]
-        stop = min(start + size, len(reading.ids))
-        ids.append(reading.ids[start:stop])
+        request, (positions, ranges) = requests[row], wanted[row]
+        stop = min(start + size, len(request.ids))
+        ids.append(request.ids[start:stop])
         ends = backbone.block_ends(ids[-1])
         lengths.append(np.array([stop - start]) if ends is None else np.diff(ends, prepend=0))
-        a, b = np.searchsorted(reading.positions, [start, stop])
-        at.append(reading.positions[a:b] - start + offset)
+        a, b = np.searchsorted(positions, [start, stop])
+        at.append(positions[a:b] - start + offset)
         picked.append(np.arange(a, b) + first_position[row])
         tokens = np.arange(start, stop)
-        place = np.searchsorted(reading.ends, tokens, side="right")
-        within = np.flatnonzero(place < len(reading.ends))
-        within = within[reading.starts[place[within]] <= tokens[within]]
+        place = np.searchsorted(ranges[:, 1], tokens, side="right")
+        within = np.flatnonzero(place < len(ranges))
+        within = within[ranges[place[within], 0] <= tokens[within]]
         inside.append(within + offset)
         owner.append(place[within] + first_range[row])
         if marked:
             nothing = np.zeros((stop - start, MARKS), dtype=np.float32)
-            marks.append(nothing if reading.marks is None else reading.marks[start:stop])
+            marks.append(nothing if request.marks is None else request.marks[start:stop])
         offset += stop - start
-    ranges, places = np.unique(np.concatenate(owner), return_inverse=True)
+    touched, places = np.unique(np.concatenate(owner), return_inverse=True)
 
     def tensor(parts: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(backbone.device)
@@ -238,5 +224,5 @@ def _step(readings: Sequence[Reading], rows: np.ndarray, start: int, size: int, 
         picked=tensor(picked),
         inside=tensor(inside),
         owner=tensor([places.reshape(-1)]),
-        ranges=tensor([ranges]),
+        ranges=tensor([touched]),
     )

@@ -1,0 +1,161 @@
+"""What a `MatchScore` head is given: marks on tokens that match, lexical features, and the scores of sentences as they pass.
+
+T  tokens of a text   D  width of hidden vectors   S  sentences   F  lexical features   K  kinds of mark   V  vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARK_QUERY, MARKS, MatchScore
+from runnel.request import RangeSums, Request
+from runnel.text.sentence_tokens import SentenceTokens
+
+_ROWS = 1 << 12  # sentences whose words are counted at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A query and a document to be read as one row, in which a pair or the document's sentences (n) are scored.
+
+    Attributes:
+        request: what is read. With a head that matches, its ranges are what the scored parts are compared with and then each of
+            the parts, its positions are where these end, and its tag is their lexical features (n, F) float32.
+        cut: tokens of the document left out for `max_tokens`.
+        sentences: of the document; None for a pair.
+        labels: (S,) float32, 1 for sentences that answer the query, if they are known.
+    """
+
+    request: Request
+    cut: int = 0
+    sentences: SentenceTokens | None = None
+    labels: np.ndarray | None = None
+
+    @property
+    def full(self) -> np.ndarray:
+        """(S,) bool: the sentences with a token, which are scored; of a pair (1,)."""
+        return np.ones(1, dtype=bool) if self.sentences is None else self.sentences.full
+
+
+class DocumentMarks:
+    """Marks (T, K) of a document's tokens that follow a query, made for the segment that is read; see `request.Marks`."""
+
+    def __init__(self, ids: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> None:
+        self._ids, self._match = ids, np.zeros_like(idf)
+        self._match[query_ids] = idf[query_ids]
+        self.shape = (len(ids), MARKS)
+
+    def __getitem__(self, tokens: slice, /) -> np.ndarray:
+        ids = self._ids[tokens]
+        marks = np.zeros((len(ids), MARKS), dtype=np.float32)
+        marks[:, MARK_DOCUMENT] = 1
+        marks[:, MARK_MATCH] = self._match[ids]
+        return marks
+
+
+def query_marks(
+    tokens: int, start: int, query_ids: np.ndarray, document_ids: np.ndarray, idf: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return marks (tokens, K) of a row whose query starts at `start`, and the share (1, 1) of its idf that the document has.
+
+    Args:
+        document_ids: distinct and sorted.
+        idf: (V,) static table.
+    """
+    marks = np.zeros((tokens, MARKS), dtype=np.float32)
+    place = slice(start, start + len(query_ids))
+    marks[place, MARK_QUERY] = 1
+    matches = _among(query_ids, document_ids)
+    marks[place, MARK_MATCH] = idf[query_ids] * matches
+    terms, first = np.unique(query_ids, return_index=True)
+    share = float(idf[terms[matches[first]]].sum() / (idf[terms].sum() + 1e-6))
+    return marks, np.array([[share]], dtype=np.float32)
+
+
+def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """(n,) bool: which values are among the known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(values), dtype=bool)
+    return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
+
+
+class SentenceScores:
+    """Scores of a document's sentences, each made, but for its lexical part, when its last token has passed.
+
+    Args:
+        tokens: the document.
+        weights: (T,) of its tokens in means.
+        query_mean: (D,) weighted mean of the query's hidden vectors.
+    """
+
+    def __init__(self, tokens: SentenceTokens, weights: Tensor, query_mean: Tensor, head: MatchScore) -> None:
+        self._tokens, self._full = tokens, np.flatnonzero(tokens.full)
+        self._sums = RangeSums(np.stack([tokens.bounds[self._full], tokens.bounds[self._full + 1]], axis=1), weights)
+        self._totals, self._ends = self._sums.totals(), tokens.ends[self._full]
+        self._query, self._head = query_mean[None], head
+        self._end = query_mean  # hidden vector at the end of the sentence that is open between two segments
+        self._scores = np.full(len(tokens.spans), np.nan, dtype=np.float32)
+
+    def take(self, start: int, hidden: Tensor) -> None:
+        """Take the hidden vectors (n, D) of tokens [start, start + n); see `Request.take`."""
+        self._sums.add(start, hidden)
+        first, sums = self._sums.take_complete()
+        last = first + len(sums)
+        if last > first:
+            places = self._ends[first:last] - start
+            ends = hidden[torch.from_numpy(places.clip(min=0))]
+            if places[0] < 0:  # whitespace follows it in this segment
+                ends[0] = self._end
+            means = (sums / self._totals[first:last, None]).float()
+            self._scores[self._full[first:last]] = self._head(means, ends, self._query, None).numpy()
+        if last < len(self._ends) and start <= self._ends[last] < start + len(hidden):
+            self._end = hidden[self._ends[last] - start].clone()
+
+    def result(self, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
+        """Return the scores (S,) float32; nan for a sentence without a token. `idf` (V,) as for `lexical_features`."""
+        lexical = lexical_features(self._tokens.ids, self._tokens.bounds, query_ids, idf)
+        return self._scores + lexical @ self._head.lexical_weight.detach().numpy()
+
+
+def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
+    """What exact matches alone say of each sentence: (S, 2) float32.
+
+    Column 0: share of the query's static idf that the sentence contains. Column 1: BM25 (k1 0.9, b 0.4) with the
+    sentences of this document as the collection, divided by the sum of the query's idf in it.
+
+    Args:
+        ids: (T,) ids of the request; bounds: (S+1,) token boundaries of the sentences; query_ids: ids of the query.
+        idf: (V,) static table.
+    """
+    terms, count = np.unique(query_ids), len(bounds) - 1
+    df = np.zeros(len(terms), dtype=np.int64)
+    for _, tf in _term_counts(ids, bounds, terms):
+        df += (tf > 0).sum(axis=0)
+    static, dynamic = idf[terms], np.log1p((count - df + 0.5) / (df + 0.5))
+    lengths = np.diff(bounds).astype(np.float32)
+    norm = 0.9 * (0.6 + 0.4 * lengths / max(float(lengths.mean()), 1.0))
+    features = np.empty((count, 2), dtype=np.float32)
+    for rows, tf in _term_counts(ids, bounds, terms):
+        # Sums, not products of matrices: some BLAS kernels set the flags of an invalid operation, which numpy would report.
+        bm25 = (tf * 1.9 / (tf + norm[rows, None] + 1e-9) * dynamic).sum(axis=1)
+        features[rows, 0] = ((tf > 0) * static).sum(axis=1) / (static.sum() + 1e-6)
+        features[rows, 1] = bm25 / (dynamic.sum() + 1e-6)
+    return features
+
+
+def _term_counts(ids: np.ndarray, bounds: np.ndarray, terms: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield counts of each sorted term in each sentence, (s, len(terms)) float32, up to `_ROWS` sentences at a time."""
+    for first in range(0, len(bounds) - 1, _ROWS):
+        edges = bounds[first : first + _ROWS + 1]
+        tf = np.zeros((len(edges) - 1, len(terms)), dtype=np.float32)
+        part = ids[edges[0] : edges[-1]]
+        where = np.searchsorted(terms, part)
+        where[where == len(terms)] = 0
+        hits = np.flatnonzero(terms[where] == part)
+        np.add.at(tf, (np.searchsorted(edges, hits + edges[0], side="right") - 1, where[hits]), 1.0)
+        yield slice(first, first + len(tf)), tf

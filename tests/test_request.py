@@ -1,0 +1,105 @@
+"""What a request wants is the same wherever the stream of hidden vectors is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers.streams import WIDTH, data, mean, segments
+from helpers.toy import Toy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runnel.engine import Engine
+from runnel.errors import InputError
+from runnel.request import Collector, RangeSums, Request, Result, with_total
+
+CUTS = st.lists(st.integers(0, 60), max_size=8)
+
+
+def collected(request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]) -> Result:
+    collector = Collector(request, request.ids, weight)
+    for start, part in segments(hidden, cuts):
+        collector.read(start, part)
+    return collector.result(0, None)
+
+
+@settings(max_examples=50, deadline=None)
+@given(length=st.integers(2, 60), cuts=CUTS, at=st.integers(0, 59))
+def test_two_means_and_the_last_vector(length: int, cuts: list[int], at: int) -> None:
+    ids, hidden, weight = data(length)
+    split = 1 + at % (length - 1)
+    request = Request(ids, [length - 1], np.array([[0, split], [split, length]]), tag="mine")
+    result = collected(request, hidden, weight, cuts)
+    first, second = result.means
+    torch.testing.assert_close(first, mean(ids, hidden, weight, 0, split))
+    torch.testing.assert_close(second, mean(ids, hidden, weight, split, length))
+    torch.testing.assert_close(result.hidden[0], hidden[-1])
+    assert result.tag == "mine"
+
+
+def test_the_mean_of_an_empty_range() -> None:
+    ids, hidden, weight = data(4)
+    assert collected(Request(ids, ranges=np.array([[2, 2]])), hidden, weight, []).means.tolist() == [[0.0] * WIDTH]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    length=st.integers(1, 60),
+    cuts=CUTS,
+    ends=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), min_size=1),
+)
+def test_ranges_overlap_as_they_like(length: int, cuts: list[int], ends: list[tuple[int, int]]) -> None:
+    ids, hidden, weight = data(length)
+    spans = [(a % length, min(a % length + b, length)) for a, b in ends]
+    got = collected(Request(ids, ranges=np.array(spans)), hidden, weight, cuts)
+    expected = torch.stack([mean(ids, hidden, weight, a, b) for a, b in spans])
+    torch.testing.assert_close(got.means, expected, rtol=1e-4, atol=1e-5)
+    assert got.hidden.shape == (0, 0)
+
+
+def test_a_small_sum_next_to_a_large_one_keeps_its_digits() -> None:
+    """Weights of single tokens may differ by many orders of magnitude."""
+    ids, hidden, weight = data(40)
+    weight[ids[20]] = 1e-9
+    ranges = np.array([[0, 20], [20, 21], [21, 40], [0, 40]])
+    result = collected(Request(ids, ranges=ranges), hidden, weight, [7, 20, 30])
+    torch.testing.assert_close(result.means[1], hidden[20])
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=9), cuts=CUTS)
+def test_complete_ranges_are_taken_as_they_pass(lengths: list[tuple[int, int]], cuts: list[int]) -> None:
+    """Ranges with gaps between them, each given out once, in order."""
+    edges = np.cumsum(np.array(lengths).ravel())
+    ids, hidden, weight = data(int(edges[-1]) + 2)
+    sums = RangeSums(edges.reshape(-1, 2), weight[torch.from_numpy(ids)])
+    taken = []
+    for start, part in segments(hidden, cuts):
+        sums.add(start, part)
+        first, complete = sums.take_complete()
+        assert first == len(taken)
+        assert first + len(complete) == np.searchsorted(edges[1::2], start + len(part), side="right")
+        taken += list(complete)
+    expected = [mean(ids, hidden, weight, a, b) for a, b in edges.reshape(-1, 2)]
+    torch.testing.assert_close((torch.stack(taken) / sums.totals()[:, None]).float(), torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_without_tokens_of_which_nothing_is_wanted_comes_back() -> None:
+    """In its place among the others; the last token of none is an error."""
+    nothing = np.zeros(0, dtype=np.int64)
+    requests = [Request(np.arange(5), tag=0), Request(nothing, (), tag=1), Request(nothing, tag=2), Request(np.arange(3), tag=3)]
+    results = list(Engine(Toy(), step_tokens=4).map(requests))
+    assert [result.tag for result in results] == [0, 1, 2, 3]
+    assert results[1].get().hidden.shape == (0, 0)
+    with pytest.raises(InputError, match="T >= 1"):
+        results[2].get()
+    assert isinstance(Engine(Toy()).run([requests[0]])[0].hidden, torch.Tensor)
+
+
+def test_progress_with_the_tokens_in_all() -> None:
+    told: list[tuple[int, int]] = []
+    requests, report = with_total([Request(np.arange(5)), Request(np.arange(3))], lambda done, total: told.append((done, total)))
+    list(Engine(Toy(), step_tokens=4).map(requests, report))
+    assert told[-1] == (8, 8)
+    assert with_total([], None)[1] is None
