@@ -57,8 +57,8 @@ class Subject:
         Segments are shorter than the texts, so that packing and carried states are checked too.
         """
         engine = self.engine(max(16, sum(map(len, texts)) // 4))
-        parts = engine.run([Request(text.numpy(), positions=range(len(text))) for text in texts])
-        return torch.cat(parts).float()
+        results = engine.run([Request(text.numpy(), positions=range(len(text))) for text in texts])
+        return torch.cat([result.hidden for result in results]).float()
 
     def plain_hidden(self, texts: Sequence[Tensor]) -> Tensor:
         """Return the same by the plain torch path in fp64, which shares no kernel with what is timed.
