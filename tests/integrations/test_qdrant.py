@@ -187,7 +187,7 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
 def test_places_are_checked(tmp_path):
     for uri in ("qdrant+http://host", "qdrant+http://host/", "qdrant+ftp://host/a", "qdrant+file://folder/a", "qdrant+http:///a"):
         with pytest.raises(
-            InputError, match=r"is no Qdrant collection; give one such as qdrant\+http://localhost:6333/collection"
+            InputError, match=r"is not a Qdrant collection; give one such as qdrant\+http://localhost:6333/collection"
         ):
             open_store(uri)
     with pytest.raises(InputError, match=r'store="local" keeps plain files in a folder, got s3://bucket/a'):

@@ -189,7 +189,7 @@ def test_a_driver_goes_on_where_another_was_killed(cluster, model, file, alone, 
         left = started_by(first.pid)
 
         def kill(progress: Progress) -> None:
-            if progress.done == 5 and first.poll() is None and "shard 2/6 is being made by another process" in caplog.text:
+            if progress.done == 5 and first.poll() is None and "shard 2/6 is being read by another process" in caplog.text:
                 first.send_signal(signal.SIGKILL)
                 first.wait()
 
@@ -215,7 +215,7 @@ def test_what_no_worker_can_do_is_told_as_it_is(cluster, model, file, tmp_path):
         encode_shards([tmp_path / "missing"], tmp_path / "shards", SHARDS, model)
     with pytest.raises(InputError, match=r"workers and cpus must be at least 1 and gpus at least 0, got 0, 1 and 0\.0"):
         encode_shards([file], tmp_path / "shards", SHARDS, model, workers=0)
-    with pytest.raises(InputError, match="there is no shard to make"):
+    with pytest.raises(InputError, match="no shards to read; give at least one"):
         encode_shards([file], tmp_path / "shards", [], model)
 
 
@@ -284,5 +284,5 @@ def test_a_shard_that_kills_its_workers_is_given_up():
 def test_workers_that_never_start_are_told():
     with pytest.raises(BackendUnavailable, match=r"workers end while they load the model \(The actor died\.\)"):
         run_with(Lent(lambda shard: RayError("The actor died.")))
-    with pytest.raises(BackendUnavailable, match=r"a worker does not start \(ModuleNotFoundError: runnel\); install runnel"):
+    with pytest.raises(BackendUnavailable, match=r"a worker cannot start \(ModuleNotFoundError: runnel\); install runnel"):
         run_with(Lent(lambda shard: RayError("died in its creation task\n...\nModuleNotFoundError: runnel")))

@@ -95,7 +95,7 @@ def test_replacing_a_document_takes_all_of_the_old_one_out(store):
 def test_rollback_brings_an_earlier_commit_back(store, place):
     add(store, APPLE)
     if place.kind == "qdrant":
-        with pytest.raises(InputError, match=r"keeps no earlier commits, so there is no going back to 1; take a snapshot with"):
+        with pytest.raises(InputError, match=r"keeps no earlier commits, so it cannot return to 1; take a snapshot with"):
             store.rollback(1)
         return
     add(store, ZEBRA, delete=["apple"])

@@ -1,11 +1,11 @@
-"""The store for those who run a Qdrant server: one collection, under qdrant+http://host:6333/collection (or qdrant+https).
+"""A store on a Qdrant server: one collection, at qdrant+http://host:6333/collection (or qdrant+https).
 
-Its points are: one for each passage and each whole document with its vector, the former with their words as a sparse vector;
-one for each document with its text, without a vector; and one with the settings.
+Its points: one for each passage and each whole document with its vector (passages also with their words, as a sparse vector); one
+for each document with its text, without a vector; and one with the settings.
 
-What it does not keep of `Store`: Qdrant has no commits over several requests, so a reader can see half of one, earlier ones
-cannot be gone back to, and nothing keeps a second writer out. A document's hashes are written after all else of it. So
-what a crash leaves half done counts as changed, and the next `add` of the document writes it anew.
+Differs from the other stores: Qdrant has no commits over several requests, so a reader can see half of one, no earlier commit
+can be restored, and nothing excludes a second writer. A document's hashes are written last, so a document that a crash left
+incomplete counts as changed, and the next `add` writes it again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()  # a folde
 
 
 def _plainly(method: Callable[Concatenate[QdrantStore, _P], _T]) -> Callable[Concatenate[QdrantStore, _P], _T]:
-    """A method whose errors of the server become a StoreError that says what to do."""
+    """Make a method turn errors of the server into a StoreError that says what to do."""
 
     @functools.wraps(method)
     def call(self: QdrantStore, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
@@ -66,7 +66,7 @@ def _plainly(method: Callable[Concatenate[QdrantStore, _P], _T]) -> Callable[Con
 
 
 class QdrantStore:
-    """See `Store`. Make one with `create` or `open`."""
+    """An index in a Qdrant collection (see `Store`); use `create` or `open`."""
 
     def __init__(self, uri: str, client: Any, name: str, settings: Settings) -> None:
         self.uri = uri
@@ -77,10 +77,10 @@ class QdrantStore:
 
     @classmethod
     def create(cls, uri: str, settings: Settings) -> QdrantStore:
-        """A new, empty index.
+        """Create an empty index.
 
         Raises:
-            StoreError: there is a collection of this name already, or the server cannot be reached.
+            StoreError: the collection already exists, or the server cannot be reached.
         """
         client, name = _connect(uri)
         store = cls(uri, client, name, settings)
@@ -89,10 +89,10 @@ class QdrantStore:
 
     @classmethod
     def open(cls, uri: str) -> QdrantStore:
-        """An index that is there.
+        """Open an existing index.
 
         Raises:
-            StoreError: there is none, or one of a newer format, or the server cannot be reached.
+            StoreError: no index, one of a newer format, or the server cannot be reached.
         """
         client, name = _connect(uri)
         state = cls(uri, client, name, Settings("", [], 0)).state()
@@ -126,17 +126,17 @@ class QdrantStore:
         self._write_state(0)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file or lock is held."""
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Every search sees what the server has."""
+        """Do nothing: every search sees the present state of the server."""
         return False
 
     @_plainly
     def commits(self) -> list[Commit]:
-        """The present state alone."""
+        """Return the last commit; earlier ones are not kept."""
         state = self.state()
         assert state is not None
         documents, passages = (
@@ -223,7 +223,7 @@ class QdrantStore:
 
     @_plainly
     def state(self) -> dict[str, Any] | None:
-        """Settings, number and time of the last commit; None if there is no index."""
+        """Return the settings, and number and time of the last commit; None if there is no index."""
         if not self._client.collection_exists(self._name):
             return None
         found = self._retrieve([point_id("settings")], ["settings", "number", "time"])
@@ -251,7 +251,7 @@ class QdrantStore:
 
     @_plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
-        """See `Store`; in this order: a document whose hashes are there is whole, and every passage has its document."""
+        """See `Store`. Writes are ordered: a document with hashes is complete, and every passage has its document."""
         state = self.state()
         assert state is not None
         fields = {row.id: {name: row.metadata.get(name) for name in self.settings.fields} for row in documents}
@@ -272,12 +272,12 @@ class QdrantStore:
 
     def rollback(self, number: int) -> Commit:
         raise InputError(
-            f"{self.uri} keeps no earlier commits, so there is no going back to {number}; "
+            f"{self.uri} keeps no earlier commits, so it cannot return to {number}; "
             "take a snapshot with Qdrant before large changes"
         )
 
     def optimize(self) -> None:
-        """Qdrant does so by itself."""
+        """Do nothing: Qdrant optimizes by itself."""
 
     def _upsert(self, points: Iterable[Any]) -> None:
         batch: list[Any] = []
@@ -309,7 +309,7 @@ class QdrantStore:
 
 
 def holds_index(uri: str) -> bool:
-    """Whether there is an index at a URI."""
+    """Return whether a URI holds an index."""
     client, name = _connect(uri)
     return QdrantStore(uri, client, name, Settings("", [], 0)).state() is not None
 
@@ -326,7 +326,7 @@ def _groups(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
 
 
 def _connect(uri: str) -> tuple[Any, str]:
-    """A client, and the name of the collection."""
+    """Return a client, and the name of the collection."""
     try:
         from qdrant_client import QdrantClient
     except ImportError as error:
@@ -335,7 +335,7 @@ def _connect(uri: str) -> tuple[Any, str]:
     place, _, name = parts.path.rpartition("/")
     known = place and not parts.netloc if parts.scheme == "file" else parts.netloc and parts.scheme in ("http", "https")
     if not uri.startswith("qdrant+") or not known or not name:
-        raise InputError(f"{uri} is no Qdrant collection; give one such as qdrant+http://localhost:6333/collection")
+        raise InputError(f"{uri} is not a Qdrant collection; give one such as qdrant+http://localhost:6333/collection")
     if parts.scheme == "file":
         client = _local_clients.get(place)
         if client is None:
@@ -350,13 +350,13 @@ def _connect(uri: str) -> tuple[Any, str]:
         prefix=place or None,
         api_key=os.environ.get("QDRANT_API_KEY"),
         timeout=_TIMEOUT_S,
-        check_compatibility=False,  # it warns where the server cannot be reached; the first request says so better
+        check_compatibility=False,  # it only warns if the server cannot be reached; the first request raises
     )
     return client, name
 
 
 def _explained(uri: str, error: Exception) -> StoreError:
-    """What went wrong at a server, and what to do."""
+    """Return an error that says what went wrong at the server, and what to do."""
     text = " ".join(str(error).split())[:300]
     if "already accessed" in text:
         return StoreError(f"{uri} is open in another process; wait until it is done, or run a Qdrant server [{text}]")
@@ -364,4 +364,4 @@ def _explained(uri: str, error: Exception) -> StoreError:
         return StoreError(f"{uri} cannot be reached; is the server running? Check the address, and repeat the call [{text}]")
     if getattr(error, "status_code", None) in (401, 403):
         return StoreError(f"no access to {uri}; set QDRANT_API_KEY [{text}]")
-    return StoreError(f"{uri} refused the request: {text}; documents that were half written are written anew by the next add")
+    return StoreError(f"{uri} refused the request: {text}; the next add() writes incomplete documents again")

@@ -22,7 +22,7 @@ _NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # of the ids of poin
 
 
 def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
-    """A document's text and what belongs to it, its hashes blank; `fields` can be filtered by."""
+    """Return the point of a document: its text and metadata, its hashes blank; `fields` can be filtered by."""
     from qdrant_client import models
 
     payload = {name: getattr(row, name) for name in row.__slots__ if name != "id"} | dict.fromkeys(HASHES, "")
@@ -32,7 +32,7 @@ def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
 
 
 def passage_point(row: PassageRow, fields: dict[str, Any], words: list[str], average: float) -> Any:
-    """A passage or whole document with its vector; `average` is the number of words of a passage of mean length."""
+    """Return the point of a passage or whole document; `average` is the mean number of words of a passage."""
     from qdrant_client import models
 
     payload = {name: getattr(row, name) for name in row.__slots__ if name != "vector"}
@@ -47,12 +47,12 @@ def passage_point(row: PassageRow, fields: dict[str, Any], words: list[str], ave
 
 
 def point_id(*names: object) -> str:
-    """The same id for the same names."""
+    """Return the point id that belongs to these names."""
     return str(uuid.uuid5(_NAMES, json.dumps(names)))
 
 
 def word_id(word: str) -> int:
-    """The place of a word in sparse vectors."""
+    """Return the index of a word in sparse vectors."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "little")
 
 
@@ -60,7 +60,7 @@ def word_id(word: str) -> int:
 
 
 def points_of(kind: str, documents: Sequence[str]) -> Any:
-    """The points of documents: their texts ("document"), or all that have vectors ("passage")."""
+    """Return a filter for the points of documents: their texts ("document"), or all that have vectors ("passage")."""
     from qdrant_client import models
 
     text = models.FieldCondition(key="kind", match=models.MatchValue(value="document"))
@@ -69,14 +69,14 @@ def points_of(kind: str, documents: Sequence[str]) -> Any:
 
 
 def points_like(kind: str) -> Any:
-    """The points of a kind: "document", "passage" or "whole"."""
+    """Return a filter for the points of a kind: "document", "passage" or "whole"."""
     from qdrant_client import models
 
     return models.Filter(must=[models.FieldCondition(key="kind", match=models.MatchValue(value=kind))])
 
 
 def to_qdrant(wanted: list[Condition]) -> Any:
-    """Conditions as a filter of Qdrant. A document without a field fulfills no condition on it.
+    """Convert conditions to a filter of Qdrant. A document without a field fulfills no condition on it.
 
     Raises:
         InputError: an order of texts or of true and false, which Qdrant does not have.

@@ -1,11 +1,11 @@
-"""Shards on a Ray cluster: each worker is a process with the model, and takes one shard after another.
+"""Read shards on a Ray cluster: each worker is a process that loads the model and reads one shard after another.
 
-Ray starts the processes, finds room for them and tells which have ended; no more is asked of it. What lets a killed run go on
-is in `encode_shard` and on the disk: a finished shard is skipped, an unfinished one goes on behind its last whole part, and a
-lock keeps two processes from one shard. So a killed worker costs the part that it was at, and a killed driver is started again.
+Ray starts the processes, places them on machines and reports which have ended; nothing more is asked of it. A run resumes by
+`encode_shard` and its files: a finished shard is skipped, an unfinished one resumes after its last whole part, and a lock keeps
+two processes from one shard. So a killed worker costs the part that it was reading, and a killed driver can be restarted.
 
-Differs: Ray's own restarts and retries are not used. They bring a lost task back to the same actor, which may wait for room for
-ever; here its shard goes to the next free worker, and a worker is given work only when it has said that it is there.
+Differs: Ray's own restarts and retries are not used. They send a lost task back to the same actor, which may wait forever for
+resources; here its shard goes to the next free worker, and a worker gets work only after it has loaded the model.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from runnel.text.shards import Shard
 
 log = logging.getLogger("runnel")
-_TICK_S = 1.0  # between looks at the workers
-_BUSY_S = 5.0  # until a shard is tried again that another process is at
-_PATIENCE_S = 60.0  # without any worker, until that is told
-_KILLS = 5  # of workers at one shard, until it is given up
-_ERRORS = 3  # of shards, until no other is begun: the cause is likely to be theirs, too
+_TICK_S = 1.0  # between polls of the workers
+_BUSY_S = 5.0  # until a shard that another process is reading is tried again
+_PATIENCE_S = 60.0  # without any worker, until a warning
+_KILLS = 5  # of workers reading one shard, until it is given up
+_ERRORS = 3  # of shards, until no other is begun: the cause is likely to affect all
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        done: shards that are finished; `count` of them are wanted.
-        workers: that have loaded the model.
+        done: finished shards, of `count`.
+        workers: how many have loaded the model.
         tokens: read in this run.
-        tokens_left: of the shards that are not finished, if they are like those that are; None while none is.
+        tokens_left: estimate for unfinished shards, from the finished ones; None until one is finished.
         seconds: since the start.
     """
 
@@ -64,12 +64,12 @@ class Progress:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has done.
+    """Result of a run.
 
     Attributes:
-        manifests: of the finished shards, those included that were finished before.
-        failed: why the others are not; a shard that was not begun has no reason.
-        not_begun: after too many errors.
+        manifests: of the finished shards, including those finished before this run.
+        failed: shards that failed, with the reason.
+        not_begun: shards skipped after too many errors.
         tokens: read in this run.
     """
 
@@ -95,35 +95,36 @@ def encode_shards(
     address: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
-    """Read documents in shards, several at a time; each is what `encode_shard` makes of it alone.
+    """Read documents in shards, several at a time; each shard equals what `encode_shard` alone writes.
 
-    Several runs at one folder share the work: a shard that another process is at is looked at again later.
+    Several runs on one folder share the work: a shard that another process is reading is tried again later.
 
     Args:
         paths, folder: on storage that all machines of the cluster see under the same names.
-        shards: the wanted ones, e.g. [Shard(n, 64) for n in range(1, 65)]. Eight for each worker, or more, keep all workers busy
+        shards: what to read, e.g. [Shard(n, 64) for n in range(1, 65)]. Eight for each worker, or more, keep all workers busy
             until shortly before the end.
         model: name or folder.
         fields, passage_tokens, remember: as for `Index.create`.
-        workers: processes; default: as many as there is room for.
-        cpus: cores, and so threads, of each. gpus: of each; 0.5 puts two on one.
+        workers: number of processes; default: as many as fit the cluster.
+        cpus: cores, and so threads, of each worker.
+        gpus: of each worker; 0.5 puts two on one GPU.
         address: of a Ray cluster, "auto" for the one that this machine belongs to; default: Ray on this machine alone.
         progress: called about once a second.
 
     Returns:
-        What was done. A shard with an error is told there and does not stop the others; after three no other is begun.
+        The outcome. A failed shard is reported there and does not stop the others; after three failures no other is begun.
 
     Raises:
-        InputError: a path that does not exist, a number that makes no sense, no cluster at the address.
+        InputError: a path that does not exist, a number out of range, no cluster at the address.
         MissingDependency: ray is not installed.
         BackendUnavailable: the workers end before they have loaded the model.
-        RunnelError: what keeps a worker from starting, e.g. a model that is not there.
+        RunnelError: a worker cannot start, e.g. because the model does not exist.
     """
     check_paths(paths)
     if cpus < 1 or gpus < 0 or (workers is not None and workers < 1):
         raise InputError(f"workers and cpus must be at least 1 and gpus at least 0, got {workers}, {cpus} and {gpus}")
     if not shards:
-        raise InputError("there is no shard to make; name at least one")
+        raise InputError("no shards to read; give at least one")
     place = Path(folder).resolve()
     place.mkdir(parents=True, exist_ok=True)
     name = str(Path(model).resolve()) if str(model) not in BUILT_IN and Path(model).exists() else str(model)
@@ -131,13 +132,15 @@ def encode_shards(
     job = Job(absolute, str(place), name, dict(fields or {}), passage_tokens, remember, version("runnel"))
     with _cluster(address, (workers or 0) * cpus) as ray:
         wanted = workers or _room(ray, cpus, gpus)
-        kind = ray.remote(Worker).options(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)  # `tokens` answers beside `encode`
+        kind = ray.remote(Worker).options(
+            num_cpus=cpus, num_gpus=gpus, max_concurrency=2
+        )  # so that `tokens` can be asked during `encode`
         return _Run(ray, job, shards, lambda: kind.remote(cpus, gpus > 0), wanted, progress).run()
 
 
 @dataclass(slots=True, eq=False)
-class _Hand:
-    """A worker as the driver sees it: what it is doing, and what it has read."""
+class _WorkerHandle:
+    """The driver's view of a worker: its shard, and the tokens it has read."""
 
     actor: Any
     shard: Shard | None = None
@@ -147,7 +150,7 @@ class _Hand:
 
 
 class _Run:
-    """The driver's side: which shard is where."""
+    """The driver: assigns shards to workers."""
 
     def __init__(
         self,
@@ -161,30 +164,30 @@ class _Run:
         self._ray, self._job, self._start, self._workers, self._progress = ray, job, start, workers, progress
         self._count = len(shards)
         self._left = deque(shards)
-        self._later: list[tuple[float, Shard]] = []  # busy elsewhere: (when to try again, shard)
+        self._later: list[tuple[float, Shard]] = []  # locked by another process: (when to try again, shard)
         self._waited_for: set[Shard] = set()
-        self._tasks: dict[Any, _Hand] = {}  # what is waited for -> who does it
-        self._idle: list[_Hand] = []
+        self._tasks: dict[Any, _WorkerHandle] = {}  # pending task -> its worker
+        self._idle: list[_WorkerHandle] = []
         self._kills: dict[Shard | None, int] = {}  # None: while loading
-        self._read_before = 0  # tokens read by workers that are gone
+        self._read_before = 0  # tokens read by workers that have ended
         self._outcome = Outcome()
         self._began = time.monotonic()
 
     def run(self) -> Outcome:
         warned = False
         try:
-            while self._left or self._later or any(hand.shard for hand in self._tasks.values()):
-                self._hire()
-                self._hand_out()
-                for task in self._come_back():
-                    self._take(task)
-                self._look()
+            while self._left or self._later or any(worker.shard for worker in self._tasks.values()):
+                self._start_workers()
+                self._assign()
+                for task in self._wait():
+                    self._collect(task)
+                self._report_progress()
                 if not warned and not any(h.ready for h in self._all()) and self._seconds() > _PATIENCE_S:
                     warned = True
                     log.warning("still no worker after %.0f s; the cluster has %s", _PATIENCE_S, self._ray.available_resources())
         finally:
-            for hand in self._all():
-                self._ray.kill(hand.actor)
+            for worker in self._all():
+                self._ray.kill(worker.actor)
         self._outcome.tokens, self._outcome.seconds = self._tokens(), self._seconds()
         return self._outcome
 
@@ -192,42 +195,42 @@ class _Run:
         return time.monotonic() - self._began
 
     def _tokens(self) -> int:
-        return self._read_before + sum(hand.tokens for hand in self._all())
+        return self._read_before + sum(worker.tokens for worker in self._all())
 
-    def _all(self) -> list[_Hand]:
+    def _all(self) -> list[_WorkerHandle]:
         return [*self._tasks.values(), *self._idle]
 
-    def _hire(self) -> None:
-        """Have a worker for each shard that is not finished, up to the wanted number."""
-        busy = sum(hand.shard is not None for hand in self._tasks.values())
+    def _start_workers(self) -> None:
+        """Start a worker for each unfinished shard, up to the wanted number."""
+        busy = sum(worker.shard is not None for worker in self._tasks.values())
         while len(self._all()) < min(self._workers, busy + len(self._left) + len(self._later)):
-            hand = _Hand(self._start())
-            self._tasks[hand.actor.load.remote(self._job)] = hand
+            worker = _WorkerHandle(self._start())
+            self._tasks[worker.actor.load.remote(self._job)] = worker
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         now = time.monotonic()
         self._left.extend(shard for when, shard in self._later if when <= now)
         self._later = [(when, shard) for when, shard in self._later if when > now]
         while self._idle and self._left:
-            hand = self._idle.pop()
-            hand.shard, hand.of_shard = self._left.popleft(), 0
-            self._tasks[hand.actor.encode.remote(hand.shard)] = hand
-        while self._idle and not self._later:  # there is nothing more for them
-            self._dismiss(self._idle.pop())
+            worker = self._idle.pop()
+            worker.shard, worker.of_shard = self._left.popleft(), 0
+            self._tasks[worker.actor.encode.remote(worker.shard)] = worker
+        while self._idle and not self._later:  # no more work for them
+            self._stop(self._idle.pop())
 
-    def _come_back(self) -> list[Any]:
-        """Tasks that have ended, or none after a while."""
+    def _wait(self) -> list[Any]:
+        """Return the tasks that have ended, or none after a while."""
         if not self._tasks:
             time.sleep(_TICK_S)
             return []
         return self._ray.wait(list(self._tasks), timeout=_TICK_S)[0]
 
-    def _take(self, task: Any) -> None:
-        """What a worker has come back with: the model, a shard, an error, or not at all."""
+    def _collect(self, task: Any) -> None:
+        """Handle the end of a task: a loaded model, a finished shard, an error, or a dead worker."""
         from ray.exceptions import RayError, RayTaskError
 
-        hand = self._tasks.pop(task)
-        shard, hand.shard = hand.shard, None
+        worker = self._tasks.pop(task)
+        shard, worker.shard = worker.shard, None
         try:
             result = self._ray.get(task)
         except RayTaskError as error:
@@ -235,21 +238,21 @@ class _Run:
                 raise error.cause or error from None
             self._failed(shard, error.cause)
         except RayError as error:
-            self._killed(hand, shard, error)
+            self._killed(worker, shard, error)
             return
         else:
             if shard is None:
-                hand.ready = True
+                worker.ready = True
                 log.info("worker on %s is ready", result)
             else:
-                manifest, hand.tokens = result
+                manifest, worker.tokens = result
                 self._outcome.manifests.append(manifest)
-        self._idle.append(hand)
+        self._idle.append(worker)
 
     def _failed(self, shard: Shard, error: BaseException) -> None:
         if isinstance(error, StoreBusy):
             if shard not in self._waited_for:
-                log.warning("shard %s is being made by another process; it is looked at again when there is time", shard)
+                log.warning("shard %s is being read by another process; it is tried again later", shard)
             self._waited_for.add(shard)
             self._later.append((time.monotonic() + _BUSY_S, shard))
             return
@@ -260,14 +263,14 @@ class _Run:
             self._left.clear()
             self._later.clear()
 
-    def _killed(self, hand: _Hand, shard: Shard | None, error: Exception) -> None:
-        """A worker is gone: what it was at is for the next that is free."""
+    def _killed(self, worker: _WorkerHandle, shard: Shard | None, error: Exception) -> None:
+        """Requeue the shard of a dead worker."""
         lines = str(error).strip().splitlines()
         self._kills[shard] = self._kills.get(shard, 0) + 1
-        self._dismiss(hand)  # it may only be out of reach
+        self._stop(worker)  # it may be alive but unreachable
         if shard is None:
-            if "creation task" in lines[0]:  # no kill: runnel or what it needs cannot be imported there
-                raise BackendUnavailable(f"a worker does not start ({lines[-1]}); install runnel on all machines of the cluster")
+            if "creation task" in lines[0]:  # not killed: runnel or a dependency cannot be imported there
+                raise BackendUnavailable(f"a worker cannot start ({lines[-1]}); install runnel on all machines of the cluster")
             if self._kills[None] >= max(_KILLS, self._workers):
                 raise BackendUnavailable(
                     f"workers end while they load the model ({lines[0]}); is there memory for {self._workers}?"
@@ -278,36 +281,36 @@ class _Run:
             log.warning("shard %s goes to another worker: %s", shard, lines[0])
             self._left.appendleft(shard)
 
-    def _dismiss(self, hand: _Hand) -> None:
-        self._read_before += hand.tokens
-        self._ray.kill(hand.actor)
+    def _stop(self, worker: _WorkerHandle) -> None:
+        self._read_before += worker.tokens
+        self._ray.kill(worker.actor)
 
-    def _look(self) -> None:
-        """Ask the workers how far they are, and tell."""
+    def _report_progress(self) -> None:
+        """Ask the workers for their tokens, and report progress."""
         from ray.exceptions import RayError
 
         if self._progress is None:
             return
-        asked = {hand.actor.tokens.remote(): hand for hand in self._tasks.values() if hand.shard is not None}
+        asked = {worker.actor.tokens.remote(): worker for worker in self._tasks.values() if worker.shard is not None}
         answered = self._ray.wait(list(asked), num_returns=len(asked), timeout=_TICK_S / 2)[0] if asked else []
         for answer in answered:
             try:
                 asked[answer].tokens, asked[answer].of_shard = self._ray.get(answer)
-            except RayError:  # it is gone, which `_take` will be told, too
+            except RayError:  # it is gone, which `_collect` reports
                 continue
         done = self._outcome.manifests
         left = None
         if done:
             mean = sum(manifest.tokens for manifest in done) / len(done)
-            under_way = sum(min(hand.of_shard, mean) for hand in self._tasks.values() if hand.shard is not None)
+            under_way = sum(min(worker.of_shard, mean) for worker in self._tasks.values() if worker.shard is not None)
             left = round(mean * (self._count - len(done)) - under_way)
-        ready = sum(hand.ready for hand in self._all())
+        ready = sum(worker.ready for worker in self._all())
         self._progress(Progress(len(done), self._count, ready, self._tokens(), left, self._seconds()))
 
 
 @contextmanager
 def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
-    """Ray, connected; a connection that is there is used and stays."""
+    """Connect to Ray; an existing connection is reused and left open."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -317,7 +320,7 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         yield ray
         return
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:  # "local", or the variable RAY_ADDRESS would lead elsewhere
+    if address is None:  # without "local", the variable RAY_ADDRESS would decide
         ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
     else:
         try:
@@ -332,7 +335,7 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
 
 
 def _room(ray: Any, cpus: int, gpus: float) -> int:
-    """How many workers the cluster holds."""
+    """Return how many workers fit the cluster."""
     has = ray.cluster_resources()
     room = int(has.get("CPU", 0) // cpus)
     return max(1, min(room, math.floor(has.get("GPU", 0) / gpus)) if gpus else room)

@@ -1,4 +1,4 @@
-"""A process that reads one shard after another, for a driver elsewhere (`integrations/ray.py`)."""
+"""A worker process, which reads one shard after another for the driver (`integrations/ray.py`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to know, beside the shard's number."""
+    """What a worker needs to know besides the shard's number."""
 
     paths: Sequence[str]
     folder: str
@@ -32,11 +32,11 @@ class Job:
 
 
 class Worker:
-    """A process on the cluster that has the model.
+    """A process on the cluster that holds the model.
 
     Args:
-        cpus: threads that it may use.
-        on_gpu: whether it has one; if not it keeps off those that it sees.
+        cpus: number of threads.
+        on_gpu: whether it has a GPU; if not, it uses none.
     """
 
     def __init__(self, cpus: int, on_gpu: bool) -> None:
@@ -46,7 +46,7 @@ class Worker:
             os.environ[name] = str(cpus)
 
     def load(self, job: Job) -> str:
-        """Load the model; where that was.
+        """Load the model; return the host and process.
 
         Raises:
             StoreError: this machine has another version of runnel, or does not see the folder.
@@ -69,7 +69,7 @@ class Worker:
         return where
 
     def encode(self, shard: Shard) -> tuple[Manifest, int]:
-        """Make a shard; what was made and the tokens that this worker has read so far."""
+        """Read a shard; return its manifest and the tokens that this worker has read so far."""
         from runnel.search.shards import encode_shard
 
         self._of_shard = 0
@@ -78,7 +78,7 @@ class Worker:
         return made, self._tokens
 
     def tokens(self) -> tuple[int, int]:
-        """Read so far by this worker: in all, and of the present shard."""
+        """Return the tokens read so far by this worker: in total, and of the current shard."""
         return self._tokens, self._of_shard
 
     def _count(self, tokens: int) -> None:

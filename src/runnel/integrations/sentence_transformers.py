@@ -16,11 +16,11 @@ A folder that runnel or the library saved loads in the library by `SentenceTrans
 `CrossEncoder`): it asks for that flag before it imports any class that is not its own.
 
 Nothing is cut unless `max_seq_length` is set: then to that many tokens, special tokens included, always at the document's
-end, so that end markers and queries stay; what is cut is counted in `truncated` and told once. For long texts see `Long`:
+end, so that end markers and queries stay; `truncated` counts the cut texts, and one warning says so. For long texts see `Long`:
 `module.long = Long(segment_tokens=2048, recompute=True)`.
 
 LoRA: `add_lora(model[0].model, r=16, alpha=32)` of `training/adapters.py`, before the trainer is made. Until they are merged by
-`merge(model[0].model)`, saving writes the adapters and the heads alone. To go on from such a checkpoint a trainer's
+`merge(model[0].model)`, saving writes the adapters and the heads alone. To resume from such a checkpoint, a trainer's
 `_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`. (The library's own `add_adapter` takes none but
 models of the transformers library.)
 
@@ -68,15 +68,15 @@ log = logging.getLogger("runnel")
 def sentence_transformer(
     model: Model | Embedder | str | Path, *, long: Long | None = None, max_seq_length: int | None = None
 ) -> SentenceTransformer:
-    """A `SentenceTransformer` around an embedder, which it shares: training it trains the model.
+    """Return a `SentenceTransformer` around an embedder, which it shares: training it trains the model.
 
     Args:
         model: a model, or what `Embedder.load` takes; this is loaded in fp32, to be trained.
         long: how long inputs are trained on.
-        max_seq_length: cut texts to so many tokens; default: nothing is cut.
+        max_seq_length: cut texts to this many tokens; default: nothing is cut.
 
     Raises:
-        CheckpointError: the model is not there or cannot embed.
+        CheckpointError: the model does not exist or cannot embed.
     """
     module = EmbedderModule(_model(model, "embed"), long=long, max_seq_length=max_seq_length)
     return SentenceTransformer(modules=[module], prompts=module.model.prompts, similarity_fn_name="cosine")
@@ -85,10 +85,10 @@ def sentence_transformer(
 def cross_encoder(
     model: Model | Reranker | str | Path, *, long: Long | None = None, max_seq_length: int | None = None
 ) -> CrossEncoder:
-    """A `CrossEncoder` around a reranker; arguments as `sentence_transformer`. Its scores are logits: no sigmoid is applied.
+    """Return a `CrossEncoder` around a reranker; arguments as `sentence_transformer`. Scores are logits, without a sigmoid.
 
     Raises:
-        CheckpointError: the model is not there or has no rerank head.
+        CheckpointError: the model does not exist or has no rerank head.
     """
     module = RerankerModule(_model(model, "rerank"), long=long, max_seq_length=max_seq_length)
     return CrossEncoder(modules=[module], activation_fn=nn.Identity())
@@ -140,7 +140,7 @@ class _ModelModule(InputModule):
 
     @property
     def max_seq_length(self) -> int | None:
-        """Texts or pairs are cut to so many tokens, special tokens included; None: never."""
+        """The most tokens of a text or pair, special tokens included; None: nothing is cut."""
         return self._max_seq_length
 
     @max_seq_length.setter
@@ -185,12 +185,12 @@ class _ModelModule(InputModule):
         return self
 
     def _weights(self) -> list[tuple[int, int]]:
-        """Where each weight is and how often it was written: equal lists mean that nothing has changed."""
+        """Return the address and version of each weight: equal lists mean that nothing has changed."""
         tensors = itertools.chain(self.parameters(), self.buffers())
         return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
 
     def _infers(self) -> bool:
-        """Whether the engine is to be used; what was made from the weights is then made anew if they have changed since."""
+        """Return whether to use the engine; then rebuild what is derived from the weights if they have changed."""
         if self.training or torch.is_grad_enabled() or self.backbone.device.type != "cpu":
             return False
         seen = self._weights()
@@ -280,7 +280,7 @@ class EmbedderModule(_ModelModule):
         return self._embedder.dimension
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """Texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64.
+        """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64.
 
         Raises:
             InputError: a text is empty or no string, or `max_seq_length` has no room for it.
@@ -290,7 +290,7 @@ class EmbedderModule(_ModelModule):
         return _padded(rows)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The features, and `sentence_embedding` (B, d) fp32."""
+        """Return the features, and `sentence_embedding` (B, d) fp32."""
         lengths = features["attention_mask"].sum(dim=1).tolist()
         ids = features["input_ids"].cpu().numpy().astype(np.int32)
         rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
@@ -303,7 +303,7 @@ class EmbedderModule(_ModelModule):
         return {**features, "sentence_embedding": found.to(features["input_ids"].device)}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """As before, with the prompts of the library's model, which it has just written there."""
+        """Save as any module, with the prompts that the library has just written to the folder."""
         settings = Path(output_path) / "config_sentence_transformers.json"
         if settings.exists():
             prompts = json.loads(settings.read_text(encoding="utf-8")).get("prompts", {})
@@ -331,7 +331,7 @@ class RerankerModule(_ModelModule):
     def preprocess(  # type: ignore[override]  # the library's pairs may be of pictures and sounds too
         self, inputs: Sequence[Sequence[str]] | Sequence[str], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Pairs to `pairs`, a list of `Item`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`.
+        """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`.
 
         Args:
             inputs: (query, document) each.
@@ -347,7 +347,7 @@ class RerankerModule(_ModelModule):
         return {"pairs": pairs}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The features, and `scores` (B, 1) fp32."""
+        """Return the features, and `scores` (B, 1) fp32."""
         pairs: list[Item] = features["pairs"]
         if self._infers():
             with _outside_inference():
