@@ -57,8 +57,8 @@ __all__ = [
 ]
 
 
-# Threads that reach the end of a parallel region spin for milliseconds by default, waiting for the others. Beside any other
-# busy process that made a short text 17 times slower. The library reads this once, when torch is first imported.
+# Threads that reach the end of a parallel region spin for milliseconds by default, waiting for the others. While
+# another process was busy, this made a short text 17 times slower. The library reads this once, when torch is first imported.
 if "torch" not in sys.modules:
     os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 

@@ -1,13 +1,14 @@
 """The engine: many texts of any length through one backbone, in steps of bounded size.
 
 Requests wait in a queue. Each step packs the next segments of several requests, up to `step_tokens` tokens, and runs
-them through all layers. A request that is not finished keeps its state in a row of a pool; a finished one leaves and
-new ones join at the next step. So memory depends on `step_tokens`, not on the lengths, and a short query never waits for
-a long document. What a request wants of its hidden vectors (`request.py`) is taken as they appear; they are not kept.
+them through all layers. An unfinished request keeps its state in a row of a pool; finished requests leave, and
+new ones join, at the next step. So memory depends on `step_tokens`, not on text length, and a short query never waits for
+a long document. Each request's outputs (`request.py`) are taken from the hidden vectors as they are computed; the vectors are not
+kept.
 
-That is vertical inference. A recurrence may be cut after any token, other backbones at the end of a block (`block_ends`): an
-encoder after each passage, a transformer after the text. With `whole` a recurrence is read like a transformer (horizontal
-inference): both give the same; horizontally memory depends on the longest text too.
+This is vertical inference. A recurrence can be cut after any token, other backbones only at the end of a block (`block_ends`):
+an encoder after each passage, a transformer after the text. With `whole` a recurrence is read like a transformer (horizontal
+inference): the results are the same, but memory then also depends on the longest text.
 
     T  tokens of one request   D  width of hidden vectors   V  vocabulary   K  kinds of mark
 """
@@ -31,7 +32,7 @@ from runnel.request import Collector, Request, Result
 
 __all__ = ["Engine", "Request", "Result"]
 
-# Requests in flight beyond those in the present step: enough to fill a step with short texts of a few tokens.
+# Requests in flight beyond those in the current step: enough to fill a step with texts of a few tokens.
 _WINDOW = 512
 
 
@@ -52,17 +53,17 @@ class _Active:
 
     @property
     def least(self) -> int:
-        """Tokens of the next block."""
+        """Return the number of tokens of the next block."""
         return 1 if self.ends is None else int(self.ends[np.searchsorted(self.ends, self.done, side="right")]) - self.done
 
     def blocks(self, count: int) -> list[int]:
-        """Tokens of each of the blocks that make up the next `count` tokens."""
+        """Return the lengths of the blocks that make up the next `count` tokens."""
         assert self.ends is not None
         first, last = np.searchsorted(self.ends, [self.done, self.done + count], side="right")
         return np.diff(self.ends[first:last], prepend=self.done).tolist()
 
     def most(self, room: int) -> int:
-        """Tokens of the whole blocks that come next and fit into `room`."""
+        """Return how many tokens of whole blocks fit into `room` next."""
         if self.ends is None:
             return max(0, min(self.left, room))
         count = int(np.searchsorted(self.ends, self.done + room, side="right"))
@@ -70,7 +71,7 @@ class _Active:
 
 
 class Engine:
-    """Runs requests through a backbone. Safe to call from several threads: steps take turns.
+    """A scheduler that runs requests through a backbone. Safe to call from several threads: steps take turns.
 
     Args:
         backbone: a prepared backbone (`load_backbone`).
@@ -82,10 +83,10 @@ class Engine:
         whole: horizontal inference.
 
     Raises:
-        InputError: a budget is not positive, or too small for one segment; or a budget for horizontal inference, which has none.
+        InputError: a budget is not positive, or too small for one segment, or given together with `whole`.
     """
 
-    plan = staticmethod(plan)  # Engine.plan(backbone, memory_bytes): what a budget comes to, in memory and speed
+    plan = staticmethod(plan)  # Engine.plan(backbone, memory_bytes): the memory and speed to expect from a budget
 
     def __init__(
         self,
@@ -108,10 +109,10 @@ class Engine:
         self._free = [0]
 
     def map(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Iterator[Result]:
-        """Results in the order of the requests, which are drawn from the iterable as there is room.
+        """Yield results in the order of the requests, which are taken from the iterable as there is room.
 
-        `progress` is called after each step with the number of tokens just read. A request that fails gives a result
-        with `error` set and does not disturb the others. Closing the iterator drops what is unfinished.
+        `progress` is called after each step with the number of tokens just read. A request that fails yields a result
+        with `error` set and does not affect the others. Closing the iterator drops unfinished requests.
         """
         waiting: dict[int, Result] = {}
         wanted = 0
@@ -132,7 +133,7 @@ class Engine:
         exhausted = False
         try:
             while active or not exhausted:
-                # The oldest may be long and takes half a step; the rest should be able to fill the other half.
+                # The oldest request may be long and takes half a step; the others should be able to fill the other half.
                 room = self.step_tokens - sum(self._share(item) for item in itertools.islice(active, 1, None))
                 while not exhausted and room > 0 and len(active) < _WINDOW and (not active or len(pending) < 8 * _WINDOW):
                     drawn = next(source, None)
@@ -186,12 +187,12 @@ class Engine:
 
     def _start(self, index: int, request: Request) -> _Active | Result:
         try:
-            ids = np.asarray(request.ids)  # not copied: a step takes its own tokens
+            ids = np.asarray(request.ids)  # not copied: a step copies its own tokens
             nothing = request.positions is not None and not len(request.positions) and not request.keep_state
             if ids.ndim == 1 and not len(ids) and nothing:
                 return Collector(request, ids, self.weight).result(index, None)
             if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
-                raise InputError(f"a request needs integer token ids of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
+                raise InputError(f"token ids must be integers of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
             if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
                 raise InputError(
                     f"token ids must lie in [0, {self.backbone.vocab_size}), got {int(ids.min())} to {int(ids.max())}"
@@ -209,11 +210,11 @@ class Engine:
         return _Active(index, request, ids, self.weight, ends)
 
     def _share(self, item: _Active) -> int:
-        """Tokens that a request can add to a step with others; none if its next block needs a step to itself."""
+        """Return how many tokens a request can add to a shared step; 0 if its next block needs a step of its own."""
         return item.left if item.least <= self.step_tokens else 0
 
     def _plan(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
-        """(request, tokens) of the next step: half for the oldest, then the shortest first, the rest to the oldest."""
+        """Return (request, tokens) pairs of the next step: half for the oldest, then shortest first, the rest for the oldest."""
         oldest = active[0]
         room = self.step_tokens if len(active) > 1 else self.text_tokens
         takes = {id(oldest): max(oldest.most(room // 2), oldest.least)}
@@ -228,7 +229,7 @@ class Engine:
         return [(item, takes[id(item)]) for item in active if takes.get(id(item))]
 
     def _step(self, active: deque[_Active]) -> tuple[list[Result], int]:
-        """One step over some of `active`; finished and failed requests are removed from it."""
+        """Run one step over part of `active`; remove finished and failed requests from it."""
         with self._lock:
             finished = []
             for item in [a for a in active if a.request._cancelled]:
@@ -265,7 +266,7 @@ class Engine:
         )
 
     def _rows(self, plan: list[tuple[_Active, int]]) -> tuple[list[int], list[int]]:
-        """The pool's rows that each request's state is read from and written to; see `Backbone.step`."""
+        """Return the pool rows that each request's state is read from and written to; see `Backbone.step`."""
         read_rows, write_rows = [], []
         for item, count in plan:
             continues = item.row >= 0
@@ -289,14 +290,14 @@ class Engine:
 
     def _deliver(self, item: _Active, hidden: Tensor) -> Result | None:
         try:
-            # The sum is quick, and carries NaN and infinity on; it may overflow where no number is wrong.
+            # The sum is fast and propagates NaN and infinity; it may also overflow although every number is finite.
             if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
                 at = item.done + int((~torch.isfinite(hidden).all(dim=1)).nonzero()[0])
                 raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
             item.collector.read(item.done, hidden)
             item.done += hidden.shape[0]
             return self._finish(item) if item.left == 0 else None
-        except Exception as error:  # one request's failure is its own result; the others go on
+        except Exception as error:  # one request's failure is its own result; the others continue
             return self._finish(item, error=error)
 
     def _finish(self, item: _Active, error: Exception | None = None) -> Result:
@@ -307,7 +308,7 @@ class Engine:
     # ---- rows of the state pool ------------------------------------------------------------------------------------
 
     def _row(self, state: State | None) -> int:
-        """A free row holding `state`, or zero tokens read; the pool doubles when it is full."""
+        """Return a free row set to `state`, or to the initial state; the pool doubles when it is full."""
         if not self._free:
             rows = len(self._pool)
             self._pool = State.concatenate([self._pool, self.backbone.new_state(rows)])
@@ -326,7 +327,7 @@ class Engine:
 
 
 def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
-    """Return the tokens of a step with one text alone, and with several."""
+    """Return the tokens of a step with a single text, and with several."""
     if step_tokens is not None and memory_bytes is not None:
         raise InputError("give step_tokens or memory_bytes, not both")
     if memory_bytes is not None:

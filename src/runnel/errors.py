@@ -5,13 +5,14 @@
     │   └── ReadError                    a file that is missing, unreadable, damaged, beyond a limit or undecodable
     ├── CheckpointError (ValueError)     a model folder that is foreign, incomplete, damaged or of an unknown kind
     ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
-    ├── StoreError                       an index that is missing, locked, of another model or format, or damaged
+    ├── StoreError                       an index that is missing, of another model or format, or damaged
+    │   └── StoreBusy                    an index that another process is writing
     ├── NumericalError (ArithmeticError) NaN or infinity where a number is needed
-    ├── MissingDependency (ImportError)  an optional package is needed; the message has the install line
-    ├── BackendUnavailable (RuntimeError) the asked-for device or kernel is not there
+    ├── MissingDependency (ImportError)  an optional package is needed; the message has the install command
+    ├── BackendUnavailable (RuntimeError) the requested device or kernel is not available
     └── Cancelled                        the request was cancelled before it finished
 
-Every message says what came, what was expected and what to do.
+Every message says what is wrong, what was expected and what to do.
 """
 
 
@@ -32,11 +33,11 @@ class CheckpointError(RunnelError, ValueError):
 
 
 class StoreError(RunnelError):
-    """An index that is missing, locked by another writer, of another model or format, or damaged."""
+    """An index that is missing, of another model or format, or damaged."""
 
 
 class StoreBusy(StoreError):
-    """Another process is writing there; waiting helps."""
+    """An index that another process is writing; retry later."""
 
 
 class StateError(RunnelError, ValueError):
@@ -48,11 +49,11 @@ class NumericalError(RunnelError, ArithmeticError):
 
 
 class MissingDependency(RunnelError, ImportError):
-    """An optional package is needed for this call; the message has the install line."""
+    """An optional package is needed for this call; the message has the install command."""
 
 
 class BackendUnavailable(RunnelError, RuntimeError):
-    """The device or kernel that was asked for is not there."""
+    """The requested device or kernel is not available."""
 
 
 class Cancelled(RunnelError):

@@ -16,7 +16,7 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 @contextmanager
 def naming(path: Path, written: Path | None = None) -> Iterator[None]:
-    """Name `path` in an error of the operating system that names no file, such as a full disk, or names the file `written`."""
+    """Add `path` to an error of the operating system that names no file (such as a full disk) or names the file `written`."""
     try:
         yield
     except OSError as error:
@@ -26,16 +26,16 @@ def naming(path: Path, written: Path | None = None) -> Iterator[None]:
     except Exception as error:
         if written is None or (found := _OS_ERROR.search(str(error))) is None:
             raise
-        code = int(found[1])  # safetensors reports the system's errors as text
+        code = int(found[1])  # safetensors reports system errors as text
         raise OSError(code, os.strerror(code), str(path)) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the path of a temporary file, which takes the place of `path` when all of it is on disk.
+    """Yield the path of a temporary file that replaces `path` once all of it is on disk.
 
-    Any number of processes may replace one file: the last one wins. If the block fails, `path` stays as it was. A process that is
-    killed leaves its NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
+    Several processes may replace one file: the last one wins. If the block fails, `path` is unchanged. A killed process
+    leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
 
     Raises:
         OSError: the directory does not exist, or the file cannot be written; the error names `path`.
@@ -55,22 +55,22 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, data: bytes | str) -> None:
-    """Replace `path` by a file of these bytes, or of this text in UTF-8. Raises as `replacing`."""
+    """Replace the file `path` with these bytes, or with this text in UTF-8. Raises as `replacing`."""
     with replacing(path) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def sweep(folder: Path, name: str = "") -> None:
-    """Remove what killed writers of file `name`, or of all files, left. Call it while a lock keeps other writers away."""
+    """Remove the partial files of killed writers of `name`, or of any file. Call it only while holding the writers' lock."""
     for partial in folder.glob(f"{glob.escape(name) or '*'}.{'[0-9a-f]' * 8}.partial"):
         partial.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on disk."""
+    """Wait until a file, or a folder's directory entries, are on disk."""
     if path.is_dir() and os.name == "nt":
         return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs only what may be written
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs only files opened for writing
     try:
         os.fsync(handle)
     finally:

@@ -1,4 +1,4 @@
-"""What this machine offers: native bf16, processor cores, free memory. No state, no settings."""
+"""Properties of this machine: native bf16, processor cores, free memory. No state, no settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 t
 
 @cache
 def has_native_bf16() -> bool:
-    """Whether the CPU multiplies bf16 matrices in hardware (AVX512_BF16, AMX or Arm BF16).
+    """Return whether the CPU multiplies bf16 matrices in hardware (AVX512_BF16, AMX or Arm BF16).
 
-    Without it, bf16 is emulated and slower than fp32.
+    Without such instructions bf16 is emulated and slower than fp32.
     """
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch only
     if any(capabilities.get(flag, False) for flag in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16")):
@@ -30,14 +30,14 @@ def has_native_bf16() -> bool:
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def available_memory() -> int:
-    """Bytes of memory that can be used without swapping: what the system has free, or less under a container's limit."""
+    """Return the bytes of memory usable without swapping: the system's free memory, or less under a container's limit."""
     limits = [_system_memory()]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -45,7 +45,7 @@ def available_memory() -> int:
     ):
         try:
             limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-        except (OSError, ValueError):  # no such control group, or its limit is the word "max"
+        except (OSError, ValueError):  # no such control group, or the limit is "max"
             continue
     return max(0, min(limits))
 
@@ -58,5 +58,5 @@ def _system_memory() -> int:
     except OSError:  # not Linux
         pass
     if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # total is known, free is not: half of it
-    return 4 << 30  # the system does not say
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # only the total is known: take half
+    return 4 << 30  # unknown

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the operating system releases when its holder ends, however it ends."""
+"""A lock for one writer at a time, which the operating system releases when its holder ends, even by a crash."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class WriterLock:
 
     Args:
         path: the lock file.
-        what: what may be written while it is held; named in the error.
+        what: the folder or file that the lock protects; named in the error.
 
     Raises:
-        StoreBusy: another process, or another lock of this one, holds it.
+        StoreBusy: another process, or another lock of this process, holds it.
     """
 
     def __init__(self, path: Path, what: Path) -> None:
@@ -31,7 +31,7 @@ class WriterLock:
         return self._file is not None
 
     def acquire(self) -> None:
-        """Take the lock; do nothing if it is held already."""
+        """Take the lock; do nothing if it is already held."""
         while self._file is None:
             file = open(self._path, "a+", encoding="utf-8")
             if not _try_lock(file):
@@ -39,7 +39,7 @@ class WriterLock:
                 holder = file.read().strip() or "another process"
                 file.close()
                 raise StoreBusy(f"{self._what} is being written by {holder}; wait until it is done")
-            if not _is_at(file, self._path):  # its holder has removed it since it was opened
+            if not _is_at(file, self._path):  # the holder removed the file after it was opened here
                 file.close()
                 continue
             file.seek(0)
@@ -52,7 +52,7 @@ class WriterLock:
         """Release the lock, and delete its file with `remove`; do nothing if it is not held."""
         if self._file is not None:
             if remove:
-                with suppress(OSError):  # Windows cannot delete an open file; it stays and does no harm
+                with suppress(OSError):  # Windows cannot delete an open file; the leftover is harmless
                     self._path.unlink()
             self._file.close()
             self._file = None

@@ -1,6 +1,6 @@
-"""How much of a text an engine reads at a time, for a memory budget.
+"""How many tokens an engine reads per step within a memory budget.
 
-Vertical inference takes V tokens through all layers before the next V: memory depends on V, not on the text. Inside an operator
+Vertical inference takes V tokens through all layers before the next V: memory depends on V, not on the text. Inside an operator,
 the parallel form works on chunks of Q tokens.
 
 V  tokens of a segment (a step of the engine)        Q  tokens of a chunk
@@ -21,32 +21,32 @@ from runnel.ops.mlstm.torch import CHUNK as MLSTM_CHUNK
 from runnel.ops.ssd.torch import CHUNK as SSD_CHUNK
 from runnel.ops.wkv7.torch import CHUNK as WKV7_CHUNK
 
-# Tokens of a step where none are asked for. On a CPU longer ones gain little (docs/performance.md). On a GPU those of the
-# linear-time embedding paper (4.2, E.1): one text by 4096 tokens, a batch by 32 x 512. Not measured here.
+# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values are from the
+# linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch. Not measured here.
 _CPU_STEP, _GPU_TEXT, _GPU_STEP = 1024, 4096, 16384
-# The longest step for a budget. Longer ones were no faster on a CPU: layers are read from memory once a step either way, and
-# what a step writes outgrows the caches.
+# The longest step for a budget. Longer steps were no faster on a CPU: each step reads the layers from memory once either way,
+# and its outputs outgrow the caches.
 ENOUGH = 4096
-_ROUND = 64  # chunks of every operator divide it
+_ROUND = 64  # a multiple of every operator's chunk
 _STATES = 4  # rows of state: two requests in progress, one being forked, one being handed out
-_TIMED = 512  # tokens at most of the step that is timed
+_TIMED = 512  # the most tokens of the timed step
 
-# Architecture -> its recurrence, the Q at which its plain torch form is fastest (longer or shorter chunks take more memory, too),
-# and how many copies of a chunk's tensors that form has in memory at a time, as measured.
+# Architecture -> its recurrence, the Q at which its plain torch form is fastest (longer or shorter chunks also take more
+# memory), and the measured number of copies of a chunk's tensors that this form holds at a time.
 _PLAIN = {"mamba2": ("ssd", SSD_CHUNK, 7), "rwkv7": ("wkv7", WKV7_CHUNK, 20), "xlstm": ("mlstm", MLSTM_CHUNK, 5)}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an engine does with a memory budget; `Engine(backbone, plan)` does it.
+    """How an engine uses a memory budget; `Engine(backbone, plan)` runs it.
 
     Args:
         segment: V, tokens of a step.
-        chunk: Q, where the operator runs in plain torch; None where it has none, or compiled kernels have theirs built in.
-        step_bytes: working memory of such a step, rounded up.
+        chunk: Q if the operator runs in plain torch; None if it has no chunks or runs in compiled kernels with a fixed one.
+        step_bytes: working memory of one step, rounded up.
         state_bytes: fp32 state of one text. An engine has up to four of its own.
         memory_bytes: the budget.
-        tokens_per_s: speed to expect, from one step run here; None where the backbone has no weights to run.
+        tokens_per_s: expected speed, measured on one step; None if the backbone has no weights to run.
     """
 
     segment: int
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def expected_bytes(self) -> int:
-        """Memory to expect beyond the weights, rounded up."""
+        """Expected memory without the weights, rounded up."""
         return self.step_bytes + _STATES * self.state_bytes
 
     def __str__(self) -> str:
@@ -66,8 +66,8 @@ class Plan:
         chunk = "" if self.chunk is None else f", chunks of {self.chunk}"
         speed = "" if self.tokens_per_s is None else f", about {self.tokens_per_s:,.0f} tokens/s"
         return (
-            f"segments of {self.segment:,} tokens{chunk}: {self.step_bytes / mib:,.0f} MiB a step, "
-            f"{self.state_bytes / mib:,.1f} MiB of state a text, of {self.memory_bytes / mib:,.0f} MiB{speed}"
+            f"segments of {self.segment:,} tokens{chunk}: {self.step_bytes / mib:,.0f} MiB per step, "
+            f"{self.state_bytes / mib:,.1f} MiB of state per text, of {self.memory_bytes / mib:,.0f} MiB{speed}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,10 +75,10 @@ class Plan:
 
 
 def default_steps(backbone: Backbone) -> tuple[int, int]:
-    """Return the default numbers of tokens of a step: with one text alone, and with several.
+    """Return the default number of tokens of a step: with a single text, and with several.
 
     Raises:
-        InputError: half of what a GPU has free is too little for one token.
+        InputError: half of the GPU's free memory is too little for one token.
     """
     if backbone.device.type != "cuda":
         return _CPU_STEP, _CPU_STEP
@@ -87,10 +87,10 @@ def default_steps(backbone: Backbone) -> tuple[int, int]:
 
 
 def fit(backbone: Backbone, memory_bytes: int) -> Plan:
-    """The longest segment for a budget, up to where longer ones gain nothing; nothing is run.
+    """Return the longest useful segment within a budget, without running the model.
 
     Args:
-        memory_bytes: what steps and states may take beyond the weights.
+        memory_bytes: the limit of memory for steps and states, without the weights.
 
     Raises:
         InputError: too little for one segment; the message says how much is needed.
@@ -112,31 +112,31 @@ def fit(backbone: Backbone, memory_bytes: int) -> Plan:
 
 
 def plan(backbone: Backbone, memory_bytes: int) -> Plan:
-    """`fit` with the speed to expect: one step is run, after a first one that compiles kernels and makes buffers."""
-    found = fit(backbone, memory_bytes)
+    """Return `fit` with the expected speed, measured on one step after a first step that compiles kernels and makes buffers."""
+    untimed = fit(backbone, memory_bytes)
     if backbone.device.type == "meta":
-        return found
-    tokens = min(found.segment, _TIMED)
+        return untimed
+    tokens = min(untimed.segment, _TIMED)
     ids = torch.arange(tokens, device=backbone.device) % min(backbone.vocab_size, 100)
     with torch.no_grad():
         for _ in range(2):
             start = time.perf_counter()
             backbone(ids)[0].sum().item()  # on a GPU this waits for the result
             seconds = time.perf_counter() - start
-    return replace(found, tokens_per_s=tokens / seconds)
+    return replace(untimed, tokens_per_s=tokens / seconds)
 
 
 def _plain_chunk(backbone: Backbone) -> int | None:
-    """Q of the operator's plain torch form, if that is what runs."""
+    """Return Q of the operator's plain torch form, None if that form does not run."""
     if backbone.fast is not None or backbone.device.type == "meta" or backbone.architecture not in _PLAIN:
-        return None  # on meta it is described, to be run elsewhere
+        return None  # on meta the model is only described; it runs elsewhere
     operator, chunk, _ = _PLAIN[backbone.architecture]
     wide = torch.float64 if any(p.dtype == torch.float64 for p in backbone.parameters()) else torch.float32
     return chunk if choose(operator, "auto", torch.empty(0, device=backbone.device, dtype=wide)) == "torch" else None
 
 
 def _plain_bytes(backbone: Backbone, chunk: int) -> int:
-    """Bytes for each token that chunks of Q take in plain torch: states between chunks, weights within, inputs and outputs."""
+    """Return bytes per token of chunks of Q in plain torch: states between chunks, weights within them, inputs and outputs."""
     _, _, copies = _PLAIN[backbone.architecture]
     heads, rows, columns = max((shape[1:] for shape in backbone.state_shapes().values() if len(shape) == 4), key=lambda s: s[0])
     return 4 * copies * heads * (rows * columns // chunk + chunk + max(rows, columns))

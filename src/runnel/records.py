@@ -16,7 +16,7 @@ from runnel.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with an id. `metadata` is carried along untouched; `title` is shown with search results.
+    """A text with an id. `metadata` is stored unchanged; `title` is shown with search results.
 
     Raises:
         InputError: the id, the text or the title is not a string, or the metadata is not a dict.
@@ -36,7 +36,7 @@ class Document:
 
 
 def titled(title: object, text: str) -> str:
-    """Return a text with its title, if it has one, before it: joined by a space, as BEIR and Tevatron do."""
+    """Return a text preceded by its title, if it has one, and a space, as in BEIR and Tevatron."""
     return f"{title} {text}".strip() if isinstance(title, str) and title.strip() else text
 
 
@@ -87,8 +87,8 @@ class Places:
 class Hit:
     """One ranked document. `rank` counts from 1.
 
-    A search of an index also fills the sentences that answer, and what the index holds of the document: its title, the file it
-    came from, its metadata, and the pages and headings of its characters.
+    A search of an index also fills the answering sentences and the stored title, source file, metadata, and the pages and
+    headings of the document's characters.
     """
 
     id: str
@@ -109,6 +109,6 @@ def expect_text(value: object, what: str) -> None:
 
 
 def expect_count(value: object, what: str) -> None:
-    """Raise InputError unless `value` is a whole number from 1, of Python or of NumPy; `what` names it."""
+    """Raise InputError unless `value` is an integer from 1 (Python or NumPy); `what` names it."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:
         raise InputError(f"{what} is {reprlib.repr(value)}; expected a whole number from 1")
