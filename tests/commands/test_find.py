@@ -145,7 +145,7 @@ def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
         (lambda p: p.write_bytes("Не в UTF-8".encode("koi8-r")), "(?i)utf-8"),
         (lambda p: p.write_bytes(pdf([["secret"]], encrypted=True)), "encrypted PDF"),
         (lambda p: p.write_bytes(pdf([[]], image_only=True)), "a scan; run OCR"),
-        (lambda p: p.write_bytes(b"PK\x03\x04 cut off"), "damaged or cut-off zip"),
+        (lambda p: p.write_bytes(b"PK\x03\x04 cut off"), "damaged or truncated zip"),
     ],
     ids=["missing", "folder", "binary", "undecodable", "encrypted", "scan", "zip"],
 )
@@ -273,5 +273,5 @@ def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatc
 def test_a_file_without_rows_is_noted(run, fake, tmp_path):
     (tmp_path / "a.csv").write_text("id,text\n")
     done = run("find", "dog", tmp_path / "a.csv")
-    note = "no rows; the first line of a csv or tsv file has the names of its columns"
+    note = "no rows; the first line of a csv or tsv file contains the column names"
     assert (done.code, done.err) == (0, f"runnel: note: {tmp_path / 'a.csv'}: {note}\n")

@@ -276,12 +276,12 @@ def write_hostile(folder: Folder) -> None:
     (place / "broken.jsonl").write_text('{"text": "a row"}\n{"text": \n')
     (place / "office.doc").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(2000))
     folder.hostile |= {
-        "cut off.pdf": "damaged or cut-off PDF",
+        "cut off.pdf": "damaged or truncated PDF",
         "locked.pdf": "encrypted PDF",
         "scan.pdf": "run OCR",
         "bomb.docx": "unpacked content is larger",
         "entities.docx": "declares XML entities",
-        "half.docx": "cut-off zip archive",
+        "half.docx": "truncated zip archive",
         "outside.epub": "empty document",
         "empty.txt": "empty document",
         "empty.pdf": "empty document",

@@ -95,7 +95,7 @@ def test_files_without_rows_are_noted(index, folder, caplog):
     (folder / "names.csv").write_text("id,text\n")
     changes = index.add_files([folder])
     assert names(changes.added, folder) == ["deep/page.html", "plain.txt"] and not changes.failed
-    note = "no rows; the first line of a csv or tsv file has the names of its columns"
+    note = "no rows; the first line of a csv or tsv file contains the column names"
     assert caplog.messages == [f"{folder.resolve() / name}: {note}" for name in ("lines.tsv", "names.csv")]
     (folder / "names.csv").write_text("id,text\n1,a text\n")
     index.add_files([folder])

@@ -288,7 +288,7 @@ def test_a_manifest_tells_what_a_shard_is(made, embedder, wanted):
     assert [one.parts for one in manifests] == [-(-one.documents // BATCH) for one in manifests]
     assert all(one.tokens == one.tokens_read > 0 and one.bytes > 100 and one.seconds > 0 for one in manifests)
     failed = {Path(name).name: reason for one in manifests for name, reason in one.failed.items()}
-    assert set(failed) == {"bad.pdf", "empty.txt"} and "damaged or cut-off PDF" in failed["bad.pdf"]
+    assert set(failed) == {"bad.pdf", "empty.txt"} and "damaged or truncated PDF" in failed["bad.pdf"]
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def test_all_readers_read_rows_alike(tmp_path, read, ending, kind, content):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"id": 1', "rows.*, line 2: not valid JSON (.*); expected one object a line"),
+        (b'{"id": 1', "rows.*, line 2: not valid JSON (.*); expected one object per line"),
         (b"[1]", "rows.*, line 2: expected an object in braces, got list"),
         (b'{"id": "caf\xe9"}', "rows.*: the text after line \\d is not UTF-8 \\(.*, byte 0xe9\\); .*convert it"),
     ],
@@ -157,7 +157,7 @@ def test_all_readers_report_a_bad_row_alike(tmp_path, read, ending, line, messag
 def test_all_readers_report_a_file_that_is_cut_short_alike(tmp_path, read, ending):
     path = tmp_path / f"rows.jsonl{ending}"
     path.write_bytes(COMPRESS[ending](b'{"id": "a", "text": "x"}\n' * 9)[:-5])
-    with pytest.raises(ReadError, match=r"rows.jsonl.* is damaged or incomplete \(.*\); fetch it again"):
+    with pytest.raises(ReadError, match=r"rows.jsonl.* is damaged or incomplete \(.*\); download it again"):
         read(path)
 
 

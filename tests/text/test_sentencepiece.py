@@ -124,15 +124,17 @@ def test_merges_follow_the_scores(tmp_path):
         (model(trainer=field(3, 1)), "is a Unigram model and only BPE models"),
         (model(normalizer=field(1, b"nmt_nfkc") + field(2, b"\0\0")), r"rewrites characters .*'nmt_nfkc'"),
         (model(normalizer=field(4, 1)), "drops spaces"),
-        (model(trainer=field(24, 1)), "puts them behind words"),
-        (model(piece("ax")), "characters that are no pieces, such as 'x'"),
-        (model(piece("aa", 5)), "pieces that are switched off"),
-        (model(piece("  ", 4)), "words of its own, such as '  '"),
-        (piece("a") + field(2, field(3, 2)) + field(3, field(4, 0)), "no token for the unknown"),
+        (model(trainer=field(24, 1)), "puts them after words"),
+        (model(piece("ax")), "characters that are not pieces themselves, such as 'x'"),
+        (model(piece("aa", 5)), "disabled pieces"),
+        (model(piece("  ", 4)), "special words, such as '  '"),
+        (piece("a") + field(2, field(3, 2)) + field(3, field(4, 0)), "has no unknown token"),
     ],
 )
 def test_other_kinds_are_refused(content, message, tmp_path):
-    with pytest.raises(CheckpointError, match=rf"tokenizer\.model .*{message}.*put the tokenizer\.json of this model beside it"):
+    with pytest.raises(
+        CheckpointError, match=rf"tokenizer\.model .*{message}.*put this model.s tokenizer\.json into the same folder"
+    ):
         read(content, tmp_path)
 
 
@@ -140,5 +142,7 @@ def test_other_kinds_are_refused(content, message, tmp_path):
     "content", [b"", b"version https://git-lfs", b"\x0a\xff\x01a", b"\x0a", b"\x0a\x02\x08\x01", model()[:-3], b"\x0b\x00"]
 )
 def test_damaged_files_are_refused(content, tmp_path):
-    with pytest.raises(CheckpointError, match=r"tokenizer\.model is no SentencePiece model, or is damaged .*download it again"):
+    with pytest.raises(
+        CheckpointError, match=r"tokenizer\.model is not a SentencePiece model, or is damaged .*download it again"
+    ):
         read(content, tmp_path)

@@ -167,7 +167,7 @@ def test_missing_and_needless_fields():
     tokenizer = build("bert_like")
     with pytest.raises(InputError, match="needs the ids of the document; pass document="):
         templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3))
-    with pytest.raises(InputError, match=r"has no \{document\}; leave document= out"):
+    with pytest.raises(InputError, match=r"has no \{document\}; omit document="):
         QUERY.render(tokenizer, np.arange(3), np.arange(3))
     with pytest.raises(InputError, match="has no field 'document'; it has query"):
         QUERY.before("document")

@@ -32,7 +32,7 @@ def test_qrels_formats(tmp_path, lines):
         ("q 0 b high", "line 3: expected query, document, grade"),
         ("q b", "line 3: expected query, document, grade"),
         ("q 0 1 b 1", "line 3: expected query, document, grade"),
-        ("q 0 a 0", "line 3: document 'a' is judged 0 for query 'q', and 1 further up; keep one"),
+        ("q 0 a 0", "line 3: document 'a' is judged 0 for query 'q', but 1 on an earlier line; keep one"),
     ],
 )
 def test_bad_qrels(tmp_path, line, message):

@@ -195,7 +195,7 @@ def test_damaged_vocabularies_are_refused(line, message, tmp_path):
 def test_a_vocabulary_that_was_cut_short_is_refused(tmp_path):
     path = tmp_path / "rwkv_vocab_v20230424.txt"
     path.write_text("\n".join(BYTES[:200]))
-    with pytest.raises(CheckpointError, match=r"56 of the 256 single bytes are no tokens, the first is b'\\xc8'"):
+    with pytest.raises(CheckpointError, match=r"56 of the 256 single bytes are not tokens, the first is b'\\xc8'"):
         Tokenizer.load(tmp_path)
     path.write_bytes(b"1 '\xff' 1")
     with pytest.raises(CheckpointError, match="can't decode"):

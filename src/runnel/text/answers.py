@@ -1,4 +1,4 @@
-"""What makes found sentences readable: equal ones are shown once, headings with the text below them."""
+"""Make found sentences readable: show equal sentences once, and headings with the text below them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runnel.records import Sentence
 from runnel.text.sentences import MAX_CHARS, split_sentences
 
 _TITLE_CHARS = 80
-_AHEAD = 4 * MAX_CHARS  # enough text for its first sentence to be split as it is in the whole document
+_AHEAD = 4 * MAX_CHARS  # enough text to split its first sentence as in the whole document
 _NESTED = 3  # headings that may follow a heading before there is text
 _UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
 _BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
@@ -23,12 +23,12 @@ def normalize(text: str) -> str:
 
 
 def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[str] = ()) -> list[list[Sentence]]:
-    """Group sentences that differ in whitespace alone.
+    """Group sentences that differ only in whitespace.
 
     Args:
         sentences: best first.
-        count: groups to return, those of the best sentences.
-        also: normalized texts whose groups are returned too, wherever they rank.
+        count: the number of groups to return, best sentences first.
+        also: normalized texts whose groups are also returned, wherever they rank.
 
     Returns:
         Groups in the order of their best sentence, sentences in the order given.
@@ -46,13 +46,13 @@ def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[st
 
 
 def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
-    """Return where the first sentence below a heading ends; `end` if `text[start:end]` is no heading or no text follows.
+    """Return where the first sentence below a heading ends; `end` if `text[start:end]` is not a heading or no text follows.
 
-    A heading is a block of that kind, or a line of its own of at most 80 characters that does not end like a sentence.
+    A heading is a block of kind "heading", or a line of its own of at most 80 characters that does not end like a sentence.
     Up to three more headings may follow before the text.
 
     Args:
-        kind_at: the kind of the block at a character (`DocumentText.block_at`); None if it is not known.
+        kind_at: returns the kind of the block at a character (`DocumentText.block_at`); None if unknown.
     """
     if not _is_heading(text, start, end, kind_at):
         return end

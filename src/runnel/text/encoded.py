@@ -17,8 +17,8 @@ class Encoded:
 
     Attributes:
         ids: (n,) int32.
-        starts, ends: (n,) int64, code points into the original text. A token never starts with whitespace unless it is nothing
-            but whitespace. Tokens that are parts of one character share its span.
+        starts, ends: (n,) int64, code points into the original text. A token never starts with whitespace unless it is all
+            whitespace. Tokens that are parts of one character share its span.
     """
 
     ids: np.ndarray
@@ -30,12 +30,12 @@ class Encoded:
 
     @staticmethod
     def empty() -> Encoded:
-        """No tokens."""
+        """Return no tokens."""
         return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @staticmethod
     def join(parts: Iterable[Encoded]) -> Encoded:
-        """The parts one after another. Their offsets must already refer to one text."""
+        """Concatenate parts whose offsets already refer to one text."""
         parts = [part for part in parts if len(part)]
         if len(parts) < 2:
             return parts[0] if parts else Encoded.empty()
@@ -43,23 +43,23 @@ class Encoded:
         return Encoded(*(np.concatenate(list(column)) for column in columns))
 
     def slice(self, start: int, stop: int) -> Encoded:
-        """Tokens [start, stop), their offsets unchanged."""
+        """Return tokens [start, stop), their offsets unchanged."""
         return Encoded(self.ids[start:stop], self.starts[start:stop], self.ends[start:stop])
 
     def shifted(self, by: int) -> Encoded:
-        """The same tokens with `by` added to all offsets."""
+        """Return the same tokens with `by` added to all offsets."""
         return Encoded(self.ids, self.starts + by, self.ends + by) if by else self
 
 
 def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Move starts over leading whitespace, except in tokens that are all whitespace."""
+    """Move starts past leading whitespace, except in tokens that are all whitespace."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     within = np.flatnonzero(starts < len(codes))
     leading = within[_is_space(codes[starts[within]])]
     if not len(leading):
         return starts
     moved, stops = starts[leading], ends[leading]
-    going = np.arange(len(leading))  # the tokens that have only had whitespace so far
+    going = np.arange(len(leading))  # tokens that had only whitespace so far
     while len(going):
         moved[going] += 1
         going = going[moved[going] < stops[going]]

@@ -1,13 +1,13 @@
 """Tokenizers of the tokenizers library (tokenizer.json, or converted from SentencePiece), in bounded memory.
 
 Exactness. `encode`, `encode_batch`, `encode_pieces` and `LibraryStream` give the ids and offsets of one call of the library
-on the whole text. Long texts are cut only at places where that can be shown from the tokenizer's own definition
+on the whole text. Long texts are cut only at places that the tokenizer's own definition proves safe
 (`cuts.py`): after a word or closing mark before a space, after a letter or digit before a newline or a punctuation mark, and
-so on. What cannot be cut is kept and encoded in one piece, so a text without any such place (or a tokenizer whose pipeline is
-not recognized; `LibraryTokenizer.streams` is False then) costs memory in proportion to the longest stretch between two cuts.
+so on. Text between two cuts is encoded in one piece, so a text without cuts (or a tokenizer whose pipeline is not
+recognized; `LibraryTokenizer.streams` is then False) needs memory in proportion to the longest stretch between two cuts.
 One case is bounded even then: with WordPiece a word over the length limit is one unknown token, so only its ends are kept.
 
-The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram vocabularies hold "</s>" as a
+The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram vocabularies have "</s>" as a
 piece) give the unknown token instead.
 """
 
@@ -37,21 +37,21 @@ from runnel.text.tokenizer import (
     unpack_saved,
 )
 
-_PIECE_CHARS = 1 << 14  # one call of the library: small enough for little memory, long enough to hide the call
+_PIECE_CHARS = 1 << 14  # per call of the library: small enough to save memory, long enough to hide the overhead
 _GROUP_CHARS = 1 << 18  # one parallel batch
-_WORD_CHARS = 1 << 16  # an unbroken word is looked at again whenever this much of it has come
+_WORD_CHARS = 1 << 16  # an unbroken word is examined again after every such length
 _KEPT_WORD_CHARS = 1 << 10
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer of the tokenizers library. Its attributes are those of every `Tokenizer`."""
+    """A tokenizer of the tokenizers library, with the attributes of every `Tokenizer`."""
 
     def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
         """Build from the content of files; `load` reads them from a folder.
 
         Args:
             source: the content of a `tokenizer.json`.
-            begin, end: marker as a token or an id.
+            begin, end: markers as tokens or ids.
             config: the content of `tokenizer_config.json`, kept for `save`.
 
         Raises:
@@ -86,7 +86,7 @@ class LibraryTokenizer(Tokenizer):
 
     @classmethod
     def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> LibraryTokenizer:
-        """Read a tokenizer.json or a SentencePiece model and, where present beside it, the files that name its markers.
+        """Read a tokenizer.json or a SentencePiece model and, if its folder has them, the files that name its markers.
 
         Args:
             path: the file.
@@ -139,7 +139,7 @@ class LibraryTokenizer(Tokenizer):
             return self.encode(text)
         encoded = self._encode_parts(["x" + text], [0], [-1])[0]
         first = int(np.count_nonzero(encoded.starts < 0))
-        if first and encoded.ends[:first].max() > 0:  # the text's start became one token with what stands before
+        if first and encoded.ends[:first].max() > 0:  # the text's start merged with the text before it
             return self.encode(text)
         return Encoded(encoded.ids[first:], encoded.starts[first:], encoded.ends[first:])
 
@@ -165,7 +165,7 @@ class LibraryTokenizer(Tokenizer):
         return LibraryStream(self, position)
 
     def _special_ids(self, spec: Spec) -> np.ndarray:
-        """(vocab_size,) bool: ids that text must never turn into. The unknown token stays allowed."""
+        """Return (vocab_size,) bool: ids that text must never become. The unknown token is allowed."""
         flags = np.zeros(self.vocab_size, dtype=bool)
         special = [token["content"] for token in spec.get("added_tokens") or [] if token.get("special")]
         flags[[self.vocabulary[token] for token in special]] = True
@@ -174,7 +174,7 @@ class LibraryTokenizer(Tokenizer):
         return flags
 
     def _encode_parts(self, texts: list[str], guards: list[int], bases: list[int]) -> list[Encoded]:
-        """Encode texts in one parallel call (the library lets go of Python's lock).
+        """Encode texts in one parallel call (the library releases Python's lock).
 
         Args:
             texts: each begins with `guards[i]` characters of context, whose tokens are dropped.
@@ -194,11 +194,11 @@ class LibraryTokenizer(Tokenizer):
             return Encoded.empty()
         offsets = np.fromiter(
             itertools.chain.from_iterable(encoding.offsets), np.int64, 2 * len(ids)
-        )  # twice as quick as np.array
+        )  # twice as fast as np.array
         starts, ends = offsets[::2], offsets[1::2]
         if guard:
             first = int(np.count_nonzero(starts < guard))
-            assert first == 0 or (ends[:first].max() <= guard), "a token crosses a cut that was taken for safe"
+            assert first == 0 or (ends[:first].max() <= guard), "a token crosses a cut that was considered safe"
             ids, starts, ends = ids[first:], starts[first:], ends[first:]
         for at in np.flatnonzero(self._special[ids]):
             if self._unknown is None:
@@ -212,7 +212,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 class LibraryStream:
-    """Text fed bit by bit; see `TokenStream`."""
+    """Text fed piece by piece; see `TokenStream`."""
 
     def __init__(self, tokenizer: LibraryTokenizer, position: int = 0) -> None:
         self._tokenizer = tokenizer
@@ -220,7 +220,7 @@ class LibraryStream:
         self._chars = 0
         self._checked = 0
         self._before = ""  # the character before `text`; empty at the start of the stream
-        self._word_start: int | None = None  # `text` goes on with an unknown word that started here
+        self._word_start: int | None = None  # `text` continues an unknown word that started here
         self.position = position
 
     @property
@@ -234,7 +234,7 @@ class LibraryStream:
     def restore(self, saved: str) -> None:
         text, before, position, word_start = unpack_saved(saved, str, str, int, (int, type(None)))
         cut = self._tokenizer._cuts.match(before + text) if self._tokenizer._cuts is not None and before else None
-        if before and (cut is None or cut.end() != len(before)):  # tokens could cross this place
+        if before and (cut is None or cut.end() != len(before)):  # tokens could cross this cut
             raise damaged_stream()
         self._before, self.position, self._word_start = before, position, word_start
         self._parts, self._chars, self._checked = [text], len(text), 0
@@ -265,7 +265,7 @@ class LibraryStream:
         return done
 
     def _last_cut(self, text: str) -> int | None:
-        """Characters after the last safe cut in `text`, or None."""
+        """Return the number of characters after the last safe cut in `text`, or None."""
         pattern = self._tokenizer._cuts
         if pattern is None:
             return None
@@ -278,7 +278,7 @@ class LibraryStream:
         return None
 
     def _encode(self, text: str) -> Encoded:
-        """Tokens of `text`, which starts at `position`, in pieces cut at safe places."""
+        """Encode `text`, which starts at `position`, in pieces cut at safe places."""
         tokenizer, pattern = self._tokenizer, self._tokenizer._cuts
         bounds = [0]
         while pattern is not None and len(text) - bounds[-1] > 2 * _PIECE_CHARS:
@@ -299,7 +299,7 @@ class LibraryStream:
         return joined
 
     def _shorten_word(self) -> Encoded:
-        """Forget the middle of an over-long word, which is one unknown token whatever follows (WordPiece only)."""
+        """Drop the middle of an over-long word, which is one unknown token whatever follows (WordPiece only)."""
         limit = self._tokenizer._word_limit
         if limit is None or self._chars < self._checked + _WORD_CHARS:
             return Encoded.empty()
@@ -337,6 +337,6 @@ def _read_json(path: Path) -> Spec:
 
 
 def _content(token: object) -> str | None:
-    """The text of a special token, which the files hold as a string or as an object."""
+    """Return the text of a special token, which the files store as a string or as an object."""
     value = token.get("content") if isinstance(token, dict) else token
     return value if isinstance(value, str) else None

@@ -1,6 +1,6 @@
-"""Lines of text, plain or compressed, from files, parts of files and standard input; and the rows of JSON in them.
+"""Lines of text, plain or compressed, from files, parts of files and standard input, and JSON rows in them.
 
-Whoever reads rows reads them here, so that the same file has the same errors everywhere.
+All code that reads rows uses this module, so that the same file raises the same errors everywhere.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from runnel.errors import MissingDependency, ReadError
 from runnel.records import Document, titled
 from runnel.text.reading import open_bytes
 
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how such files begin
-ENDINGS = ("", ".gz", ".zst")  # what may follow the name of a file
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # first bytes of compressed files
+ENDINGS = ("", ".gz", ".zst")  # suffixes of a plain or compressed file
 _IDS = ("id", "_id", "docid", "query_id")
 _TEXTS = ("text", "document_text", "query_text", "contents")
 
 
 class Lines:
-    """The lines of an open file with their ends, to be read once, which closes the file.
+    """The lines of an open file with their line ends. They can be read once, which closes the file.
 
     Args:
         file: gzip and zstd are unpacked, recognized by their first bytes.
         name: the file's name, for messages.
-        newline: as `io.TextIOWrapper` takes it; lines end at line feeds only, if nothing else is said.
-        longest: the characters of a line that is refused if it has more (`Limits.unpacked_bytes`).
-        before: called where a message needs it: the number of lines before `file`, which is a part of a larger file.
-        advice: what to do about text in another encoding.
+        newline: as for `io.TextIOWrapper` (default: lines end at line feeds only).
+        longest: the most characters of a line; longer lines are refused (`Limits.unpacked_bytes`).
+        before: returns the number of lines before `file`, if that is part of a larger file; called only for messages.
+        advice: what to do about text in another encoding, for messages.
 
     Raises:
         ReadError: damaged, not in this encoding, or a line is too long; the message has the line number.
@@ -63,7 +63,7 @@ class Lines:
                 for line in iter(partial(text.readline, -1 if self._longest is None else self._longest + 1), ""):
                     number += 1
                     if self._longest is not None and len(line) > self._longest:
-                        limit = f"{self._longest:,} bytes; raise Limits.unpacked_bytes if it is trusted"
+                        limit = f"{self._longest:,} bytes; raise Limits.unpacked_bytes if you trust the file"
                         raise ReadError(f"{self.place(number)} is larger than {limit}")
                     yield line
         except UnicodeError as error:
@@ -77,20 +77,20 @@ class Lines:
             raise ReadError(f"{self.name} cannot be read: {error.strerror or error}; check the file and its disk") from error
 
     def place(self, number: int) -> Place:
-        """Where line `number`, from 1, is."""
+        """Return the place of line `number`, from 1."""
         return Place(self, number)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a line is, as messages have it. The lines before a part of a file are counted only if somebody asks."""
+    """The place of a line, for messages. Lines before a part of a file are counted only on request."""
 
     _lines: Lines
     _number: int
 
     @property
     def line(self) -> int:
-        """Its number in the file, from 1."""
+        """The line's number in the file, from 1."""
         return self._lines._before() + self._number
 
     def __str__(self) -> str:
@@ -107,10 +107,10 @@ def read_head(path: str | Path, size: int) -> bytes:
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """(place, line) for each line of a file that is not blank, without its line end.
+    """Yield (place, line without its line end) for each nonblank line of a file.
 
     Raises:
-        ReadError, MissingDependency: as `Lines`; or there is no such file.
+        ReadError, MissingDependency: as `Lines`; or the file does not exist.
     """
     for number, line in enumerate(Lines(open_bytes(Path(path).absolute()), str(path)), start=1):
         if not line.isspace():
@@ -118,10 +118,10 @@ def read_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) for each line of a jsonl file.
+    """Yield (place, row) for each line of a jsonl file.
 
     Raises:
-        ReadError: as `read_lines`, `parse_object`; or a row holds half a character.
+        ReadError: as `read_lines`, `parse_object`; or a row contains half of a surrogate pair.
     """
     for where, line in read_lines(path):
         row = parse_object(line, where)
@@ -131,22 +131,22 @@ def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parse_object(line: str, where: object) -> dict[str, Any]:
-    """A JSON object from a line.
+    """Parse a line as a JSON object.
 
     Raises:
-        ReadError: it is none; the message begins with `where`.
+        ReadError: the line is not a JSON object; the message begins with `where`.
     """
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ReadError(f"{where}: not valid JSON ({error}); expected one object a line") from error
+        raise ReadError(f"{where}: not valid JSON ({error}); expected one object per line") from error
     if not isinstance(row, dict):
         raise ReadError(f"{where}: expected an object in braces, got {type(row).__name__}")
     return row
 
 
 def parse_document(row: Mapping[str, Any], where: object) -> Document:
-    """A document from a row of JSON with an id, a text and perhaps a title, which is put before the text.
+    """Return a document from a JSON row with an id, a text and optionally a title, which is put before the text.
 
     Raises:
         ReadError: the id or the text is missing.
@@ -158,12 +158,12 @@ def parse_document(row: Mapping[str, Any], where: object) -> Document:
 
 
 def keys(row: Mapping[str, Any]) -> str:
-    """What a message says of the keys of a row."""
+    """Describe the keys of a row for a message."""
     return f"the keys {', '.join(map(repr, row))}" if row else "an empty object"
 
 
 def find(folder: Path, *names: str) -> Path | None:
-    """The first of these files that is in `folder`, plain or compressed."""
+    """Return the first of these files that exists in `folder`, plain or compressed."""
     return next((p for name in names for ending in ENDINGS if (p := folder / (name + ending)).is_file()), None)
 
 
@@ -171,19 +171,19 @@ def _refuse_half_characters(row: dict[str, Any], where: str) -> None:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ReadError(f"{where}: half of a surrogate pair ({error.object[error.start]!r}) is no text; remove it") from error
+        raise ReadError(f"{where}: half of a surrogate pair ({error.object[error.start]!r}) is not text; remove it") from error
 
 
 # ---- compressed files ------------------------------------------------------------------------------------------------
 
-DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # what reading from `unpacked` may raise
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # raised by reading from `unpacked`
 
 
 def unpacked(file: BinaryIO, name: str) -> BinaryIO:
-    """What a file holds: itself, or what gzip or zstd have packed, by its first bytes.
+    """Return a file's unpacked content; gzip and zstd are recognized by the first bytes.
 
     Raises:
-        MissingDependency: it is packed with zstd and the zstandard package is missing.
+        MissingDependency: the file is packed with zstd and the zstandard package is missing.
     """
     if not hasattr(file, "peek"):
         file = io.BufferedReader(file)  # type: ignore[type-var]
@@ -200,18 +200,18 @@ def unpacked(file: BinaryIO, name: str) -> BinaryIO:
 
 
 def damaged(name: str, error: Exception) -> str:
-    """The message for a file that raised one of `DAMAGED`."""
-    return f"{name} is damaged or incomplete ({error}); fetch it again"
+    """Return the message for a file that raised one of `DAMAGED`."""
+    return f"{name} is damaged or incomplete ({error}); download it again"
 
 
 class _Frames(io.RawIOBase):
-    """What zstd frames hold. zstandard's own stream ends without an error where a file is cut short."""
+    """The content of zstd frames. zstandard's own stream reports no error for a truncated file."""
 
     def __init__(self, file: BinaryIO, zstandard: Any) -> None:
         self._file, self._error = file, zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
         self._frame = self._decompressor.decompressobj()
-        self._inside = False  # a frame
+        self._inside = False  # inside a frame
         self._output = memoryview(b"")
 
     def readable(self) -> bool:
@@ -226,7 +226,7 @@ class _Frames(io.RawIOBase):
             data = data or self._file.read(1 << 14)
             if not data:
                 if self._inside:
-                    raise EOFError("it ends inside compressed data")
+                    raise EOFError("the compressed data is incomplete")
                 return 0
             self._inside = True
             try:

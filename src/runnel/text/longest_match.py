@@ -1,7 +1,7 @@
 """Greedy longest match of bytes against a fixed list of tokens: numba kernels over a trie in flat arrays.
 
 The trie is a hash table from (node, byte) to node with open addressing: a row of `edges` is the key node * 256 + byte (-1: free)
-and the node where it leads. `tokens` holds the id of the token that ends at a node (-1: none). Node 0 is the root.
+and the node it leads to. `tokens` holds the id of the token that ends at a node (-1: none). Node 0 is the root.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "cache": True}
 
 
 class Trie(NamedTuple):
-    """See the top of this module."""
+    """A trie in flat arrays; see the module docstring."""
 
     edges: np.ndarray  # (slots, 2) int32
     tokens: np.ndarray  # (nodes,) int32
 
 
 def build(tokens: dict[bytes, int]) -> Trie:
-    """The trie of these tokens."""
+    """Build the trie of these tokens."""
     data = np.frombuffer(b"".join(tokens), dtype=np.uint8)
     stops = np.cumsum([len(token) for token in tokens], dtype=np.int64)
     slots = 1 << (2 * len(data)).bit_length()  # at most half full
@@ -33,7 +33,7 @@ def build(tokens: dict[bytes, int]) -> Trie:
 
 @njit(**_OPTIONS)
 def _slot(edges: np.ndarray, key: int) -> int:
-    """Where the key is, or the free place where it would go."""
+    """Return the slot of the key, or the free slot where it belongs."""
     mask = len(edges) - 1
     at = ((key * 0x9E3779B1) >> 12) & mask  # the product fits 64 bits: keys are 31 bits
     while edges[at, 0] != key and edges[at, 0] != -1:
@@ -59,7 +59,7 @@ def _insert(data: np.ndarray, stops: np.ndarray, ids: np.ndarray, trie: Trie) ->
 
 @njit(**_OPTIONS)
 def _blank(data: np.ndarray, at: int) -> int:
-    """Bytes of the whitespace character that starts here, as `str.isspace` has it; 0: it is none, or none starts here."""
+    """Return the length in bytes of a whitespace character (as in `str.isspace`) that starts here, else 0."""
     first = data[at]
     if first < 0x80:
         return 1 if 9 <= first <= 13 or 28 <= first <= 32 else 0
@@ -77,7 +77,7 @@ def _blank(data: np.ndarray, at: int) -> int:
 
 @njit(**_OPTIONS)
 def _leading_blanks(data: np.ndarray, position: int, stop: int) -> int:
-    """Whitespace characters in front of the token that is these bytes; 0 if it is nothing else."""
+    """Return the number of leading whitespace characters of the token that is these bytes; 0 if it is all whitespace."""
     while (data[position] & 0xC0) == 0x80:  # to the start of the character
         position -= 1
     count = 0
@@ -94,14 +94,14 @@ def _leading_blanks(data: np.ndarray, position: int, stop: int) -> int:
 def match(
     data: np.ndarray, first: int, final: bool, trie: Trie, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> tuple[int, int, int]:
-    """Cut bytes into tokens, from the left, each as long as possible. Every single byte must be a token.
+    """Cut bytes into tokens from the left, each as long as possible. Every single byte must be a token.
 
     Args:
         data: (B,) uint8, UTF-8 from the start of a character.
         first: tokens begin at this byte of the first character.
-        final: the text ends here. Otherwise a token that more bytes could lengthen, and what follows it, is left alone.
-        ids, starts, ends: (B,) get the tokens: id, index of the first character (after whitespace in front, if there is more in
-            the token), index after the last one.
+        final: the text ends here. Otherwise matching stops before a token that more bytes could lengthen.
+        ids, starts, ends: (B,) receive the tokens: id, index of the first character (after leading whitespace, unless the token
+            is all whitespace), index after the last character.
 
     Returns:
         (number of tokens, bytes used, index of the character of the next byte).

@@ -1,7 +1,7 @@
-"""Which ids stand before and behind a text, for every published pair of architecture and vocabulary.
+"""The ids before and after a text, for every published pair of architecture and vocabulary.
 
-Config files are not asked: several of them disagree with the tokenizer that their model was trained with. docs/tokenizers.md
-has this table in words.
+Config files are ignored: several disagree with the tokenizer that their model was trained with. docs/tokenizers.md explains
+this table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from runnel.text.tokenizer import Tokenizer
 
-# Tokens that tell a vocabulary: no two of the published ones share them.
+# Tokens that identify a vocabulary: no two published vocabularies share them.
 _VOCABULARIES = {
     "RWKV World": {"<|endoftext|>": 0, "\n\n": 261, "\r\n": 263},
     "GPT-NeoX": {"<|endoftext|>": 0, "<|padding|>": 1, "!": 2},
@@ -20,11 +20,11 @@ _VOCABULARIES = {
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """What to put around a text.
+    """The ids to put around a text.
 
     Attributes:
-        begin, end: ids; None: nothing.
-        reason: why, in one clause.
+        begin, end: ids, or None.
+        reason: why these ids, in one clause.
     """
 
     begin: int | None
@@ -43,7 +43,7 @@ _PUBLISHED = {
 
 
 def vocabulary_name(tokenizer: Tokenizer) -> str | None:
-    """The published vocabulary that this is, told by a few of its tokens; None: another."""
+    """Return the name of a published vocabulary, recognized by a few of its tokens; None for any other."""
     for name, tokens in _VOCABULARIES.items():
         if all(tokenizer.vocabulary.get(token) == number for token, number in tokens.items()):
             return name
@@ -51,15 +51,15 @@ def vocabulary_name(tokenizer: Tokenizer) -> str | None:
 
 
 def markers(architecture: str, tokenizer: Tokenizer) -> Markers:
-    """The markers of a checkpoint that says nothing about them that can be trusted.
+    """Return the markers of a checkpoint whose config does not state them reliably.
 
     Args:
         architecture: as in `Backbone.architecture`.
-        tokenizer: the folder's own; where the pair is not a published one, its markers are taken. Mamba was not trained with
-            a begin marker, so it gets none then.
+        tokenizer: the folder's own. If the pair is not a published one, its markers are used, but no begin marker for Mamba,
+            which was not trained with one.
     """
     name = vocabulary_name(tokenizer)
-    if found := _PUBLISHED.get((architecture, name or "")):
-        return found
+    if published := _PUBLISHED.get((architecture, name or "")):
+        return published
     begin = None if architecture in ("mamba1", "mamba2") else tokenizer.begin_id
     return Markers(begin, tokenizer.end_id, "as the tokenizer's own files say")

@@ -1,4 +1,4 @@
-"""Bytes of files and of standard input, and bytes as text: which encoding they are in."""
+"""Read files and standard input as bytes, and decode bytes: detect their encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from runnel.errors import InputError, ReadError
 
-# The longer mark first: UTF-32's begins with UTF-16's.
+# Longer marks first: UTF-32's begins with UTF-16's.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -25,12 +25,12 @@ _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 _HEAD_BYTES = 1 << 16
 _DECLARED_WITHIN = 4096
 _CONTROL_SHARE = 0.05
-_ACCENT_SHARE = 0.15  # bytes above ASCII in Western European text; other scripts in an old encoding have more
+_ACCENT_SHARE = 0.15  # of bytes above ASCII in Western European text; other scripts in old encodings have more
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Text, the encoding that it was in, and a warning where that is a guess."""
+    """Text, its original encoding, and a warning if that is a guess."""
 
     text: str
     encoding: str
@@ -38,10 +38,10 @@ class Decoded:
 
 
 def open_bytes(path: str | Path) -> BinaryIO:
-    """A file opened for reading; "-" is standard input.
+    """Open a file for reading; "-" is standard input.
 
     Raises:
-        ReadError: missing, a directory, or not readable; the message has what to do.
+        ReadError: missing, a directory, or not readable; the message says what to do.
     """
     name = str(path)
     try:
@@ -57,7 +57,7 @@ def open_bytes(path: str | Path) -> BinaryIO:
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Raise InputError for a name that Python does not know, or knows as something else than text, such as 'hex'."""
+    """Raise InputError if Python does not know the encoding, or knows it as something other than text, such as 'hex'."""
     error: Exception | None = None
     try:
         if encoding is None or codecs.lookup(encoding)._is_text_encoding:
@@ -68,17 +68,17 @@ def check_encoding(encoding: str | None) -> None:
 
 
 def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool = False) -> Decoded:
-    """The text of a file's bytes.
+    """Decode a file's bytes.
 
-    Its encoding is `encoding`; else what a byte order mark says; else UTF-8 if the bytes are valid UTF-8; else what `markup`
-    (html, xml) declares of itself; else UTF-16 without a mark if every second byte is NUL; else Windows' Western European one
-    (cp1252), with a warning, if there are few bytes above ASCII. A byte order mark is dropped. Nothing is ever replaced.
+    The encoding is `encoding`; else that of a byte order mark; else UTF-8 if the bytes are valid UTF-8; else the one declared
+    in `markup` (html, xml); else UTF-16 without a mark if every second byte is NUL; else Windows' Western European encoding
+    (cp1252), with a warning, if there are few bytes above ASCII. A byte order mark is dropped. Characters are never replaced.
 
     Args:
-        name: of the file, for messages.
+        name: the file's name, for messages.
 
     Raises:
-        ReadError: binary, or not decodable; the message has the place and what to do.
+        ReadError: binary, or not decodable; the message says where and what to do.
     """
     if encoding is not None:
         return Decoded(_decode(data, encoding, name), encoding)
@@ -99,17 +99,17 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
 
 
 def _declared(data: bytes) -> str | None:
-    found = _DECLARED.search(data[:_DECLARED_WITHIN])
-    if found is None:
+    match = _DECLARED.search(data[:_DECLARED_WITHIN])
+    if match is None:
         return None
-    declared = found[1].decode().lower()
-    declared = _WEB_NAMES.get(declared, declared)  # as browsers take these names
+    declared = match[1].decode().lower()
+    declared = _WEB_NAMES.get(declared, declared)  # as browsers do
     try:
-        known = codecs.lookup(declared)
+        codec = codecs.lookup(declared)
     except LookupError:
         return None
-    # What declares itself in ASCII cannot be UTF-16; and Python has codecs that yield no text.
-    return declared if known._is_text_encoding and not declared.startswith(("utf-16", "utf-32")) else None
+    # Text with an ASCII declaration cannot be UTF-16; and some of Python's codecs yield no text.
+    return declared if codec._is_text_encoding and not declared.startswith(("utf-16", "utf-32")) else None
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -165,5 +165,5 @@ def _decode(data: bytes, encoding: str, name: str) -> str:
             f"{name} is not valid {encoding}: byte 0x{byte:02x} at offset {error.start} (line {line}, {error.reason}); "
             "give its encoding, for example encoding='cp1252' or encoding='latin-1'"
         ) from error
-    except (UnicodeError, ValueError) as error:  # codecs that raise their own
+    except (UnicodeError, ValueError) as error:  # codecs that raise their own errors
         raise ReadError(f"{name} is not valid {encoding}: {error}; give its encoding") from error

@@ -1,6 +1,6 @@
-"""What sentence retrieval scores: the units of a text, their tokens, and the token at which each is scored.
+"""The units that sentence retrieval scores, their tokens, and the token at which each is scored.
 
-Tokens are counted as they come from the tokenizer, piece by piece, so only their ids are kept (4 bytes each).
+Tokens are counted as they come from the tokenizer, piece by piece, so only their ids (4 bytes each) are kept.
 
 S  units of a text   T  its tokens
 """
@@ -20,21 +20,21 @@ from runnel.text.sentences import split_clauses, split_paragraphs, split_sentenc
 
 Unit = Literal["sentence", "clauses", "paragraph"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
-CLAUSE_TOKENS = 20  # of a unit of clauses, at least
+CLAUSE_TOKENS = 20  # the fewest tokens of a unit of clauses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceTokens:
-    """The units of a text in its tokens.
+    """The units of a text as ranges of its tokens.
 
     Attributes:
         text: the text.
         spans: (S, 2) int64 characters; they tile the text.
         ids: (T,) int32 token ids of the whole text.
-        bounds: (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it; it may have none (only control
-            characters, say).
-        ends: (S,) int64: the token at which a unit is scored, its last one with a visible character; the last one of a unit
-            where none is visible. Meaningless for a unit without tokens.
+        bounds: (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it; a unit of only control characters,
+            say, may have none.
+        ends: (S,) int64: the token at which a unit is scored: its last token with a visible character, or its last token
+            if none is visible. Meaningless for a unit without tokens.
     """
 
     text: str
@@ -49,14 +49,14 @@ class SentenceTokens:
         return np.diff(self.bounds) > 0
 
     def part(self, first: int, last: int) -> SentenceTokens:
-        """Return the units [first, last); their spans stay those of the whole text."""
+        """Return the units [first, last); their spans still refer to the whole text."""
         a, b = int(self.bounds[first]), int(self.bounds[last])
         bounds, ends = self.bounds[first : last + 1] - a, self.ends[first:last] - a
         return SentenceTokens(self.text, self.spans[first:last], self.ids[a:b], bounds, ends)
 
 
 def check_unit(unit: str) -> None:
-    """Raise InputError if this is not a unit."""
+    """Raise InputError if this is not a known unit."""
     if unit not in UNITS:
         raise InputError(f"unit is {unit!r}; expected one of {', '.join(UNITS)}")
 
@@ -66,7 +66,7 @@ def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "senten
 
     Source: paper E scores a sentence at its last token. Its released weights were trained on "clauses": clauses joined until
     they have `CLAUSE_TOKENS` tokens, without whitespace at their ends.
-    Differs: nothing of the text is dropped, so a unit's span ends with whitespace; the position leaves it out.
+    Differs: no text is dropped, so a unit's span may end with whitespace; the scored position ignores it.
 
     Args:
         pieces: the tokens of `text` in order, with offsets into it.
@@ -86,7 +86,7 @@ def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "senten
 
 
 def whole_spans(spans: object) -> np.ndarray:
-    """Return spans that a user gave as an array (n, 2) int64.
+    """Return a user's spans as an array (n, 2) int64.
 
     Raises:
         InputError: they are not pairs of whole numbers.
@@ -114,7 +114,7 @@ def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> Sente
 
 
 def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
-    """Which tokens belong to which sentence: those that start in it.
+    """Assign each token to the sentence it starts in.
 
     Args:
         spans: (S, 2) int64 from a `split_` function, tiling the text.
@@ -129,7 +129,7 @@ def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
 
 
 def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All ids (T,) int32, and how many tokens come before the first that starts at or after each ascending offset (n,)."""
+    """Return all ids (T,) int32 and, per ascending offset (n,), the number of tokens before the first at or after it."""
     ids: list[np.ndarray] = []
     counts = np.empty(len(offsets), dtype=np.int64)
     total = done = furthest = 0
@@ -147,7 +147,7 @@ def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _joined(parts: SentenceTokens, least: int) -> SentenceTokens:
-    """Join neighbors until they have `least` tokens; a short last one joins the one before."""
+    """Join neighboring units until they have `least` tokens; a short last unit joins the one before."""
     count = len(parts.spans)
     if not count:
         return parts

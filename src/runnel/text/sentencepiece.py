@@ -1,11 +1,11 @@
-"""A SentencePiece model (tokenizer.model) as a tokenizer.json of the tokenizers library, with the same ids.
+"""Convert a SentencePiece model (tokenizer.model) to a tokenizer.json of the tokenizers library, with the same ids.
 
-Converted are BPE models whose normalizer changes nothing but spaces, which is what Mistral and Llama publish. Others are
-refused by name: a conversion that is nearly right gives ids that are silently wrong.
+Only BPE models whose normalizer changes nothing but spaces are converted, such as those of Mistral and Llama. Other models are
+refused with the reason: an approximate conversion would silently give wrong ids.
 
-The file is one protobuf message, of which a few fields are needed; numbers and names are those of `sentencepiece_model.proto`
-in google/sentencepiece. A piece's merge has its score as priority there, whatever its two halves are; here every pair of
-halves that are pieces is a merge of its own, in the order of the scores.
+The file is one protobuf message, of which a few fields are read; numbers and names are those of `sentencepiece_model.proto`
+in google/sentencepiece. There, the priority of a merge is the score of the resulting piece, whatever its two halves are; here
+every pair of halves that are pieces is a separate merge, in the order of the scores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 
 
 class Piece(NamedTuple):
-    """One entry of the vocabulary; its id is its place."""
+    """One entry of the vocabulary; its id is its position."""
 
     text: str
     score: float
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 def convert(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read a SentencePiece model.
+    """Read and convert a SentencePiece model.
 
     Returns:
         The content of the tokenizer.json, and the names of the begin and end markers as in tokenizer_config.json.
@@ -45,10 +45,10 @@ def convert(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         pieces, trainer, normalizer = _parse(path.read_bytes())
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{path} is no SentencePiece model, or is damaged ({error}); download it again") from error
+        raise CheckpointError(f"{path} is not a SentencePiece model, or is damaged ({error}); download it again") from error
     reason = _unsupported(pieces, trainer, normalizer)
     if reason:
-        raise CheckpointError(f"{path} {reason}; put the tokenizer.json of this model beside it")
+        raise CheckpointError(f"{path} {reason}; put this model's tokenizer.json into the same folder")
     normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}]
     if normalizer.get(3, 1):
         normalizers.insert(0, {"type": "Prepend", "prepend": _SPACE})
@@ -78,7 +78,7 @@ def convert(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _merges(pieces: list[Piece]) -> list[tuple[str, str]]:
-    """Every pair of pieces that makes a piece, best first."""
+    """Return every pair of pieces that makes a piece, best first."""
     normal = {piece.text for piece in pieces if piece.kind == _NORMAL}
     merges = []
     for piece in sorted((piece for piece in pieces if piece.kind == _NORMAL), key=lambda piece: -piece.score):
@@ -88,28 +88,28 @@ def _merges(pieces: list[Piece]) -> list[tuple[str, str]]:
 
 
 def _unsupported(pieces: list[Piece], trainer: dict[int, Any], normalizer: dict[int, Any]) -> str:
-    """Why the model cannot be converted exactly; empty if it can."""
+    """Return why the model cannot be converted exactly; empty if it can."""
     kind = trainer.get(3, 1)
     if kind != 2:
         return f"is a {_MODEL_TYPES.get(kind, 'unknown')} model and only BPE models are converted"
     if normalizer.get(2):
-        return f"rewrites characters before it cuts (normalizer {str(normalizer.get(1, b''), 'utf-8', 'replace')!r})"
+        return f"rewrites characters before it splits (normalizer {str(normalizer.get(1, b''), 'utf-8', 'replace')!r})"
     if normalizer.get(4, 1) or not normalizer.get(5, 1) or trainer.get(24):
-        return "drops spaces, leaves them as they are, or puts them behind words"
+        return "drops spaces, keeps them unchanged, or puts them after words"
     normal = {piece.text for piece in pieces if piece.kind == _NORMAL}
     characters = {character for text in normal for character in text}
     if not characters <= normal:
-        return f"has pieces with characters that are no pieces, such as {min(characters - normal)!r}"
+        return f"has pieces with characters that are not pieces themselves, such as {min(characters - normal)!r}"
     if any(piece.kind == _UNUSED for piece in pieces):
-        return "has pieces that are switched off"
+        return "has disabled pieces"
     marks = [piece.text for piece in pieces if piece.kind == _USER_DEFINED]
     if other := [text for text in marks if not re.fullmatch(r"\[\w+\]|<[^<>\s]+>", text)]:
-        return f"cuts texts at words of its own, such as {other[0]!r}"
-    return "" if any(piece.kind == _UNKNOWN for piece in pieces) else "has no token for the unknown"
+        return f"splits texts at special words, such as {other[0]!r}"
+    return "" if any(piece.kind == _UNKNOWN for piece in pieces) else "has no unknown token"
 
 
 def _parse(data: bytes) -> tuple[list[Piece], dict[int, Any], dict[int, Any]]:
-    """(pieces, the trainer's settings, the normalizer's settings) with protobuf's field numbers."""
+    """Return (pieces, trainer settings, normalizer settings), the settings by protobuf field number."""
     pieces: list[Piece] = []
     settings: dict[int, dict[int, Any]] = {2: {}, 3: {}}
     for number, value in _fields(data):
@@ -125,7 +125,7 @@ def _parse(data: bytes) -> tuple[list[Piece], dict[int, Any], dict[int, Any]]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, value) of a protobuf message; values are integers, or bytes of whatever is not a varint."""
+    """Yield (field number, value) of a protobuf message; values are integers for varints, else bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -146,7 +146,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(number, where the next begins). Negative numbers come as 2^64 minus themselves."""
+    """Return (number, offset of the next). A negative number n is returned as 2^64 + n."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,9 +1,9 @@
 """Sentences as spans that tile a text: sentencex inside blocks, with a cap on length.
 
-Blocks end at blank lines, form feeds, headings (`# ...`, or a title with a line of === *** --- under it) and before list
-items and rows of tables (`| ... |`). Inside a block a single newline does not end a sentence, so hard-wrapped text stays whole.
+Blocks end at blank lines, form feeds, headings (`# ...`, or a title underlined with === *** ---) and before list
+items and table rows (`| ... |`). Inside a block a single newline does not end a sentence, so hard-wrapped text stays whole.
 sentencex sees about `_WINDOW` characters at a time: it is super-linear on unpaired quotation marks, and one such mark must not
-hide the ends of all sentences behind it.
+hide the ends of all sentences after it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 1000
 _WINDOW = 2048
-_QUOTED_WINDOW = 256  # where an eighth of it is quotation marks other than ASCII's
-_STEP = 256  # the least that is done with a window before the next
+_QUOTED_WINDOW = 256  # if an eighth of the window is quotation marks other than ASCII's
+_STEP = 256  # the fewest characters consumed of a window before the next
 _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u2039\u203a"
 
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]")
 _ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S")
-_ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # of a table; the rule under its head belongs to that
+_ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # a table row; the rule under the table's head belongs to the head
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
 
-# Where an over-long sentence may be cut, best first, and the least part of the cap that must stand before the cut.
+# Where an over-long sentence may be cut, best first, and the smallest share of the cap that must precede the cut.
 _CUTS = (
     (re.compile(r"[.!?\u2026][\"')\]\u201d\u2019]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)"), 0.25),
     (re.compile(r"[;:]\s+(?=\S)|\uff1b\s*(?=\S)|\n\s*(?=\S)"), 0.25),
@@ -48,13 +48,13 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
 
     Args:
         text: any text.
-        language: a code such as "en", "de", "zh"; sentencex falls back to a relative for those that it does not know.
-        max_chars: no sentence is longer, whitespace at its end (and at the start of the text) not counted. Longer ones are cut
-            after a full stop, else at ; or : or a line end, else a comma, else whitespace, else anywhere.
+        language: a code such as "en", "de", "zh"; sentencex falls back to a related language for unknown codes.
+        max_chars: the longest sentence, without whitespace at its end (and at the start of the text). Longer sentences are cut
+            after a full stop, else at ; or : or a line end, else at a comma, else at whitespace, else anywhere.
 
     Returns:
-        (S, 2) int64 spans, contiguous from 0 to len(text). Whitespace between two sentences belongs to the first of them. An
-        empty text has none.
+        (S, 2) int64 spans, contiguous from 0 to len(text). Whitespace between two sentences belongs to the first. An
+            empty text has no spans.
 
     Raises:
         InputError: `max_chars` is not positive, or `language` is not a code.
@@ -70,10 +70,10 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
 
 
 def split_paragraphs(text: str) -> np.ndarray:
-    """Split a text into its blocks (see the top of this module): paragraphs, headings, list items, rows of tables.
+    """Split a text into its blocks (see the module docstring): paragraphs, headings, list items, table rows.
 
     Returns:
-        (S, 2) int64 spans as those of `split_sentences`, of any length.
+        (S, 2) int64 spans as from `split_sentences`, of any length.
     """
     return tile([start for start, _ in _blocks(text)], len(text))
 
@@ -81,11 +81,11 @@ def split_paragraphs(text: str) -> np.ndarray:
 def split_clauses(text: str, language: str = "en") -> np.ndarray:
     """Split a text into clauses, the parts of the units of the single-pass scanning paper.
 
-    Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends, what is still longer every
-    50 words. Unlike the published code nothing of the text is dropped or rewritten: the spans tile the text.
+    Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends, and pieces that are still
+    longer every 50 words. Unlike the published code, no text is dropped or rewritten: the spans tile the text.
 
     Returns:
-        (S, 2) int64 spans as those of `split_sentences`.
+        (S, 2) int64 spans as from `split_sentences`.
     """
     starts: list[int] = []
     for start, end in split_sentences(text, language).tolist():
@@ -97,8 +97,8 @@ def split_clauses(text: str, language: str = "en") -> np.ndarray:
 
 
 def tile(starts: list[int], length: int) -> np.ndarray:
-    """Return spans from the places where sentences start, in ascending order. The first takes the text's leading whitespace."""
-    import numpy as np  # only here: `runnel --help` stays fast
+    """Return spans from the ascending start offsets of sentences. The first span includes the text's leading whitespace."""
+    import numpy as np  # imported here to keep `runnel --help` fast
 
     if not length:
         return np.zeros((0, 2), dtype=np.int64)
@@ -107,11 +107,11 @@ def tile(starts: list[int], length: int) -> np.ndarray:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Stretches of text that no sentence crosses, without the whitespace around them."""
+    """Yield stretches of text that no sentence crosses, without surrounding whitespace."""
     start: int | None = None  # of the open block
     end = 0  # of the open block's last line, without whitespace
     previous: int | None = None  # start of the line before, if it has text
-    alone = False  # the open block is a line of === only, perhaps above a title
+    alone = False  # the open block is only a line of ===, perhaps above a title
     for match in _LINE.finditer(text):
         line = match[0]
         content = line.strip()
@@ -152,14 +152,14 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end_before(text: str, position: int) -> int:
-    """The end of what stands before `position`, without whitespace."""
+    """Return the end of the text before `position`, without trailing whitespace."""
     while text[position - 1].isspace():
         position -= 1
     return position
 
 
 def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: int) -> Iterator[int]:
-    """First characters of the sentences of one block, none of them whitespace."""
+    """Yield the offsets of the first characters of a block's sentences, none of them whitespace."""
     if end - start <= max_chars and not _TERMINATOR.search(text, start, end - 1):
         yield start
         return
@@ -167,13 +167,13 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
     marker_end = item.end() if item else 0  # "1." is not a sentence of its own
     while start < end:
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
-        if sum(map(window.count, _QUOTES)) > len(window) // 8:  # no prose; sentencex is super-linear on quotation marks
+        if sum(map(window.count, _QUOTES)) > len(window) // 8:  # not prose; sentencex is super-linear on quotation marks
             window = window[:_QUOTED_WINDOW]
         found = [offset for offset in _sentencex_starts(window, language) if not 0 < offset < marker_end - start]
         edges = [start + offset for offset in found]
         if start + len(window) == end:
             edges.append(end)
-        while edges[-1] - start < min(_STEP, len(window)):  # the last sentence may go on behind the window
+        while edges[-1] - start < min(_STEP, len(window)):  # the last sentence may continue after the window
             edges.append(_cut_before(text, edges[-1], end, min(max_chars, len(window))))
         for first, last in itertools.pairwise(edges):
             yield from _capped(text, first, last, max_chars)
@@ -181,8 +181,8 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
 
 
 def _sentencex_starts(window: str, language: str) -> list[int]:
-    """Offsets of the sentences in a window that starts with a character that is no whitespace. The first is 0."""
-    import sentencex  # only here: importing runnel stays fast
+    """Return the offsets of the sentences in a window that starts with a non-whitespace character. The first is 0."""
+    import sentencex  # imported here to keep importing runnel fast
 
     found = {0}
     for boundary in sentencex.get_sentence_boundaries(language, window):
@@ -193,7 +193,7 @@ def _sentencex_starts(window: str, language: str) -> list[int]:
 
 
 def _capped(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:
-    """`start`, and the cuts that keep each part of [start, end) within `max_chars`."""
+    """Yield `start`, and the cuts that keep each part of [start, end) within `max_chars`."""
     yield start
     end = _end_before(text, end)
     while end - start > max_chars:
@@ -204,11 +204,11 @@ def _capped(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:
 
 
 def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
-    """The best place to cut a too long stretch: the first character of the rest, or `end`."""
+    """Return the best cut of an over-long stretch: the offset of the rest's first character, or `end`."""
     limit = start + max_chars
     if limit >= end:
         return end
-    stop = _end_before(text, limit + 1)  # a run of whitespace that goes on behind the limit is no place to cut
+    stop = _end_before(text, limit + 1)  # do not cut inside whitespace that extends past the limit
     for pattern, share in _CUTS:
         best = None
         for match in pattern.finditer(text, start + int(share * max_chars), stop):
@@ -226,13 +226,13 @@ def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
 
 
 def _joins(text: str, position: int) -> bool:
-    """Whether a cut here would part a character from its marks."""
+    """Return whether a cut here would separate a character from its marks."""
     before, after = text[position - 1], text[position]
     return unicodedata.combining(after) > 0 or "\u200d" in (before, after) or "\ufe00" <= after <= "\ufe0f"
 
 
 def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[int]:
-    """Starts of the parts of a clause: itself, or its lines where it has more than 50 words, and every 50 words of those."""
+    """Return the starts of a clause's parts: the whole, or if it has more than 50 words its lines, cut every 50 words."""
     first = _WORD_CHAR.search(text, start, end)
     if first is None:
         return []

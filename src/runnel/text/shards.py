@@ -1,7 +1,7 @@
-"""A fixed share of some input, for many jobs that do not know of each other.
+"""Fixed shares of an input for many independent jobs.
 
-Shard i of n owns what begins in its part of the bytes. Bytes stand for tokens: a job finds its share without reading the
-others', and the shares differ by one line or file at most.
+Shard i of n owns the lines or files that begin in its part of the bytes. Splitting by bytes lets a job find its share without
+reading the others'; the shares differ by at most one line or file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Shard:
     """Shard `number` of `count`, from 1.
 
     Raises:
-        InputError: there is no such shard.
+        InputError: the number is outside 1 to `count`.
     """
 
     number: int
@@ -35,7 +35,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """A shard written as 2/8."""
+        """Parse a shard written as 2/8."""
         i, slash, n = text.partition("/")
         if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
             raise InputError(f"--shard must be I/N with 1 <= I <= N, like 2/8, got {text!r}")
@@ -46,26 +46,26 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """As files are called: 00002-of-00008. In order of name is in order of number."""
+        """The shard's part of file names: 00002-of-00008. Sorting by name sorts by number."""
         return f"{self.number:05d}-of-{self.count:05d}"
 
     def beside(self, path: Path) -> Path:
-        """The name of this shard of an output file: vectors.npy becomes vectors-00002-of-00008.npy."""
+        """Return the name of this shard of an output file: vectors.npy becomes vectors-00002-of-00008.npy."""
         return path.with_name(f"{path.stem}-{self.name}{path.suffix}")
 
 
 def byte_range(size: int, shard: Shard) -> tuple[int, int]:
-    """The part [start, end) of `size` bytes in which the units of a shard begin."""
+    """Return the part [start, end) of `size` bytes in which a shard's lines or files begin."""
     return (shard.number - 1) * size // shard.count, shard.number * size // shard.count
 
 
 def line_range(file: BinaryIO, start: int, end: int) -> tuple[int, int]:
-    """The bytes of the lines whose first byte lies in [start, end), as another range; lines end at newlines."""
+    """Return the byte range of the lines whose first byte is in [start, end); lines end at newlines."""
     return _line_start(file, start), _line_start(file, end)
 
 
 def _line_start(file: BinaryIO, at: int) -> int:
-    """The first place, at `at` or behind it, where a line starts; else the end of the file."""
+    """Return the first offset from `at` on where a line starts, else the end of the file."""
     if at <= 0:
         return 0
     place = file.seek(at - 1)
@@ -78,7 +78,7 @@ def _line_start(file: BinaryIO, at: int) -> int:
 
 
 def count_lines(file: BinaryIO, end: int) -> int:
-    r"""How many lines end before byte `end`, which starts a line: at \n, \r or \r\n, as Python reads text."""
+    r"""Return how many lines end (at \n, \r or \r\n, as Python reads text) before byte `end`, which starts a line."""
     count, behind_return = 0, False
     for piece in _pieces(file, 0, end):
         count += piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
@@ -88,7 +88,7 @@ def count_lines(file: BinaryIO, end: int) -> int:
 
 
 def range_sha256(file: BinaryIO, start: int, end: int) -> str:
-    """Of the bytes [start, end)."""
+    """Return the SHA-256 of the bytes [start, end)."""
     digest = hashlib.sha256()
     for piece in _pieces(file, start, end):
         digest.update(piece)
@@ -96,7 +96,7 @@ def range_sha256(file: BinaryIO, start: int, end: int) -> str:
 
 
 class FileRange(io.RawIOBase):
-    """The bytes [start, end) of an open file, as a file to be read once. Closing it closes that one."""
+    """The bytes [start, end) of an open file, as a file to be read once. Closing it also closes the open file."""
 
     def __init__(self, file: BinaryIO, start: int, end: int) -> None:
         self._file, self._left = file, end - start

@@ -1,15 +1,15 @@
-"""How a query and a document become one sequence of ids.
+"""Templates that join a query and a document into one sequence of ids.
 
-A template is a row of parts: literal text, special tokens and the two fields. Every part is tokenized apart and the ids are
-joined, so the ids up to a field are the same whatever the field holds, and a state saved after them stays valid.
+A template is a sequence of parts: literal text, special tokens and the two fields. Each part is tokenized separately and the ids
+are joined, so the ids before a field do not depend on its content, and a state saved after them stays valid.
 
 Notation: `{query}` and `{document}` are fields; `{begin}` and `{end}` the tokenizer's markers; `{token:[SEP]}` any other token
-by its text; `{{` and `}}` braces; all else literal text.
+by its text; `{{` and `}}` braces; everything else literal text.
 
-Whitespace: one space right before a field belongs to the field, because most vocabularies hold words with their leading
+Whitespace: one space right before a field belongs to the field, because most vocabularies contain words with their leading
 space: in "document: {document}" the literal is "document:" and the document is encoded as " " + document. `Template.encode`
-does so (offsets still refer to the document); who encodes a document bit by bit feeds `Template.lead` first. Tokenizers that
-put the space there themselves (SentencePiece style) get none from the template.
+does this (offsets still refer to the document); to encode a document piece by piece, feed `Template.lead` first. Tokenizers
+that add the space themselves (SentencePiece style) get none from the template.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a template. `kind` is "text", "token" (value "begin" and "end" are markers, others "token:...") or "field"."""
+    """One part of a template. `kind` is "text", "token" (values "begin" and "end" are markers, others "token:...") or "field"."""
 
     kind: Literal["text", "token", "field"]
     value: str
@@ -48,8 +48,8 @@ class Rendered:
 
     Attributes:
         ids: (n,) int32.
-        slices: where each field's ids are.
-        cut: how many ids of the fields were left out for a budget.
+        slices: the range of each field's ids.
+        cut: how many ids of the fields were cut to fit a budget.
     """
 
     ids: np.ndarray
@@ -59,12 +59,12 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """An ordered row of parts with token budgets. None: nothing is cut.
+    """An ordered sequence of parts with token budgets. None: nothing is cut.
 
     Attributes:
         parts: see `parse`.
-        max_query_tokens, max_document_tokens: the field's first so many ids are kept.
-        max_tokens: budget for everything; only the document is cut for it.
+        max_query_tokens, max_document_tokens: how many ids of the field are kept, from its start.
+        max_tokens: budget for the whole template; only the document is cut to fit it.
         continues: this is the rest of a longer template (`starting_at`).
     """
 
@@ -79,7 +79,7 @@ class Template:
             _check_budget(name, getattr(self, name))
         names = self.fields
         if len(set(names)) != len(names):
-            raise InputError(f"the template {str(self)!r} names a field twice; each may stand once")
+            raise InputError(f"the template {str(self)!r} names a field twice; expected each at most once")
 
     @classmethod
     def parse(
@@ -90,7 +90,7 @@ class Template:
         max_document_tokens: int | None = None,
         max_tokens: int | None = None,
     ) -> Template:
-        """Read the notation described at the top of this module.
+        """Parse the notation described in the module docstring.
 
         Raises:
             InputError: an unknown name in braces, a single brace, a field named twice, or a budget that is not positive.
@@ -117,7 +117,7 @@ class Template:
         return cls(tuple(parts), max_query_tokens, max_document_tokens, max_tokens)
 
     def __str__(self) -> str:
-        """The notation: `Template.parse(str(template))` has the same parts."""
+        """Return the notation: `Template.parse(str(template))` has the same parts."""
         return "".join(_write(part) for part in self.parts)
 
     @property
@@ -126,7 +126,7 @@ class Template:
         return [part.value for part in self.parts if part.kind == "field"]
 
     def to_dict(self) -> dict[str, str | int | None]:
-        """For JSON in a model folder.
+        """Return a dict for JSON in a model folder.
 
         Raises:
             InputError: this is the rest of a longer template; store that one.
@@ -138,7 +138,7 @@ class Template:
 
     @classmethod
     def from_dict(cls, content: dict[str, object]) -> Template:
-        """The inverse of `to_dict`.
+        """Build a template from the result of `to_dict`.
 
         Raises:
             InputError: a missing or unknown key, or a value of the wrong type.
@@ -156,35 +156,35 @@ class Template:
         return cls.parse(notation, **budgets)  # type: ignore[arg-type]  # checked above
 
     def before(self, field: Field) -> Template:
-        """The parts before a field: what a state saved before it has read.
+        """Return the parts before a field, which a state saved before it has read.
 
         Raises:
-            InputError: no such field, or a total budget would make the document depend on the query.
+            InputError: no such field, or a total budget would make the document's length depend on the query.
         """
         self._check_split()
         return dataclasses.replace(self, parts=self.parts[: self._index(field)])
 
     def starting_at(self, field: Field) -> Template:
-        """The field and all after it: what remains to be read from a saved state. Raises as `before`."""
+        """Return the field and the parts after it, which remain to be read from a saved state. Raises as `before`."""
         self._check_split()
         return dataclasses.replace(self, parts=self.parts[self._index(field) :], continues=True)
 
     def lead(self, tokenizer: Tokenizer, field: Field) -> str:
-        """What is encoded in front of a field's text: a space or nothing."""
+        """Return the text to encode before a field's text: a space or nothing."""
         return " " if self._part(field).space and not tokenizer.adds_space else ""
 
     def encode(self, tokenizer: Tokenizer, field: Field, text: str) -> Encoded:
-        """The ids of a field's text for `render`. Offsets refer to `text`; an empty text has no tokens."""
+        """Encode a field's text for `render`. Offsets refer to `text`; an empty text has no tokens."""
         return self.encode_batch(tokenizer, field, [text])[0]
 
     def encode_batch(self, tokenizer: Tokenizer, field: Field, texts: Sequence[str]) -> list[Encoded]:
-        """`encode` for several texts, on all cores."""
+        """Encode several texts as `encode` does, on all cores."""
         lead = self.lead(tokenizer, field)
         encoded = iter(tokenizer.encode_batch([lead + text for text in texts if text]))
         return [_behind(next(encoded), len(lead)) if text else Encoded.empty() for text in texts]
 
     def encode_pieces(self, tokenizer: Tokenizer, field: Field, text: str) -> Iterator[Encoded]:
-        """`encode` piece by piece, in memory that does not depend on the text's length."""
+        """Encode as `encode` does, piece by piece, in memory that does not depend on the text's length."""
         lead = self.lead(tokenizer, field)
         for piece in tokenizer.encode_pieces([lead, text] if text else []):
             yield _behind(piece, len(lead))
@@ -193,7 +193,7 @@ class Template:
         """Encode a query (n,) int32, n >= 1: the query field, or the only field of a template for any text.
 
         Raises:
-            InputError: the query is no string, is empty, or the tokenizer drops all its characters.
+            InputError: the query is not a string, is empty, or the tokenizer drops all its characters.
         """
         expect_text(query, "the query")
         if not query.strip():
@@ -215,12 +215,12 @@ class Template:
 
         Args:
             tokenizer: encodes the literal parts.
-            query, document: (n,) ids of the fields, for those that the template has.
-            max_tokens: replaces the template's own.
+            query, document: (n,) ids of the fields that the template has.
+            max_tokens: replaces the template's own budget.
 
         Raises:
-            InputError: a field is missing or not part of the template, a budget is not positive or too small for everything but
-                the document, or the template needs a marker that the tokenizer lacks.
+            InputError: a field is missing or not part of the template, a budget is not positive or too small for the parts
+                besides the document, or the template needs a marker that the tokenizer lacks.
         """
         _check_budget("max_tokens", max_tokens)
         given = {name: ids for name, ids in (("query", query), ("document", document)) if ids is not None}
@@ -258,7 +258,7 @@ class Template:
             if name in self.fields and name not in given:
                 raise InputError(f"the template {str(self)!r} needs the ids of the {name}; pass {name}=")
             if name in given and name not in self.fields:
-                raise InputError(f"the template {str(self)!r} has no {{{name}}}; leave {name}= out")
+                raise InputError(f"the template {str(self)!r} has no {{{name}}}; omit {name}=")
 
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
         part = self.parts[number]
@@ -268,7 +268,7 @@ class Template:
         marker = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}.get(part.value, -1)
         if marker is None:
             raise InputError(
-                f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has none; name it with {part.value}="
+                f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has none; set it with {part.value}="
             )
         if marker < 0:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))
@@ -277,8 +277,8 @@ class Template:
     def _check_split(self) -> None:
         if self.max_tokens is not None and len(self.fields) > 1:
             raise InputError(
-                f"max_tokens={self.max_tokens} makes the document's length depend on the query, so no state before either stays "
-                "valid; use max_document_tokens (and max_query_tokens) instead"
+                f"max_tokens={self.max_tokens} makes the document's length depend on the query, so saved states would not "
+                "stay valid; use max_document_tokens (and max_query_tokens) instead"
             )
 
     def _index(self, field: Field) -> int:
@@ -312,17 +312,17 @@ def _check_budget(name: str, value: object) -> None:
         raise InputError(f"{name} is {value!r}; expected a positive whole number, or None to cut nothing")
 
 
-# The papers' templates. A document of the bi-encoder is a text with the end marker.
+# The papers' templates. The bi-encoder reads a document as the text and the end marker.
 DOCUMENT = Template.parse("{document}{end}")
 DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
-# Of the code that paper B links to, and so of its checkpoints; the paper prints no capitals.
+# From the code that paper B links to, and so used by its checkpoints; the paper prints it without capitals.
 CAPITAL_DOCUMENT_THEN_QUERY = Template.parse("Document: {document}\n\nQuery: {query}{end}")
 DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 
 
 def _behind(encoded: Encoded, lead: int) -> Encoded:
-    """The same tokens with offsets into the text that begins after `lead` characters."""
+    """Return the same tokens with offsets into the text that begins after `lead` characters."""
     if not lead:
         return encoded
     return Encoded(encoded.ids, np.maximum(encoded.starts - lead, 0), np.maximum(encoded.ends - lead, 0))

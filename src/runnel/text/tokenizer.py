@@ -1,14 +1,14 @@
-"""Text to token ids with character offsets, whole or as a stream: what every tokenizer does, and which one a folder holds.
+"""Tokenizers: text to ids with character offsets, whole or as a stream. `Tokenizer.load` finds the tokenizer of a folder.
 
     file in the folder                      class
     rwkv_vocab_v20230424.txt                `world.WorldTokenizer`: greedy longest match of bytes (RWKV)
-    tokenizer.json                          `library.LibraryTokenizer`: whatever the tokenizers library runs
+    tokenizer.json                          `library.LibraryTokenizer`: anything that the tokenizers library runs
     tokenizer.model.v3, tokenizer.model     the same, converted from SentencePiece (`sentencepiece.convert`)
 
-They are tried in this order. The first wins because nothing but RWKV uses it, and because the files that its folders carry for
-other programs disagree with it; a tokenizer.json is read more faithfully than its SentencePiece twin, which lacks added tokens.
+They are tried in this order. The first comes first because only RWKV uses it, and because its folders' files for other
+programs disagree with it; a tokenizer.json is preferred to its SentencePiece version, which lacks added tokens.
 
-User text is text: strings such as "</s>" are encoded as ordinary characters, never as the special token.
+Strings such as "</s>" in user text are encoded as ordinary characters, never as the special token.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, Protocol
 from runnel.errors import CheckpointError, InputError, StateError
 from runnel.text.encoded import Encoded
 
-_GROUP_CHARS = 1 << 18  # pieces of a text are collected until there are this many characters
-MOST_IDS = 1 << 24  # of a vocabulary: tables of this many entries are made; the largest published has 2^18
+_GROUP_CHARS = 1 << 18  # pieces of a text are collected up to this many characters
+MOST_IDS = 1 << 24  # the largest vocabulary accepted, because tables of its size are allocated; the largest published has 2^18
 _MOST_CHARS = 1 << 62  # in a stream: offsets are int64
 
 WORLD_FILE, LIBRARY_FILE = "rwkv_vocab_v20230424.txt", "tokenizer.json"
@@ -36,11 +36,11 @@ Marker = str | int | None
 
 
 class TokenStream(Protocol):
-    """Text fed bit by bit. Tokens come out as soon as no later text can change them.
+    """Text fed piece by piece. Tokens are returned as soon as no later text can change them.
 
     Attributes:
-        text: what was fed but not yet given out as tokens, short unless the text has no place to cut. (The beginning of its
-            first character may be given out already.)
+        text: text fed but not yet returned as tokens, short unless the text has no place to cut. (A token for the first bytes
+            of its first character may already have been returned.)
         position: offset of the first character of `text`.
     """
 
@@ -50,33 +50,33 @@ class TokenStream(Protocol):
     def text(self) -> str: ...
 
     def feed(self, text: str) -> Encoded:
-        """Add text; returns the tokens that are final now, with offsets into the whole stream."""
+        """Add text; return the tokens that are now final, with offsets into the whole stream."""
 
     def peek(self) -> Encoded:
-        """The tokens of `text` if the stream ended here. The stream goes on unchanged."""
+        """Return the tokens of `text` as if the stream ended here, without changing the stream."""
 
     def finish(self) -> Encoded:
-        """The last tokens. The stream is empty afterwards and starts anew at its end."""
+        """Return the last tokens. The stream is then empty and can continue from its end."""
 
     def save(self) -> str:
-        """All that is needed to go on later, as JSON text; `restore` takes it back."""
+        """Return all that is needed to continue later, as JSON text for `restore`."""
 
     def restore(self, saved: str) -> None:
         """Continue where `save` was called.
 
         Raises:
-            StateError: `saved` is not what `save` of this kind of stream gives.
+            StateError: `saved` is not a result of `save` of this kind of stream.
         """
 
 
 class Tokenizer(ABC):
-    """A tokenizer that adds no special tokens, truncates nothing and pads nothing. `Tokenizer.load` makes one.
+    """A tokenizer without special tokens, truncation or padding; made by `Tokenizer.load`.
 
     Attributes:
-        begin_id, end_id: the markers of a text's start and end, None where the model has none.
-        vocabulary: token -> id, special ones included, of all tokens that can be written as text.
+        begin_id, end_id: the markers of a text's start and end, None if the model has none.
+        vocabulary: token -> id of all tokens that can be written as text, including special tokens.
         vocab_size: one more than the largest id.
-        adds_space: the tokenizer puts a space in front of a text by itself.
+        adds_space: whether the tokenizer itself puts a space before a text.
     """
 
     begin_id: int | None
@@ -97,19 +97,19 @@ class Tokenizer(ABC):
             CheckpointError: no tokenizer in the folder, or a file is damaged.
             InputError: a marker is not in the vocabulary.
         """
-        # imported here because both are built on this class
+        # imported here because both derive from this class
         from runnel.text.library import LibraryTokenizer
         from runnel.text.world import WorldTokenizer
 
         path = tokenizer_file(folder)
         if path is None:
             others = ", ".join(name for name in TOKENIZER_FILES if name != LIBRARY_FILE)
-            raise CheckpointError(f"no tokenizer.json in {folder}, nor {others}; put the tokenizer's file of this model there")
+            raise CheckpointError(f"no tokenizer.json in {folder}, nor {others}; put this model's tokenizer file there")
         return (WorldTokenizer if path.name == WORLD_FILE else LibraryTokenizer).read(path, begin=begin, end=end)
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer's files so that `load` gives it back."""
+        """Write the tokenizer's files for `load`."""
 
     @property
     @abstractmethod
@@ -118,26 +118,27 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> Encoded:
-        """Ids and offsets of a text of any length. No special tokens are added.
+        """Encode a text of any length, without special tokens.
 
         Raises:
-            InputError: the text holds a lone surrogate, or a special token's text that this tokenizer can encode in no other way.
+            InputError: the text contains a lone surrogate, or a special token's text that this tokenizer cannot encode as
+                ordinary text.
         """
 
     @abstractmethod
     def encode_inside(self, text: str) -> Encoded:
-        """As `encode`, but as if other text stood before: no space is put in front by the tokenizer."""
+        """Encode as if other text came before: the tokenizer adds no leading space."""
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
-        """`encode` of every text, on all cores."""
+        """Encode every text, on all cores."""
 
     @abstractmethod
     def stream(self, position: int = 0) -> TokenStream:
-        """A stream of text that is fed bit by bit. `position` is the offset of its first character."""
+        """Return a stream to feed text to. `position` is the offset of its first character."""
 
     def encode_pieces(self, pieces: Iterable[str]) -> Iterator[Encoded]:
-        """Encode a text that comes in pieces, cut anywhere, in bounded memory.
+        """Encode a text given in pieces, cut anywhere, in bounded memory.
 
         Yields:
             Tokens in order; the offsets refer to the joined text. Joined, they equal `encode` of the joined text.
@@ -157,7 +158,7 @@ class Tokenizer(ABC):
         yield from _nonempty(stream.finish())
 
     def token_id(self, token: str) -> int:
-        """The id of one token, special ones included.
+        """Return the id of a token, which may be special.
 
         Raises:
             InputError: no such token; the message names the nearest.
@@ -170,7 +171,7 @@ class Tokenizer(ABC):
         return number
 
     def marker_id(self, marker: Marker) -> int | None:
-        """The id of a marker that is given as a token or an id.
+        """Return the id of a marker given as a token or an id.
 
         Raises:
             InputError: it is not in the vocabulary.
@@ -183,26 +184,26 @@ class Tokenizer(ABC):
 
 
 def tokenizer_file(folder: str | Path) -> Path | None:
-    """The file that `Tokenizer.load` reads in this folder; None: it holds no tokenizer."""
+    """Return the file that `Tokenizer.load` reads in this folder; None if it has no tokenizer."""
     return next((path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()), None)
 
 
 def unencodable(texts: Iterable[str], error: Exception) -> InputError:
-    """The error for texts that have no UTF-8 form: says where the lone surrogate is."""
+    """Return the error for texts that cannot be encoded as UTF-8, with the position of the lone surrogate."""
     for text in texts:
-        found = re.search("[\ud800-\udfff]", text)
-        if found:
-            code = f"U+{ord(found[0]):04X}"
-            advice = "read the file with the right encoding, or replace it by text.encode('utf-8', 'replace').decode()"
-            return InputError(f"the text holds {code} (half of a surrogate pair) at character {found.start()}; {advice}")
+        surrogate = re.search("[\ud800-\udfff]", text)
+        if surrogate:
+            code = f"U+{ord(surrogate[0]):04X}"
+            advice = "read the file with the right encoding, or replace it with text.encode('utf-8', 'replace').decode()"
+            return InputError(f"the text contains {code} (half of a surrogate pair) at character {surrogate.start()}; {advice}")
     return InputError(f"the text cannot be encoded: {error}")
 
 
 def unpack_saved(saved: str, *kinds: type | tuple[type, ...]) -> list[Any]:
-    """Read the values that a stream's `save` put into a JSON list: of these types, text without surrogates, offsets in range.
+    """Read the JSON list of a stream's `save`, checking types, surrogates in text and the range of offsets.
 
     Raises:
-        StateError: anything else.
+        StateError: it is not such a list.
     """
     try:
         values = json.loads(saved)
@@ -218,7 +219,7 @@ def unpack_saved(saved: str, *kinds: type | tuple[type, ...]) -> list[Any]:
 
 
 def damaged_stream() -> StateError:
-    """Make the error for a saved stream whose pending text makes no sense."""
+    """Return the error for a saved stream whose pending text is invalid."""
     return StateError("the pending text of the saved stream is damaged; read the text again")
 
 

@@ -1,4 +1,4 @@
-"""Judgements and runs, as TREC, MS MARCO and BEIR write them; plain, .gz or .zst."""
+"""Read judgments and runs in the formats of TREC, MS MARCO and BEIR; plain, .gz or .zst."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             ) from None
         if qrels.setdefault(query, {}).setdefault(sys.intern(name), judged) != judged:
             raise InputError(
-                f"{where}: document {name!r} is judged {judged} for query {query!r}, and {qrels[query][name]} further up; "
-                "keep one of the two"
+                f"{where}: document {name!r} is judged {judged} for query {query!r}, but {qrels[query][name]} on an "
+                "earlier line; keep one of the two"
             )
     return qrels
 

@@ -1,11 +1,12 @@
-r"""The RWKV World tokenizer: the longest token first, byte by byte, with no merges and no splitting into words.
+r"""The RWKV World tokenizer: greedy longest match of bytes, without merges or splitting into words.
 
 The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in bytes. Ids are those of the
-file, from 1; 0, which ends a document, is not in it. Every byte is a token, so there is no unknown token. What the folders of
-other programs say beside it is not read: some register "\n\n" (261) as a special token with an id of its own, which
-the models were not trained with.
+file, from 1; 0, which ends a document, is not in it. Every byte is a token, so there is no unknown token. Tokenizer files for
+other programs in the same folder are ignored: some register "\n\n" (261) as a special token with another id, which the
+models were not trained with.
 
-A token that splits a character covers the whole of it, as with the byte-level tokenizers of the tokenizers library.
+The offsets of a token for part of a character cover the whole character, as in the byte-level tokenizers of the tokenizers
+library.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from runnel.records import expect_text
 from runnel.text.encoded import Encoded
 from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Marker, Tokenizer, damaged_stream, unencodable, unpack_saved
 
-END_OF_DOCUMENT = "<|endoftext|>"  # how the authors write id 0
-_PIECE_CHARS = 1 << 16  # matched in one call: bounds the memory, long enough to hide the call
+END_OF_DOCUMENT = "<|endoftext|>"  # the authors' name of id 0
+_PIECE_CHARS = 1 << 16  # per call: bounds the memory, long enough to hide the overhead
 
 
 class WorldTokenizer(Tokenizer):
-    """The RWKV World tokenizer. Its attributes are those of every `Tokenizer`."""
+    """The RWKV World tokenizer, with the attributes of every `Tokenizer`."""
 
     adds_space = False
 
@@ -36,13 +37,13 @@ class WorldTokenizer(Tokenizer):
 
         Args:
             source: the content of `rwkv_vocab_v20230424.txt`.
-            begin, end: marker as a token or an id.
+            begin, end: markers as tokens or ids.
 
         Raises:
-            CheckpointError: the source is not such a vocabulary; the message has the line.
+            CheckpointError: the source is not such a vocabulary; the message names the line.
             InputError: a marker is not in the vocabulary.
         """
-        from runnel.text import longest_match  # numba, which takes half a second to import
+        from runnel.text import longest_match  # imports numba, which takes half a second
 
         tokens = _read_vocabulary(source)
         self._source = source
@@ -58,7 +59,7 @@ class WorldTokenizer(Tokenizer):
 
         Args:
             path: the file.
-            begin, end: markers; None: 0, the end of a document, which stands before each document as well.
+            begin, end: markers; None: 0, the end of a document, which also comes before each document.
 
         Raises:
             CheckpointError: not such a vocabulary.
@@ -71,7 +72,7 @@ class WorldTokenizer(Tokenizer):
             raise CheckpointError(f"{path}: {error}; download the file again") from error
 
     def save(self, folder: str | Path) -> None:
-        """Write the vocabulary as it was read. Markers other than 0 are for the model's config.json to keep."""
+        """Write the vocabulary as it was read. Markers other than 0 are stored in the model's config.json."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / WORLD_FILE).write_bytes(self._source.encode("utf-8"))
@@ -96,13 +97,13 @@ class WorldTokenizer(Tokenizer):
         return WorldStream(self, position)
 
     def cut(self, text: str, used: int, final: bool) -> tuple[Encoded, int, int]:
-        """The tokens of a text of whose first character `used` bytes belong to an earlier token.
+        """Encode a text of whose first character `used` bytes belong to an earlier token.
 
         Args:
-            final: the text ends here; otherwise the tokens that more text could change are left out.
+            final: the text ends here; otherwise tokens that more text could change are omitted.
 
         Returns:
-            (tokens, characters that they use up, bytes that they use of the character after those).
+            (tokens, characters consumed, bytes consumed of the next character).
 
         Raises:
             InputError: the text holds a lone surrogate.
@@ -121,11 +122,11 @@ class WorldTokenizer(Tokenizer):
 
 
 class WorldStream:
-    """Text fed bit by bit; see `TokenStream`. Less than the longest token is kept."""
+    """Text fed piece by piece; see `TokenStream`. It keeps less than the longest token."""
 
     def __init__(self, tokenizer: WorldTokenizer, position: int = 0) -> None:
         self._tokenizer = tokenizer
-        self._used = 0  # bytes of the first character of `text` that belong to a token already given out
+        self._used = 0  # bytes of the first character of `text` that belong to an already returned token
         self.text = ""
         self.position = position
 
@@ -141,7 +142,7 @@ class WorldStream:
     def feed(self, text: str) -> Encoded:
         expect_text(text, "the text")
         try:
-            text.encode("utf-8")  # before anything is given out
+            text.encode("utf-8")  # before any token is returned
         except UnicodeEncodeError as error:
             raise unencodable([text], error) from error
         done: list[Encoded] = []
@@ -162,10 +163,10 @@ class WorldStream:
 
 
 def _read_vocabulary(source: str) -> dict[bytes, int]:
-    """Token -> id.
+    """Read token -> id.
 
     Raises:
-        CheckpointError: a line that cannot be read, an id or token twice, or a byte that is no token.
+        CheckpointError: a line that cannot be read, a repeated id or token, or a byte that is not a token.
     """
     tokens: dict[bytes, int] = {}
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
@@ -175,7 +176,7 @@ def _read_vocabulary(source: str) -> dict[bytes, int]:
     if len(set(tokens.values())) != len(tokens):
         raise CheckpointError("an id has several tokens")
     if missing := [byte for byte in range(256) if bytes([byte]) not in tokens]:
-        raise CheckpointError(f"{len(missing)} of the 256 single bytes are no tokens, the first is {bytes(missing[:1])!r}")
+        raise CheckpointError(f"{len(missing)} of the 256 single bytes are not tokens, the first is {bytes(missing[:1])!r}")
     return tokens
 
 

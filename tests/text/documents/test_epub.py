@@ -81,7 +81,7 @@ def test_damaged_books(path, tmp_path, part):
         with pytest.raises(ReadError, match=message):
             read(tmp_path / "b.epub")
     replace_in_zip(path, tmp_path / "b.epub", {"META-INF/container.xml": lambda xml: xml.replace(b"book.opf", b"none.opf")})
-    with pytest.raises(ReadError, match=r"lacks its part 'OEBPS/none\.opf'"):
+    with pytest.raises(ReadError, match=r"without its part 'OEBPS/none\.opf'"):
         read(tmp_path / "b.epub")
 
 
@@ -111,7 +111,7 @@ def test_cut_off_archives(path):
     data = path.read_bytes()
     for size in (len(data) // 2, len(data) - 10, 30):
         path.write_bytes(data[:size])
-        with pytest.raises(ReadError, match="damaged or cut-off zip"):
+        with pytest.raises(ReadError, match="damaged or truncated zip"):
             Archive(path, Limits())
 
 
@@ -155,7 +155,7 @@ def test_many_entries_encryption_and_rare_packing_are_refused(tmp_path):
         Archive(path, Limits(entries=19))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("x", "abc")
-    with pytest.raises(ReadError, match="packed by method 14"):
+    with pytest.raises(ReadError, match="packed with method 14"):
         Archive(path, Limits())
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x", "abc")

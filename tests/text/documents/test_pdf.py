@@ -76,11 +76,11 @@ def test_a_scan_is_refused_and_told(tmp_path):
 def test_encrypted_and_damaged_files(tmp_path):
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf([["secret"]], encrypted=True))
-    with pytest.raises(ReadError, match="encrypted PDF that asks for a password"):
+    with pytest.raises(ReadError, match="encrypted PDF that requires a password"):
         read_pdf(path, Limits())
     for data in (b"%PDF-1.4\n", pdf([["x"]])[:200], b"%PDF-1.7" + bytes(range(256)) * 20):
         path.write_bytes(data)
-        with pytest.raises(ReadError, match=r"damaged or cut-off PDF|without"):
+        with pytest.raises(ReadError, match=r"damaged or truncated PDF|without"):
             read_pdf(path, Limits())
 
 

@@ -1,1 +1,1 @@
-"""Documents of many kinds, each as one canonical text with blocks."""
+"""Readers of documents of many kinds, each as one canonical text with blocks."""

@@ -1,4 +1,4 @@
-"""Zip files of unknown origin, within limits. Entries are read into memory by name; nothing is ever written to disk."""
+"""Read untrusted zip files within limits. Entries are read into memory by name; nothing is ever written to disk."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from runnel.errors import ReadError
 from runnel.text.documents.limits import Limits
 
-_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what docx and epub may use; others decompress without a bound
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods allowed in docx and epub; others decompress without a bound
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1
 
 
 def declares_entities(name: str) -> str:
-    """Return the reason for which a part is refused."""
-    return f"its part {name!r} declares XML entities, which files of this kind do not need; it is not safe to read"
+    """Return why a part with XML entities is refused."""
+    return f"its part {name!r} declares XML entities, which files of this kind do not need; reading it is not safe"
 
 
 class Archive:
-    """A zip file opened for reading. Use as a context.
+    """A zip file opened for reading. Use as a context manager.
 
     Raises:
-        ReadError: damaged, encrypted, or beyond the limits by what its directory declares. No entry yields more than declared.
+        ReadError: damaged, encrypted, or beyond the limits by its directory. No entry yields more than the directory declares.
     """
 
     def __init__(self, path: str | Path, limits: Limits) -> None:
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
-            raise ReadError(f"a damaged or cut-off zip archive ({error}); get it again or repair it") from error
+            raise ReadError(f"a damaged or truncated zip archive ({error}); download it again or repair it") from error
         entries = self._zip.infolist()
         if len(entries) > limits.entries:
             raise ReadError(f"an archive of {len(entries):,} files; expected at most {limits.entries:,} (Limits.entries)")
@@ -40,7 +40,7 @@ class Archive:
             if entry.flag_bits & _ENCRYPTED:
                 raise ReadError("an encrypted archive; decrypt it first")
             if entry.compress_type not in _PLAIN:
-                raise ReadError(f"{entry.filename!r} in the archive is packed by method {entry.compress_type}; expected deflate")
+                raise ReadError(f"{entry.filename!r} in the archive is packed with method {entry.compress_type}; use deflate")
         self.names = frozenset(entry.filename for entry in entries)
 
     def __enter__(self) -> Archive:
@@ -50,16 +50,16 @@ class Archive:
         self._zip.close()
 
     def read(self, name: str) -> bytes:
-        """One entry."""
+        """Read an entry."""
         if name not in self.names:
-            raise ReadError(f"a file that lacks its part {name!r}; get it again or repair it")
+            raise ReadError(f"a file without its part {name!r}; download it again or repair it")
         try:
             return self._zip.read(name)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-            raise ReadError(f"damaged in its part {name!r} ({error}); get it again or repair it") from error
+            raise ReadError(f"damaged in its part {name!r} ({error}); download it again or repair it") from error
 
     def read_xml(self, name: str) -> bytes:
-        """One entry, refused if it declares entities: they can swell without bound or reach for other files."""
+        """Read an XML entry; refuse it if it declares entities, which can expand without bound or refer to other files."""
         data = self.read(name)
         if _ENTITY.search(data.replace(b"\0", b"")):  # in UTF-8 or UTF-16
             raise ReadError(declares_entities(name))

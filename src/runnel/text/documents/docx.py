@@ -1,4 +1,4 @@
-"""Word documents (docx): paragraphs, headings by style, lists, tables row by row, foot- and endnotes."""
+"""Read Word documents (docx): paragraphs, headings by style, lists, tables row by row, footnotes and endnotes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from docx.document import Document
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"  # the same content again, for old programs
+_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"  # the same content, repeated for old programs
 _TEXT = (_W + "t", "{http://schemas.openxmlformats.org/officeDocument/2006/math}t")
 _WRITTEN = {_W + "tab": "\t", _W + "br": "\n", _W + "cr": "\n", _W + "noBreakHyphen": "-"}
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
@@ -23,9 +23,9 @@ _NOTES = ("/footnotes", "/endnotes")
 
 
 def read_docx(path: str | Path, archive: Archive) -> DocumentText:
-    """The body in order, then the notes. Inserted text counts, deleted text does not; headers and footers of pages are left out.
+    """Read the body in order, then the notes, with inserted text and without deleted text and page headers and footers.
 
-    Pages are those of the last time that a word processor laid the document out, where it left marks of them.
+    Page numbers are those of a word processor's last layout, if it stored page breaks.
     """
     try:
         import docx
@@ -43,7 +43,7 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
         body, levels, title = document.element.body, _levels(document), document.core_properties.title
     except (OpcError, KeyError, ValueError, AttributeError, SyntaxError) as error:
         raise ReadError(
-            f"not a whole Word document ({type(error).__name__}: {error}); open and save it with a word processor"
+            f"not a complete Word document ({type(error).__name__}: {error}); open and save it with a word processor"
         ) from error
     for part in document.part.package.iter_parts():
         if isinstance(part, XmlPart):
@@ -63,13 +63,13 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
 
 
 def _refuse_declarations(element: Any, name: str) -> None:
-    """Raise ReadError if a part declares entities, whatever its encoding and name: text after one would be lost."""
+    """Raise ReadError if a part declares entities, whatever its encoding and name: the parser would lose text after one."""
     if element.getroottree().docinfo.internalDTD is not None:
         raise ReadError(declares_entities(name))
 
 
 def _levels(document: Document) -> dict[str, int]:
-    """Style id -> heading level; styles based on a heading style are headings too."""
+    """Return style id -> heading level, including styles based on a heading style."""
     levels: dict[str, int] = {}
     styles = list(document.styles.element.iter(_W + "style"))
     parents = {}
@@ -92,16 +92,16 @@ def _levels(document: Document) -> dict[str, int]:
 
 
 class _Body:
-    """Gathers the text of paragraphs; those inside a row of a table make one block together."""
+    """A collector of paragraphs' text; the paragraphs of a table row form one block."""
 
     def __init__(self, canonical: Canonical, levels: dict[str, int], *, note: bool = False) -> None:
         self.canonical, self.levels, self.note = canonical, levels, note
-        self.paragraphs: list[list[str]] = []  # open ones: a text box puts paragraphs into a paragraph
-        self.rows: list[list[str]] = []  # open ones: for each, the text of its cells
-        self.skipped = 0  # open elements that are left out
+        self.paragraphs: list[list[str]] = []  # open paragraphs: a text box nests paragraphs in a paragraph
+        self.rows: list[list[str]] = []  # the text of the cells of each open row
+        self.skipped = 0  # open elements that are skipped
 
     def read(self, events: Any) -> None:
-        """Take all of lxml's start and end events."""
+        """Process lxml's start and end events."""
         for event, element in events:
             if element.tag == _FALLBACK:
                 self.skipped += 1 if event == "start" else -1

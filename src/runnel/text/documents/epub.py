@@ -1,4 +1,4 @@
-"""EPUB: a zip archive whose package file lists pages of XHTML in reading order."""
+"""Read EPUB: a zip archive whose package file lists XHTML pages in reading order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 3  # names in a warning
 
 
 def read_epub(archive: Archive, limits: Limits) -> DocumentText:
-    """The pages of the spine, one after another. Pages that are missing are told as warnings."""
+    """Read the pages of the spine in order. Missing pages are reported as warnings."""
     package_name = _package_name(archive)
     package = _parse(archive, package_name)
     locked = _locked(archive)
@@ -35,8 +35,8 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
             unknown.append(repr(reference.get("idref")))
             continue
         if item.get("media-type", _PAGES[0]) not in _PAGES:
-            continue  # a picture by itself
-        # Always a name in the archive, whatever the path says; nothing is looked up on disk.
+            continue  # only a picture
+        # Always a name in the archive, whatever the path; nothing on disk is opened.
         name = posixpath.normpath(
             posixpath.join(posixpath.dirname(package_name), unquote(item.get("href", "").partition("#")[0]))
         )
@@ -59,7 +59,7 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
 
 
 def _some(names: list[str]) -> str:
-    """List the first names, and how many more there are."""
+    """List the first names and the number of the others."""
     if len(names) <= _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN:,} more"
@@ -69,11 +69,11 @@ def _package_name(archive: Archive) -> str:
     for element in _parse(archive, _CONTAINER).iter():
         if _tag(element) == "rootfile" and element.get("full-path"):
             return str(element.get("full-path"))
-    raise ReadError(f"{_CONTAINER} names no package file; this is not a whole EPUB book")
+    raise ReadError(f"{_CONTAINER} names no package file; this is not a complete EPUB book")
 
 
 def _locked(archive: Archive) -> set[str]:
-    """Names of encrypted parts. Fonts are often among them, pages only where a book is protected."""
+    """Return the names of encrypted parts: fonts in many books, pages only in protected books."""
     if _ENCRYPTION not in archive.names:
         return set()
     return {unquote(e.get("URI", "")) for e in _parse(archive, _ENCRYPTION).iter() if _tag(e) == "CipherReference"}
@@ -82,8 +82,8 @@ def _locked(archive: Archive) -> set[str]:
 def _parse(archive: Archive, name: str) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(archive.read_xml(name))
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # an encoding that the parser does not know
-        raise ReadError(f"its part {name!r} is not valid XML ({error}); get the book again or repair it") from error
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an encoding that the parser does not know
+        raise ReadError(f"its part {name!r} is not valid XML ({error}); download the book again or repair it") from error
 
 
 def _tag(element: ElementTree.Element) -> str:

@@ -1,4 +1,4 @@
-"""HTML and XHTML: what a reader sees of a page, without scripts, styles and navigation."""
+"""Read HTML and XHTML: the visible text of a page, without scripts, styles and navigation."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)
 _XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
 _UNSHOWN = re.compile(r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE)
 _CELL_BREAK = " | "
-_LINE_BREAK = "\v"  # <br>, as against a line end of the file, which is a space
+_LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
 
 
 def read_html(decoded: Decoded) -> DocumentText:
-    """Blocks as a browser lays them out; tables row by row. Left out: scripts, styles, <nav>, form controls, hidden elements."""
+    """Read blocks as a browser shows them, tables row by row, without scripts, styles, <nav>, form controls, hidden elements."""
     canonical = Canonical()
     canonical.warnings += [decoded.warning] if decoded.warning else []
     title = add_page(canonical, decoded.text)
     if not canonical.length:
-        canonical.warnings.append("no text: a page that is empty, has navigation only, or is filled by scripts")
+        canonical.warnings.append("no text: the page is empty, has only navigation, or is filled by scripts")
     return canonical.finish("html", title=title, encoding=decoded.encoding)
 
 
 def add_page(canonical: Canonical, markup: str) -> str | None:
-    """Add the blocks of a page to a text; returns the page's title."""
+    """Add the blocks of a page to a text; return the page's title."""
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:
         raise MissingDependency(f'reading HTML and EPUB needs selectolax ({error}); pip install "runnel[documents]"') from error
-    if _XHTML.match(markup):  # HTML has no <title/>: its rules would take all that follows for the title
+    if _XHTML.match(markup):  # HTML has no <title/>: its rules would read everything after it as the title
         markup = _SELF_CLOSED.sub(r"<\1\2></\1>", markup)
     tree = LexborHTMLParser(markup.replace("\0", ""))
     head = tree.css_first("title")
@@ -59,7 +59,7 @@ def add_page(canonical: Canonical, markup: str) -> str | None:
 
 
 def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
-    """("text" | "start" | "end", node) in document order, without recursion: pages can be nested without bound."""
+    """Yield ("text" | "start" | "end", node) in document order, without recursion: pages can be nested without bound."""
     node: Any = root
     while True:
         down = None
@@ -89,13 +89,13 @@ def _hidden(node: LexborNode) -> bool:
 
 
 class _Page:
-    """Gathers inline text until an element that stands by itself begins or ends."""
+    """A collector of inline text up to the start or end of a block element."""
 
     def __init__(self, canonical: Canonical) -> None:
         self.canonical = canonical
         self.inline: list[str] = []
-        self.kinds = ["paragraph"]  # of the open elements that set one
-        self.cells: int | None = None  # that have begun in the open row
+        self.kinds = ["paragraph"]  # kinds of the open elements that set one
+        self.cells: int | None = None  # cells begun in the open row
 
     def read(self, body: LexborNode) -> None:
         for event, node in _walk(body):
@@ -114,7 +114,7 @@ class _Page:
             self.cells = 0
             self.kinds.append("row")
             return
-        if self.cells is not None:  # all in a row is one block
+        if self.cells is not None:  # a row is one block
             self.inline.append(_CELL_BREAK if tag in _CELLS and self.cells else " ")
             self.cells += tag in _CELLS
             return

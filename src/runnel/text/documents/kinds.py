@@ -1,4 +1,4 @@
-"""Which kind of file it is: by its first bytes, and by its name only where they leave a choice."""
+"""Recognize a file's kind by its first bytes, and by its name only if they leave a choice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePath
 from runnel.errors import ReadError
 from runnel.text.lines import GZIP, ZSTD
 
-PARSED_APART = ("html", "pdf", "docx", "epub")  # by libraries that a hostile file may crash
+PARSED_APART = ("html", "pdf", "docx", "epub")  # parsed by libraries that a hostile file may crash
 ROWS = ("jsonl", "csv", "tsv")
 HEAD_BYTES = 4096
 
@@ -25,15 +25,15 @@ _SUFFIXES = {
 }
 _MAGIC = (
     (b"PK\x03\x04", "zip"),
-    (b"PK\x05\x06", "zip"),  # an empty one
+    (b"PK\x05\x06", "zip"),  # an empty archive
     (GZIP, "packed"),
     (ZSTD, "packed"),
 )
-# Kinds that people will try, and what to do about them.
+# Unsupported kinds that users may try, and what to do about them.
 _REFUSED = (
     (
         b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-        "an Office file of before 2007, or an encrypted one",
+        "an Office file from before 2007, or encrypted",
         "save it as docx without a password",
     ),
     (b"{\\rtf", "an RTF file", "save it as docx or txt"),
@@ -49,12 +49,12 @@ _HTML = re.compile(rb"\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s
 
 
 def recognize(head: bytes, name: str) -> str:
-    """The kind of a file from its first `HEAD_BYTES`.
+    """Return the kind of a file from its first `HEAD_BYTES`.
 
-    It is one of `DocumentText.kind`, "zip" (docx, epub or another) or "packed" (gzip, zstd).
+    The kind is one of `DocumentText.kind`, "zip" (docx, epub or another) or "packed" (gzip, zstd).
 
     Raises:
-        ReadError: a kind that cannot be read; the message has what to do.
+        ReadError: a kind that cannot be read; the message says what to do.
     """
     if head.lstrip(b"\0\t\n\r \xef\xbb\xbf").startswith(b"%PDF-"):
         return "pdf"

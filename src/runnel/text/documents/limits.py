@@ -1,4 +1,4 @@
-"""What a file may cost before it is refused."""
+"""Limits on the size and cost of a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from runnel.errors import ReadError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds for one file. A file beyond one of them is refused with a `ReadError` that names the bound.
+    """Limits for one file. A file beyond a limit is refused with a `ReadError` that names the limit.
 
     Attributes:
-        file_bytes: size of the file; rows, which are read as a stream, may be in a larger one.
-        unpacked_bytes: what it unpacks to (gzip, docx, epub), and its text; for rows, the longest line.
+        file_bytes: size of the file; files of rows, which are read as a stream, may be larger.
+        unpacked_bytes: size of the unpacked content (gzip, docx, epub) and of the text; for rows, the longest line.
         entries: files in an archive.
         seconds: time to parse html, pdf, docx and epub.
-        memory_bytes: address space of the process that parses them, where the system can limit it (not on macOS and Windows).
+        memory_bytes: address space of the process that parses them, if the system can limit it (not on macOS and Windows).
     """
 
     file_bytes: int = 1 << 30
@@ -26,6 +26,6 @@ class Limits:
     memory_bytes: int = 4 << 30
 
     def check_unpacked(self, count: int, what: str) -> None:
-        """Refuse more than `unpacked_bytes`."""
+        """Raise ReadError for more than `unpacked_bytes`."""
         if count > self.unpacked_bytes:
-            raise ReadError(f"{what} is larger than {self.unpacked_bytes:,} bytes; raise Limits.unpacked_bytes if it is trusted")
+            raise ReadError(f"{what} is larger than {self.unpacked_bytes:,} bytes; raise Limits.unpacked_bytes if you trust it")

@@ -1,4 +1,4 @@
-"""PDF: the text layer, page by page, through PDFium; outline entries as headings."""
+"""Read PDF: the text layer, page by page, with PDFium; outline entries become headings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MARKS = ROW + ITEM + " \t\n\f"
 _UNMAPPED_SHARE = 0.05
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
-_SHOWN = 12  # ranges of pages in a warning
-_NUMBERING = 12  # characters that a heading may have more than its title in the outline: "Chapter 3: "
+_SHOWN = 12  # the most ranges of pages in a warning
+_NUMBERING = 12  # extra characters that a heading may have over its title in the outline: "Chapter 3: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class _Entry:
 def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
     """Read the text of all pages in PDFium's order. Pages are opened one at a time.
 
-    Words that a hyphen parts at a line end are joined, with the hyphen if that is how the document writes the word elsewhere.
-    Lines that stand apart begin a paragraph. `page_text` and `join_pages` say what becomes of tables, notes and running heads.
+    Words hyphenated at a line end are joined, keeping the hyphen if the document writes the word with it elsewhere.
+    Lines with extra space above them begin a paragraph. `page_text` and `join_pages` describe tables, notes and running heads.
 
     Raises:
-        ReadError: encrypted, damaged, without pages, or without any text; the message has what to do.
+        ReadError: encrypted, damaged, without pages, or without any text; the message says what to do.
     """
     try:
         import pypdfium2
@@ -50,9 +50,9 @@ def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
     except pypdfium2.PdfiumError as error:
         if getattr(error, "err_code", None) == _PASSWORD:
             raise ReadError(
-                "an encrypted PDF that asks for a password; save a copy without one, for example with qpdf --decrypt"
+                "an encrypted PDF that requires a password; save a copy without one, for example with qpdf --decrypt"
             ) from error
-        raise ReadError(f"a damaged or cut-off PDF ({error}); get it again or repair it, for example with qpdf") from error
+        raise ReadError(f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf") from error
     try:
         outline = _outline(document)
         texts, faults, pictures, length = [], [], 0, 0
@@ -82,7 +82,7 @@ def _has_picture(page: PdfPage) -> bool:
 
 
 def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
-    """Outline entries by page."""
+    """Return outline entries by page."""
     entries: dict[int, list[_Entry]] = {}
     for bookmark in document.get_toc():
         target: Any = bookmark.get_dest()
@@ -123,14 +123,14 @@ def _build(
             kind = _KINDS.get(paragraph.lstrip()[0], kind)
             goes_on = position == 0 and before and not _SENTENCE_END.search(before) and paragraph.lstrip()[0].islower()
             canonical.add(paragraph, kind, join="\n" if goes_on else BREAK)
-        for entry in waiting:  # not found on its page: it counts from the next page on
+        for entry in waiting:  # not found on its page: it applies from the next page on
             canonical.open_heading(entry.level, entry.title)
         before = paragraphs[-1].rstrip() if paragraphs else before
     return canonical.finish("pdf", title=title, pages=len(texts))
 
 
 def _open_headings(canonical: Canonical, waiting: list[_Entry], paragraph: str) -> tuple[str, list[_Entry]]:
-    """Open the entries up to the last whose title stands in this paragraph; returns its kind and the other entries."""
+    """Open the entries up to the last whose title is in this paragraph; return its kind and the other entries."""
     flat = " ".join(paragraph.split()).lower()
     found = max((i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0)
     for entry in waiting[:found]:
@@ -143,7 +143,7 @@ def _without_text(pages: int, faults: int, pictures: int) -> str:
     if not pages:
         return "a PDF without pages"
     if faults:
-        return f"a PDF of {pages:,} pages, none of which can be read: it is damaged; get it again or repair it"
+        return f"a PDF of {pages:,} pages, none of which can be read: it is damaged; download it again or repair it"
     if pictures:
         return (
             f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; run OCR on it first, for example ocrmypdf"
@@ -152,7 +152,7 @@ def _without_text(pages: int, faults: int, pictures: int) -> str:
 
 
 def _pages(numbers: list[int]) -> str:
-    """page 3; pages 1-4, 7."""
+    """Return page numbers as text: "page 3" or "pages 1-4, 7"."""
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
     shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     more = f" and {len(shown) - _SHOWN:,} more ranges" if len(shown) > _SHOWN else ""

@@ -1,4 +1,4 @@
-"""One page of a PDF as text: PDFium's lines; paragraphs, rows of tables and raised numbers are known by where they are."""
+"""Read one page of a PDF as PDFium's lines; paragraphs, table rows and raised numbers are recognized by position."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage, PdfTextPage
 
-HYPHEN = "\ufffe"  # what PDFium writes for a hyphen at the end of a line, the line end included
-ROW = "\x01"  # before a row of a table; the file's own control characters are replaced by one that is dropped later
+HYPHEN = "\ufffe"  # PDFium's character for a hyphen at the end of a line, including the line end
+ROW = "\x01"  # before a table row; the file's own control characters are replaced with one that is dropped later
 _CONTROL = re.compile("[\x01-\x08]")
 _PIECE = re.compile(r"(\r\n|\ufffe)")
-_LOOSE = 1.3  # lines further apart than this, in the page's usual distances, begin a paragraph
-_DOUBLE = 2.0  # the most, in heights of a line, that counts as usual: pages with few lines have wide gaps only
-_ROW_STEP = 3.0  # the most, in heights of a line, from a row to the next
-_GAP = 1.5  # heights of a line between two cells of a table; justified text has less than one between words
-_TORN = 0.1  # heights of a line, up and sideways, within which it goes on
-# A raised number: at most this high, and at least this much above the line, in heights of the character before it.
+_LOOSE = 1.3  # a larger distance between lines, in units of the page's usual distance, begins a paragraph
+_DOUBLE = 2.0  # the largest usual distance, in line heights: pages with few lines have only wide gaps
+_ROW_STEP = 3.0  # the largest distance of two rows, in line heights
+_GAP = 1.5  # line heights between two cells of a table; justified text has less than one between words
+_TORN = 0.1  # line heights, up and sideways, within which a line continues
+# A raised number is at most this high, and at least this far above the line, in heights of the character before it.
 _SMALL, _RAISED = 0.9, 0.1
 _NUMBER = re.compile(r"\d+")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SPACES = re.compile(r"[ \t\xa0]+")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_LETTERS, _FEW, _SAME = 16, 4, 0.05  # widths to compare: at most, at least, and how alike equal ones are
+_LETTERS, _FEW, _SAME = 16, 4, 0.05  # widths to compare: at most, at least, and the tolerance for equality
 
 
 @dataclass(slots=True)
 class _Line:
-    """A line. `box`: bottom and height of its first character; `gaps`: (left, right) between its cells. In points."""
+    """A line. `box`: bottom and height of its first character; `gaps`: (left, right) between its cells; in points."""
 
     text: str
     box: tuple[float, float] | None = None
@@ -42,10 +42,10 @@ class _Line:
 
 
 def page_text(page: PdfPage) -> str:
-    """Return the lines of a page: an empty line before those that begin a paragraph, `ROW` before rows of tables.
+    """Return the lines of a page: with an empty line before each paragraph and `ROW` before each table row.
 
-    Cells of a row are joined by " | ". A raised number after a word is a note's and is put in brackets; after a digit or one
-    or two letters it is an exponent and is written in raised digits.
+    Cells of a row are joined with " | ". A raised number after a word refers to a note and is put in brackets; after a digit or
+    one or two letters it is an exponent and is written in superscript digits.
     """
     layer = page.get_textpage()
     try:
@@ -63,20 +63,20 @@ def page_text(page: PdfPage) -> str:
 
 
 class _Glyphs:
-    """Where the characters of a page are."""
+    """The positions of a page's characters."""
 
     def __init__(self, layer: PdfTextPage) -> None:
         self.layer, self.count = layer, layer.count_chars()
 
     def box(self, at: int) -> tuple[float, float, float, float] | None:
-        """Return (left, bottom, right, top) in points; None where a character has no extent."""
+        """Return (left, bottom, right, top) in points; None if the character has no extent."""
         if not 0 <= at < self.count:
             return None
         left, bottom, right, top = self.layer.get_charbox(at, loose=True)
         return (left, bottom, right, top) if top > bottom else None
 
     def is_fixed_pitch(self, text: str, at: int) -> bool:
-        """Tell whether text is set like a program's, where wide gaps make no table. Digits are as wide as each other anywhere."""
+        """Return whether text is monospaced, where wide gaps do not mean a table. Digits are ignored: they all have one width."""
         places = [at + i for i, c in enumerate(text) if not c.isspace() and not c.isdigit()][:_LETTERS]
         widths = [box[2] - box[0] for box in map(self.box, places) if box]
         return len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)
@@ -102,14 +102,14 @@ def _read_line(glyphs: _Glyphs, text: str, at: int) -> _Line:
     line.text = "".join(parts)
     line.cells.append(parts[-1])
     widths = [right - left for left, right in line.gaps]
-    stretched = len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)  # a line with one word too few
+    stretched = len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)  # a stretched line with too few words
     if stretched or (widths and glyphs.is_fixed_pitch(text, at)):
         line.gaps = []
     return line
 
 
 def _raised(glyphs: _Glyphs, text: str, at: int) -> str:
-    """Write numbers that stand above the line so that they are not read as part of the word or number before them."""
+    """Rewrite raised numbers so that they are not read as part of the word or number before them."""
 
     def write(match: re.Match[str]) -> str:
         start, end = match.span()
@@ -151,12 +151,12 @@ def _assemble(lines: list[_Line], separators: list[str]) -> str:
 
 
 def _share_gap(above: _Line, below: _Line) -> bool:
-    """Tell whether two lines have a gap in the same place, as rows of a table do."""
+    """Return whether two lines have a gap in the same place, as table rows do."""
     height = above.box[1] if above.box else 0.0
     return any(min(a[1], b[1]) - max(a[0], b[0]) > height for a in above.gaps for b in below.gaps)
 
 
 def _is_torn(line: _Line, after: _Line, step: float) -> bool:
-    """Tell whether PDFium ended a line before a comma or the like: it does so after some raised numbers."""
+    """Return whether PDFium split a line before a comma or the like, as it does after some raised numbers."""
     height = line.box[1] if line.box and after.box and after.text[0] in ",.;:)]" else 0.0
     return abs(step) < _TORN * height and abs(after.left - line.right) < _TORN * height

@@ -1,4 +1,4 @@
-"""What pages of a PDF become together: without running heads and page numbers, with parted words joined and bullets as items."""
+"""Join the pages of a PDF: remove running heads and page numbers, rejoin hyphenated words, turn bullets into items."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from runnel.text.documents.pdf_page import HYPHEN, ROW
 
-ITEM = "\x02"  # before an item of a list
-_SPLIT_WORD = re.compile(r"(?<!\w)(\w++)\ufffe(\w++)")  # this form does not go back and forth in long words
+ITEM = "\x02"  # before a list item
+_SPLIT_WORD = re.compile(r"(?<!\w)(\w++)\ufffe(\w++)")  # possessive: no backtracking in long words
 _WORD = re.compile(r"\w+(?:-\w+)*")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\r\n(?=\w)")
 _OTHER_HYPHEN = re.compile(r"(?<=\w)[\u00ad\u2010]\r\n(?=\w)")
@@ -22,22 +22,22 @@ _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
 _NUMBER = re.compile(r"(?<!\w)\d{1,4}(?!\w)")
 _ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
-_NEAR = 4  # pages to each side among which a line is looked for
-_TIMES = 3  # how often it must be there
-_LEADERS = 5  # dots between a title and its page, at least
+_NEAR = 4  # pages to each side that are searched for a repeated line
+_TIMES = 3  # how often the line must occur
+_LEADERS = 5  # the fewest dots between a title and its page
 _EDGE_LINES = 2  # at the top, and at the bottom
 _Key = tuple[str, int | None]
 
 
 def join_pages(texts: Sequence[str], titles: Mapping[int, Sequence[str]]) -> list[str]:
-    """Return the pages as paragraphs apart by empty lines.
+    """Return the pages as paragraphs separated by empty lines.
 
-    Running heads and feet and page numbers are taken out: first and last lines that three pages within nine have in common, but
-    for the page's number. The words of such a line stay once, where it is first, if the document has them nowhere else.
+    Running heads, running feet and page numbers are removed: first and last lines that three pages within nine have in common,
+    apart from the page's number. Such a line is kept once, where it first occurs, if its words occur nowhere else.
 
     Args:
-        texts: of `page_text`.
-        titles: of the outline, by page from 0; a line that holds one of its page's titles stays.
+        texts: results of `page_text`.
+        titles: of the outline, by page from 0; a line that contains one of its page's titles is kept.
     """
     pages = _without_furniture(list(texts), titles)
     pages = [_SPLIT_OPTION.sub("--", _OTHER_HYPHEN.sub(HYPHEN, page)) for page in pages]
@@ -54,7 +54,7 @@ def _finish(page: str, join: Any) -> str:
 
 
 def _contents_row(line: str) -> str:
-    """Make a row of a line of a table of contents, without the dots before the page number."""
+    """Turn a line of a table of contents into a row, without the dots before the page number."""
     title, _, number = line.rstrip(" |").rpartition(" ")
     bare = title.rstrip(" .|\t")
     if title.count(".", len(bare)) < _LEADERS or not (number.isdigit() or _ROMAN.fullmatch(number)):
@@ -66,7 +66,7 @@ def _contents_row(line: str) -> str:
 
 
 def _without_furniture(pages: list[str], titles: Mapping[int, Sequence[str]]) -> list[str]:
-    dropped: dict[str, tuple[int, bool, str]] = {}  # by its words: where it was first
+    dropped: dict[str, tuple[int, bool, str]] = {}  # by a line's words: where it first occurred
     for bottom in (False, True) * _EDGE_LINES:
         edges = [_split_edge(page, bottom) for page in pages]
         places: dict[_Key, list[int]] = defaultdict(list)
@@ -96,7 +96,7 @@ def _split_edge(page: str, bottom: bool) -> tuple[str, str]:
 
 
 def _keys(line: str, page: int) -> Iterator[_Key]:
-    """Yield the keys under which a line may recur: as it is, or with a number in it that counts pages."""
+    """Yield the keys under which a line may recur: unchanged, or with a number that counts pages."""
     words = _flat(line.removeprefix(ROW).replace(" | ", " "))
     yield words, None
     numbers = list(_NUMBER.finditer(words))
@@ -124,7 +124,7 @@ def _flat(text: str) -> str:
 
 
 def _join_over_pages(pages: list[str]) -> None:
-    """Move the rest of a word that a page end parts to the page where it begins."""
+    """Move the second part of a word split by a page break to the page where the word begins."""
     for number in range(len(pages) - 1):
         end = re.search(r"\w(-|\ufffe)\s*\Z", pages[number])
         rest = re.match(r"\s*([^\W\d_A-Z]\S*)\s*", pages[number + 1])
@@ -134,7 +134,7 @@ def _join_over_pages(pages: list[str]) -> None:
 
 
 def _joiner(pages: list[str]) -> Any:
-    """Return a function that joins a word parted at a line end: as it is written elsewhere in the document, else as one."""
+    """Return a function that joins a word split at a line end, written as elsewhere in the document, else without a hyphen."""
     split = [pair for page in pages if HYPHEN in page for pair in _SPLIT_WORD.findall(page)]
     wanted = {form for a, b in split for form in (f"{a}{b}".lower(), f"{a}-{b}".lower())}
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Plain text and Markdown. The canonical text is the file's own; blocks are marks in it."""
+"""Read plain text and Markdown. The canonical text is the file's own; blocks are marks in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
 
 
 def read_plain(decoded: Decoded) -> DocumentText:
-    """Paragraphs end at blank lines. Form feeds, where there are any, part pages."""
+    """Read plain text. Paragraphs end at blank lines, pages at form feeds."""
     text = straighten(decoded.text)
     canonical = Canonical()
     canonical.warnings += [decoded.warning] if decoded.warning else []
@@ -39,7 +39,7 @@ def read_plain(decoded: Decoded) -> DocumentText:
 
 
 class _Marks:
-    """The blocks of a Markdown text: lines are gathered until something ends the block."""
+    """The blocks of a Markdown text: lines are collected until the block ends."""
 
     def __init__(self, text: str, canonical: Canonical) -> None:
         self.text, self.canonical = text, canonical
@@ -48,7 +48,7 @@ class _Marks:
         self.kind = "paragraph"
 
     def take(self, start: int, end: int, kind: str) -> None:
-        """Add a line to the open block, or open one."""
+        """Add a line to the open block, or open a block."""
         if self.start is None:
             self.start, self.kind = start, kind
         self.end = end
@@ -63,13 +63,13 @@ class _Marks:
 
 
 def read_markdown(decoded: Decoded) -> DocumentText:
-    """Headings (`# ...`, or underlined), fenced code, list items, rows of tables, paragraphs; front matter is a block of code."""
+    """Read Markdown: headings (`# ...`, or underlined), code, list items, table rows, paragraphs; front matter is code."""
     text = straighten(decoded.text)
     canonical = Canonical()
     canonical.warnings += [decoded.warning] if decoded.warning else []
     marks = _Marks(text, canonical)
     title: str | None = None
-    fence: str | None = None  # what closes the open code
+    fence: str | None = None  # the closing fence of open code
     at = 0
     for number, whole in enumerate(text.split("\n")):
         start, end = at, at + len(whole)
@@ -106,7 +106,7 @@ def read_markdown(decoded: Decoded) -> DocumentText:
 
 
 def _without_closing(words: str) -> str:
-    """A heading's words without the # signs that may stand behind them."""
+    """Return a heading's words without the # signs that may follow them."""
     bare = words.rstrip("#")
     return bare.strip() if not bare or bare[-1] in " \t" else words
 

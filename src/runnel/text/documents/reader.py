@@ -1,4 +1,4 @@
-"""Reading documents: the one door to all kinds. What may crash or hang is parsed in a process of its own."""
+"""Read documents of all kinds. Files that may crash or hang their parser are parsed in a separate process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PIECE = 1 << 20
 
 
 def read_document(path: str | Path, *, limits: Limits | None = None, encoding: str | None = None) -> DocumentText:
-    """One document, whatever its kind; `DocumentReader` is quicker for many.
+    """Read one document of any kind; `DocumentReader` is faster for many.
 
     Raises:
         ReadError: it cannot be read; the message has the file, the cause and what to do.
@@ -42,20 +42,20 @@ def read_document(path: str | Path, *, limits: Limits | None = None, encoding: s
         documents = reader.read(path)
         first = next(documents, None)
         if first is None or first.id is not None:
-            raise InputError(f"{path} holds rows, a document each; read it with DocumentReader.read")
+            raise InputError(f"{path} contains rows, one document each; read it with DocumentReader.read")
         return first
 
 
 class DocumentReader:
-    """Reads files one after another. Use as a context, from one thread at a time.
+    """A reader of documents. Use as a context manager, from one thread at a time.
 
-    Plain text, Markdown and rows are read in this process. html, pdf, docx and epub are parsed in a second one, which starts when
-    it is first needed, stays for the next files, and is replaced after a file that crashed it or took too long: such a file
-    is a `ReadError` like any other.
+    Plain text, Markdown and rows are read in this process. html, pdf, docx and epub are parsed in a second process, which starts
+    when first needed, is reused, and is replaced after a file that crashed it or took too long: such a file raises a
+    `ReadError` like any other.
 
     Args:
         limits: see `Limits`.
-        encoding: of text, rows and html; default: detected, see `runnel.text.reading.decode`.
+        encoding: of text, rows and html (default: detected, see `runnel.text.reading.decode`).
     """
 
     def __init__(self, limits: Limits | None = None, *, encoding: str | None = None) -> None:
@@ -70,14 +70,14 @@ class DocumentReader:
         self.close()
 
     def close(self) -> None:
-        """End the second process. The reader can go on: it would start another."""
+        """End the second process. The reader can still be used: it then starts another."""
         if self._worker is not None:
             self._worker.kill()
             self._worker.communicate()
             self._worker = None
 
     def read(self, path: str | Path) -> Iterator[DocumentText]:
-        """The document of a file, or one for each row of jsonl, csv and tsv. "-" is standard input; gzip and zstd are unpacked.
+        """Yield the document of a file, or of each row of jsonl, csv and tsv; "-" is standard input; gzip and zstd are unpacked.
 
         Raises:
             ReadError, MissingDependency: as `read_document`.
@@ -85,7 +85,7 @@ class DocumentReader:
         name = "standard input" if str(path) == "-" else str(path)
         try:
             yield from self._read_file(path, name)
-        except OSError as error:  # a disk that fails, a file that is gone
+        except OSError as error:  # a failing disk, a removed file
             raise ReadError(f"{name} cannot be read: {error.strerror or error}; check the file and its disk") from error
 
     def _read_file(self, path: str | Path, name: str) -> Iterator[DocumentText]:
@@ -103,7 +103,7 @@ class DocumentReader:
                 raise ReadError(f"{name} changed while it was read; read it again")
 
     def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
-        """What comes from a pipe can be read once, so it is copied first."""
+        """Copy standard input first: a pipe can be read only once."""
         with _copied(stream, name, self.limits.file_bytes) as copy:
             yield from self._read(copy, Path(copy.name), name)
 
@@ -155,14 +155,14 @@ class DocumentReader:
         timer.start()
         line = b""
         try:
-            with suppress(BrokenPipeError):  # it is gone; why is told below
+            with suppress(BrokenPipeError):  # the process has died; the reason is reported below
                 worker.stdin.write(json.dumps(request).encode() + b"\n")
                 worker.stdin.flush()
             line = worker.stdout.readline()
         finally:
             timer.cancel()
             timer.join()
-            if late.is_set() or not line.endswith(b"\n"):  # also after Ctrl-C: no later file may get this one's answer
+            if late.is_set() or not line.endswith(b"\n"):  # also after Ctrl-C: no later file may receive this one's answer
                 self.close()
         if not line.endswith(b"\n"):
             raise ReadError(f"{name} {self._fate(late.is_set(), worker.returncode)}")
@@ -170,9 +170,7 @@ class DocumentReader:
 
     def _fate(self, late: bool, code: int) -> str:
         if late:
-            return (
-                f"was not parsed within {self.limits.seconds:g} s (Limits.seconds); it may be damaged or made to stall programs"
-            )
+            return f"was not parsed within {self.limits.seconds:g} s (Limits.seconds); it may be damaged or hostile"
         why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return (
             f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than "
@@ -194,13 +192,13 @@ def _document(answer: dict[str, Any], name: str) -> DocumentText:
 
 @contextmanager
 def _copied(source: BinaryIO, name: str, most: int) -> Iterator[BinaryIO]:
-    """What a stream holds, in a temporary file."""
+    """Copy a stream to a temporary file."""
     with tempfile.TemporaryDirectory(prefix="runnel-") as folder, open(Path(folder) / "copy", "w+b") as copy:
         size = 0
         while piece := source.read(_PIECE):
             size += len(piece)
             if size > most:
-                raise ReadError(f"{name} has more than {most:,} bytes; raise Limits if it is trusted")
+                raise ReadError(f"{name} has more than {most:,} bytes; raise Limits if you trust it")
             copy.write(piece)
         copy.flush()
         copy.seek(0)

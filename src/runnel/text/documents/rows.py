@@ -1,4 +1,4 @@
-"""Rows of jsonl, csv and tsv files: a document each, read as a stream whatever the size of the file."""
+"""Read the rows of jsonl, csv and tsv files as a stream, one document each, whatever the size of the file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runnel.text.lines import Lines, keys, parse_object
 from runnel.text.reading import Decoded
 from runnel.text.tables import read_table, row_text
 
-NO_ROWS = "no rows; the first line of a csv or tsv file has the names of its columns"
+NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
 
 
 class Before(NamedTuple):
-    """What a file has before the part that is read."""
+    """The content of a file before the part that is read."""
 
     lines: int = 0
     rows: int = 0

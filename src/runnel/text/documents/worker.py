@@ -1,6 +1,6 @@
-"""The process that parses untrusted files: a request a line on standard input, an answer a line on standard output, both JSON.
+"""The process that parses untrusted files: one JSON request per line of standard input, one JSON answer per line of output.
 
-A hostile file may crash it, fill its memory or keep it busy without end. Nobody else is harmed: see `reader.py`.
+A hostile file may crash it, fill its memory or keep it busy forever, without affecting the calling process (`reader.py`).
 """
 
 from __future__ import annotations
@@ -64,14 +64,12 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"refused": str(error)}
     except MemoryError:
         return {"refused": f"it needs more than {limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"}
-    except Exception as error:  # a damaged file makes parsers raise anything; it is told, with the file's name, by the caller
-        return {
-            "refused": f"it cannot be parsed ({type(error).__name__}: {error}); it is damaged, or of a form that is not known"
-        }
+    except Exception as error:  # damaged files make parsers raise anything; the caller reports it with the file's name
+        return {"refused": f"it cannot be parsed ({type(error).__name__}: {error}); it is damaged, or in an unknown format"}
 
 
 def _confine(limits: Limits) -> None:
-    """Limit this process's memory, where the system can, and keep no image of it if it crashes."""
+    """Limit this process's memory, if the system can, and disable core dumps."""
     try:
         import resource
     except ImportError:  # Windows
@@ -82,9 +80,9 @@ def _confine(limits: Limits) -> None:
 
 
 def main() -> None:
-    """Answer until standard input ends. What libraries write to standard output goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends this process
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")  # half a surrogate pair: JSON's escape
+    """Answer requests until standard input ends. Output of libraries is redirected to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")  # escapes half a surrogate pair as in JSON
     os.dup2(2, 1)
     for number, line in enumerate(sys.stdin):
         request = json.loads(line)
@@ -92,7 +90,7 @@ def main() -> None:
         if number == 0:
             _confine(limits)
         if hasattr(signal, "alarm"):
-            signal.alarm(int(limits.seconds) + _GRACE_S)  # should the caller be gone: this ends even a parser that hangs
+            signal.alarm(int(limits.seconds) + _GRACE_S)  # if the caller has died, this ends even a parser that hangs
         answer = json.dumps(_answer(request), ensure_ascii=False)
         if hasattr(signal, "alarm"):
             signal.alarm(0)
