@@ -290,7 +290,7 @@ def write_hostile(folder: Folder) -> None:
         "twice.txt.gz": "packed twice",
         "cut.txt.gz": "damaged or incomplete",
         "broken.jsonl": "line 2: not valid JSON",
-        "office.doc": "Office file of before 2007",
+        "office.doc": "Office file from before 2007",
     }
 
 

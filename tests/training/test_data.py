@@ -221,7 +221,7 @@ def test_copies_judged_differently(beir):
         ("x.tsv", ["q\ta\tb", "q\ta"], "line 2: expected the ids of a query, a positive and a negative with tabs between them"),
         ("x.tsv", ["a q\ta\tb", "q"], "line 2: expected query, positive and negative with tabs between them, got 0 tabs in 'q'"),
         ("x.tsv", ["q 0 a 1", "q 0 z 1"], "x.tsv, query 'q': document 'z' is not in the corpus"),
-        ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0 for query 'q', and 1 further up"),
+        ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0 for query 'q', but 1 on an earlier line"),
         (
             "x.csv",
             ["What is it?,It is that."],

@@ -98,7 +98,7 @@ def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
 
 def test_a_file_of_rows_is_not_one_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
-    with pytest.raises(InputError, match=r"a\.jsonl holds rows"):
+    with pytest.raises(InputError, match=r"a\.jsonl contains rows"):
         read_document(tmp_path / "a.jsonl")
 
 
