@@ -75,12 +75,12 @@ class Engine:
 
     Args:
         backbone: a prepared backbone (`load_backbone`).
-        step_tokens: tokens per step, or a plan; more is a little faster and takes more memory. Default: 1024 on a CPU; on a GPU
-            4096 for a text alone (`text_tokens`) and 16,384 for several, as far as half of its free memory allows.
-        memory_bytes: instead of `step_tokens`: the most memory that steps and states may take beyond the weights.
-        mark_vectors: (K, D) fp32, the directions in which `Request.marks` move the embeddings.
-        weight: (V,) fp32 weight of each token id in `Request.ranges`; default: 1.
-        whole: horizontal inference.
+        step_tokens: tokens per step, or a plan; longer steps are slightly faster and take more memory. Default: 1024 on a CPU; on
+            a GPU 4096 for a single text (`text_tokens`) and 16,384 for several, as far as half of its free memory allows.
+        memory_bytes: instead of `step_tokens`: the limit of memory for steps and states, without the weights.
+        mark_vectors: (K, D) fp32, the vectors that `Request.marks` add to the embeddings.
+        weight: (V,) fp32 weight of each token id in `Request.ranges` (default: 1).
+        whole: use horizontal inference.
 
     Raises:
         InputError: a budget is not positive, or too small for one segment, or given together with `whole`.
@@ -123,11 +123,11 @@ class Engine:
                 wanted += 1
 
     def as_completed(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Iterator[Result]:
-        """Results as they finish; `Result.index` is the place of its request in the iterable."""
+        """Yield results as they finish; `Result.index` is the position of its request in the iterable."""
         return self._completed(requests, progress, ())
 
     def _completed(self, requests: Iterable[Request], progress: Callable[[int], None] | None, pending: Sized) -> Iterator[Result]:
-        """`as_completed`. While many results are `pending`, which the caller cannot use yet, no new requests are drawn."""
+        """Run `as_completed`; take no new requests while many results are `pending`, which the caller cannot use yet."""
         source = enumerate(requests)
         active: deque[_Active] = deque()
         exhausted = False
@@ -157,7 +157,7 @@ class Engine:
                     self._release(item)
 
     def run(self, requests: Sequence[Request], progress: Callable[[int], None] | None = None) -> list[Result]:
-        """Return the results of all requests, in order; the first error is raised."""
+        """Return the results of all requests, in order; raise the first error."""
         return [result.get() for result in self.map(requests, progress)]
 
     def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None) -> Tensor:
@@ -173,7 +173,7 @@ class Engine:
             added = torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors
         parts = []
         with self._lock:
-            for start in range(0, len(ids), self.step_tokens):  # several only where the tokens of one text are more than a step
+            for start in range(0, len(ids), self.step_tokens):  # several passes only if one text's tokens exceed a step
                 piece = torch.from_numpy(ids[start : start + self.step_tokens].astype(np.int64))
                 count, last = len(piece), start + len(piece) == len(ids)
                 part = added if added is None or count == len(ids) else added[start : start + count]

@@ -1,6 +1,6 @@
-"""A text to read and what comes out: one record, which the engine runs for inference and training runs with a graph.
+"""Requests to read a text, and their results. The engine runs them for inference, training runs them with a graph.
 
-Hidden vectors are taken as they pass and are not kept. Inside a segment they are summed in fp32, across segments in fp64.
+Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment, in fp64 across segments.
 
     T  tokens of a text   n  tokens of a segment   P  positions   B  ranges   D  width of hidden vectors   K  kinds of mark
 """
@@ -22,7 +22,7 @@ _NONE = torch.empty(0, 0)
 
 
 class Marks(Protocol):
-    """Marks (T, K) float32 of a long text, made for the segment that is read."""
+    """Marks (T, K) float32 of a long text, computed for each segment."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -32,18 +32,18 @@ class Marks(Protocol):
 
 @dataclass(eq=False)
 class Request:
-    """A text to read, and what is wanted of its hidden vectors.
+    """A text to read, and the outputs to take from its hidden vectors.
 
     Args:
-        ids: (T,) token ids, T >= 1; none where `positions` is empty and no state is kept.
-        positions: (P,) tokens whose hidden vectors are wanted, in any order; default: the last one, none with `ranges` or `take`.
-        ranges: (B, 2) token ranges [start, end) whose weighted sums are wanted, in any order.
-        take: called with the number of a segment's first token and its hidden vectors (n, D) fp32, segment after segment.
-        state: the state (one row) to start from; it is not changed, and many requests may share it.
+        ids: (T,) token ids, T >= 1; may be empty if `positions` is empty and no state is kept.
+        positions: (P,) tokens whose hidden vectors to return, in any order (default: the last; none with `ranges` or `take`).
+        ranges: (B, 2) token ranges [start, end) whose weighted sums to return, in any order.
+        take: called for each segment with the number of its first token and its hidden vectors (n, D) fp32.
+        state: the state (one row) to start from. It is not changed, so several requests may share it.
         keep_state: also return the state after the last token.
-        marks: (T, K) float32, or an object that makes the slices asked for; times the engine's `mark_vectors`, they are added to
-            the embeddings.
-        tag: anything; it comes back with the result.
+        marks: (T, K) float32, or an object that computes slices on request; multiplied by the engine's `mark_vectors` and added
+            to the embeddings.
+        tag: any value, returned with the result.
     """
 
     ids: np.ndarray
@@ -65,21 +65,21 @@ class Request:
         return np.asarray(positions, dtype=np.int64), np.asarray(ranges, dtype=np.int64)
 
     def cancel(self) -> None:
-        """Drop the request at the next step; its result is a `Cancelled` error. Safe from any thread."""
+        """Drop the request at the next step; its result is a `Cancelled` error. Safe to call from any thread."""
         self._cancelled = True
 
 
 @dataclass(eq=False)
 class Result:
-    """What came out of one request.
+    """The result of one request.
 
     Attributes:
-        index: the request's place among those of a call, from 0.
-        tag: the request's.
-        hidden: (P, D) fp32 hidden vectors at its positions.
-        sums: (B, D) fp64 weighted sums over its ranges, and `totals` (B,) fp64 of their weights.
-        state: after the last token, if it was to be kept.
-        error: set if the request failed; the rest is empty then.
+        index: the request's position among the requests of a call, from 0.
+        tag: the request's tag.
+        hidden: (P, D) fp32 hidden vectors at the positions.
+        sums: (B, D) fp64 weighted sums over the ranges, and `totals` (B,) fp64 of their weights.
+        state: after the last token, if requested.
+        error: set if the request failed; the other outputs are then empty.
     """
 
     index: int
@@ -102,11 +102,11 @@ class Result:
         return self
 
 
-Progress = Callable[[int, int], None]  # tokens done, tokens in all
+Progress = Callable[[int, int], None]  # tokens done, tokens in total
 
 
 def with_total(requests: Iterable[Request], progress: Progress | None) -> tuple[Iterator[Request], Callable[[int], None] | None]:
-    """Return the requests, and a progress for the engine's `map` of them that also counts the tokens drawn so far."""
+    """Return the requests, and a progress callback for the engine's `map` that also counts the tokens taken so far."""
     if progress is None:
         return iter(requests), None
     total = done = 0
@@ -126,10 +126,10 @@ def with_total(requests: Iterable[Request], progress: Progress | None) -> tuple[
 
 
 class Collector:
-    """Takes what a request wants from the hidden vectors as they pass.
+    """A collector of a request's outputs from the hidden vectors as they are computed.
 
     Args:
-        weight: (V,) weight of each id in sums; None: 1.
+        weight: (V,) weight of each id in sums (None: 1).
     """
 
     def __init__(self, request: Request, ids: np.ndarray, weight: Tensor | None) -> None:
@@ -168,27 +168,28 @@ class Collector:
 
 
 class RangeSums:
-    """Weighted sums of hidden vectors over token ranges, as the vectors pass.
+    """Weighted sums of hidden vectors over token ranges, updated segment by segment.
 
-    The ranges' edges cut the text into stretches. Each is summed by itself, so a small sum is not lost next to a large one.
+    The ranges' edges cut the text into stretches. Each stretch is summed separately, so a small sum is not lost next to a large
+    one.
 
     Args:
         ranges: (B, 2) int64 [start, end), in any order; they may overlap.
-        weights: (T,) of the tokens.
+        weights: (T,) weights of the tokens.
     """
 
     def __init__(self, ranges: np.ndarray, weights: Tensor) -> None:
-        # One range, the usual wish, needs no search; short texts are many, and each is read in a fraction of a millisecond.
+        # A single range, the usual case, needs no search, which matters for short texts read in a fraction of a millisecond.
         simple = len(ranges) == 1 and ranges[0, 0] < ranges[0, 1]
         self._edges = ranges[0] if simple else np.unique(ranges)
         self._stretches = np.array([[0, 1]]) if simple else np.searchsorted(self._edges, ranges)  # (B, 2) of each range
         self._weights = weights
         self._closed: list[Tensor] = []
-        self._open: Tensor | None = None  # (D,) fp64, of the stretch `_next`
+        self._open: Tensor | None = None  # (D,) fp64 sum of the stretch `_next`
         self._next = self._width = 0
 
     def add(self, start: int, hidden: Tensor) -> None:
-        """Sum the hidden vectors (n, D) of tokens [start, start + n); segments come in order, each token once."""
+        """Sum the hidden vectors (n, D) of tokens [start, start + n); segments must come in order, each token once."""
         self._width, stop = hidden.shape[1], start + hidden.shape[0]
         a, b = max(start, int(self._edges[0])), min(stop, int(self._edges[-1]))
         if a >= b:
@@ -204,7 +205,9 @@ class RangeSums:
                 self._closed.append(self._open[None])
                 self._open = None
             return
-        edges = torch.from_numpy(np.maximum(self._edges[first : last + 1] - a, 0))  # from each to the next, and to the end
+        edges = torch.from_numpy(
+            np.maximum(self._edges[first : last + 1] - a, 0)
+        )  # stretches run from each edge to the next, and to the end
         sums = F.embedding_bag(torch.arange(b - a), part, edges, mode="sum", per_sample_weights=weights).double()
         if self._open is not None:
             sums[0] += self._open
@@ -212,9 +215,9 @@ class RangeSums:
         self._open = sums[-1].clone()
 
     def take_complete(self) -> tuple[int, Tensor]:
-        """Return the number of the first range that is complete and new, and the sums (k, D) fp64 of all of these; forget them.
+        """Return the number of the first newly complete range and the sums (k, D) fp64 of all newly complete ranges; drop them.
 
-        For ranges in order that neither overlap nor are empty.
+        Only for ranges in order, without overlaps and empty ranges.
         """
         sums, self._closed = self._all_closed(), []
         first = self._next - len(sums)
@@ -238,7 +241,7 @@ class RangeSums:
         return torch.cat(self._closed) if self._closed else torch.zeros(0, self._width, dtype=torch.float64)
 
     def _of_ranges(self, stretches: Tensor) -> Tensor:
-        """From the sums of all stretches."""
+        """Return sums over ranges from the sums of all stretches."""
         if len(self._stretches) == len(stretches) == 1:
             return stretches
         first, last = torch.from_numpy(self._stretches.T)

@@ -1,8 +1,8 @@
-"""Rows of csv and tsv files, read alike by every command and by training.
+"""Read rows of csv and tsv files, in the same way for every command and for training.
 
-csv has a first line of column names. tsv has one if a column is called "text", or if there are not two columns. Else each line of
-tsv is a row: an id, a tab, the text, which may have tabs; or, if the first line has four columns with a URL in the second, it is
-MS MARCO's id, url, title and body.
+csv has a first line of column names. tsv has one if a column is called "text", or if there are not two columns. Otherwise each
+line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the first line has four columns with a URL in the
+second, MS MARCO's id, url, title and body.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from runnel.errors import ReadError
 from runnel.records import titled
 from runnel.text.lines import Lines
 
-_LONGEST = 2**31 - 1  # of a value; Python's own bound, 128 KiB, is less than many documents have
+_LONGEST = 2**31 - 1  # of a value; Python's own limit, 128 KiB, is too small for many documents
 
 
 class Table(NamedTuple):
-    """The names of the columns, and for each row the number of its last line, from 1, with its values by column."""
+    """Column names, and rows as (number of the last line, from 1; values by column)."""
 
     names: list[str]
     rows: Iterator[tuple[int, dict[str, str]]]
 
 
 def has_names(first: str) -> bool:
-    """Return whether the first line of a tsv file has the names of its columns."""
+    """Return whether the first line of a tsv file contains column names."""
     cells = _cells(first)
     return "text" in cells or (len(cells) != 2 and not _is_msmarco(cells))
 
@@ -37,12 +37,12 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
 
     Args:
         kind: "csv" or "tsv".
-        names: of tsv: whether `lines` begins with column names; default: what `has_names` says of its first line.
+        names: for tsv: whether `lines` begins with column names (default: `has_names` of its first line).
         longest: the most characters of a value.
 
     Raises:
-        ReadError: a value is longer, or a row has no tab, more values than there are columns, or quotes that do not end; the
-            message has the line number. Rows raise it when they are read.
+        ReadError: a value is too long, or a row has no tab, more values than columns, or an unclosed quote; the
+            message has the line number. Raised when the row is read.
     """
     rest = iter(lines)
     first = next(rest, "")

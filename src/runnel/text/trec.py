@@ -16,10 +16,10 @@ _HEADER = ["query-id", "corpus-id", "score"]
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Return query id -> document id -> grade; of TREC, MS MARCO (query, iteration, document, grade) or BEIR (no iteration).
+    """Read query id -> document id -> grade, in TREC's and MS MARCO's (query, 0, document, grade) or BEIR's format.
 
     Raises:
-        InputError: a line is not so, or a document is judged twice with different grades.
+        InputError: a line has another form, or a document is judged twice with different grades.
     """
     qrels: dict[str, dict[str, int]] = {}
     first = True
@@ -48,7 +48,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
 
 
 def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]:
-    """Return query id -> document ids, best first, ties by id, `depth` of them at most. Arguments and errors: `read_scores`."""
+    """Read query id -> document ids, best first, ties by id, at most `depth`. Arguments and errors: as `read_scores`."""
     keys: dict[str, array[float]] = {}
     names: dict[str, list[str]] = {}
     for _, query, name, score in _read(path):

@@ -32,10 +32,10 @@ def read_rows(
     encoding: str | None,
     before: Callable[[], Before] = Before,
 ) -> Iterator[DocumentText]:
-    """Yield the rows of an open file, which is closed after the last.
+    """Yield the rows of an open file, then close it.
 
-    A jsonl row has "text", an "id" (or "_id") and perhaps a "title", which is put before the text. `runnel.text.tables` says
-    what a row of csv or tsv is. Without an id the row's number, from 1, is taken.
+    A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the text. `runnel.text.tables`
+    describes csv and tsv. Without an id, the id is the row's number, from 1.
 
     Args:
         before: asked where a number is needed, if `file` is a part of a jsonl file.
