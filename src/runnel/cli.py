@@ -23,6 +23,7 @@ import typer
 from runnel.commands.bench import bench
 from runnel.commands.display import LogLines, describe, print_text, printable, report_bug, say
 from runnel.commands.embed import embed
+from runnel.commands.evaluate import evaluate
 from runnel.commands.find import find
 from runnel.commands.index import index
 from runnel.commands.info import info
@@ -33,7 +34,7 @@ from runnel.commands.search import search
 from runnel.commands.train import train
 from runnel.errors import RunnelError
 
-COMMANDS = (find, index, search, embed, rerank, train, mine, info, bench)
+COMMANDS = (find, index, search, embed, rerank, evaluate, train, mine, info, bench)
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -96,6 +96,20 @@ def stdout_console() -> Console:
         console = Console(highlight=False, markup=False, emoji=False, width=max(100, console.width), no_color=True)
     console.push_render_hook(_printable_hook())
     return console
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """Print a table on stdout; the first `left` columns are text, the others numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(header):
+        table.add_column(Text(name), justify="left" if place < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    stdout_console().print(table)
 
 
 @cache

@@ -5,6 +5,7 @@ N  documents   d  width of the vectors   B  queries at a time
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ def bm25_ranker(
         raise MissingDependency(
             "BM25 needs bm25s; run `pip install 'runnel[train]'` or 'runnel[eval]', or give an embedder"
         ) from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # else it reports every index it builds
     index = bm25s.BM25(k1=k1, b=b)
     tokens = bm25s.tokenize(_texts(corpus, progress), show_progress=False)
     if not tokens.vocab:

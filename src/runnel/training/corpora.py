@@ -105,6 +105,10 @@ class Texts:
         """The text of a row, from 0."""
         return self._base.execute("SELECT text FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
 
+    def name(self, row: int) -> str:
+        """Return the id of a row."""
+        return self._base.execute("SELECT id FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
+
     def row(self, name: str) -> int | None:
         """The row of a document, None if there is no such id."""
         found = self._base.execute("SELECT row FROM texts WHERE id = ?", (name,)).fetchone()

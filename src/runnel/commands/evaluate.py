@@ -1,0 +1,192 @@
+"""`runnel evaluate`: how good a model, a run or an index is, on judged tasks or on your own questions."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from runnel.commands.display import print_json, print_table, print_text
+from runnel.commands.options import Dtype, Json, refuse
+from runnel.errors import InputError, ReadError
+from runnel.files import write
+
+VERSION = 1  # of the result files
+
+What = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL TASK...]",
+        help="A model (or bm25, or a run file), and BEIR folders, qrels or evidence files.",
+        show_default=False,
+    ),
+]
+As = Annotated[
+    Literal["embed", "rerank", "index", "sentences"] | None,
+    typer.Option("--as", help="What MODEL does; default: embed, and sentences for evidence.", show_default=False),
+]
+Out = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.", show_default=False)
+]
+Names = Annotated[str, typer.Option("--metrics", help="Metrics of ir-measures, with commas between.")]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Documents of a query to return or rerank; default: 100, or more for the metrics.", show_default=False
+    ),
+]
+Run = Annotated[str | None, typer.Option(help="With --as rerank: run to reorder; default: BM25's best.", show_default=False)]
+Corpus = Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.", show_default=False)]
+Queries = Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.", show_default=False)]
+K1 = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
+B = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
+DenseWeight = Annotated[
+    float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.", show_default=False)
+]
+Rerank = Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.", show_default=False)]
+Compare = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        metavar="FOLDER FOLDER", help="Instead: compare the results in two folders, query by query.", show_default=False
+    ),
+]
+
+
+def evaluate(
+    what: What = None,
+    how: As = None,
+    out: Out = None,
+    metrics: Names = "nDCG@10,MRR@10,Recall@100",
+    depth: Depth = None,
+    run: Run = None,
+    corpus: Corpus = None,
+    queries: Queries = None,
+    k1: K1 = None,
+    b: B = None,
+    dense_weight: DenseWeight = None,
+    rerank: Rerank = None,
+    dtype: Dtype = "auto",
+    compare: Compare = None,
+    as_json: Json = False,
+) -> int:
+    """Measure how good MODEL is on each TASK, by the rules of trec_eval. Interrupted work resumes when you repeat the command."""
+    if compare is not None:
+        refuse({"MODEL": what, "--as": how, "--out": out}, "has no effect with --compare")
+        return _compare(*compare, as_json=as_json)
+    model, *tasks = what or [""]
+    if not tasks:
+        raise typer.BadParameter("give MODEL and TASK..., or --compare FOLDER FOLDER")
+    from runnel.commands.evaluate_retrieval import System, kind_of, measure
+    from runnel.evaluation.metrics import parse_metrics
+    from runnel.evaluation.tasks import expect_task, find_task, is_evidence
+
+    paths = [expect_task(task) for task in tasks]
+    parsed = parse_metrics(metrics.split(","))
+    bm25 = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
+    search = {name: value for name, value in (("dense_weight", dense_weight), ("rerank", rerank)) if value is not None}
+    if any(is_evidence(path) for path in paths):
+        raise InputError("evidence")
+    kind = kind_of(model, how) or "embed"
+    if kind != "rerank":
+        refuse({"--run": run}, "goes with --as rerank")
+    if kind not in ("bm25", "rerank"):
+        refuse({"--k1": k1, "--b": b}, "is for BM25, which does not search here")
+    if kind != "index":
+        refuse({"--dense-weight": dense_weight, "--rerank": rerank}, "goes with --as index")
+    system = System(model, kind, dtype, depth, run, bm25, search)
+    names = [find_task(path, corpus, queries).name for path in paths]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two tasks are called {repeated!r}, and their results would be in one file; evaluate them one by one")
+    results = []
+    with _folder(out) as folder:
+        for path in paths:
+            result, values = measure(path, corpus, queries, system, parsed, folder)
+            results.append(_save(result, values, folder))
+    if as_json:
+        print_json({"version": VERSION, "results": results})
+    else:
+        _show(results)
+    return 0
+
+
+@contextmanager
+def _folder(out: str | None) -> Iterator[Path]:
+    """Give the folder of the results: OUT, or one that is removed afterwards."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="runnel-evaluate-") as name:
+            yield Path(name)
+        return
+    folder = Path(out)
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"{out}: the directory {folder.parent} does not exist; create it first")
+    folder.mkdir(exist_ok=True)
+    yield folder
+
+
+def _save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:
+    """Write a result whole, that of each query first."""
+    result = {"version": VERSION, **result}
+    lines = (json.dumps({"query": query, **one}, ensure_ascii=False) for query, one in values.items())
+    write(folder / f"{result['task']}.queries.jsonl", "".join(f"{line}\n" for line in lines))
+    write(folder / f"{result['task']}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    return result
+
+
+def _show(results: Sequence[dict[str, Any]]) -> None:
+    metrics = list(results[0]["metrics"])
+    rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in results]
+    if len(results) > 1:
+        means = (sum(r["metrics"][m] for r in results) / len(results) for m in metrics)
+        rows.append(["mean", "", *(f"{value:.4f}" for value in means)])
+    print_text(f"{results[0]['model']} as {results[0]['as']}")
+    print_table(["task", "queries", *metrics], rows)
+
+
+def _compare(first: str, second: str, *, as_json: bool) -> int:
+    """Compare each task and metric that two folders have in common."""
+    from runnel.evaluation.metrics import compare
+
+    a, b = _read_results(Path(first)), _read_results(Path(second))
+    tasks = [task for task in a if task in b]
+    if not tasks:
+        raise InputError(
+            f"{first} and {second} have no task in common ({', '.join(a)}; {', '.join(b)}); evaluate both on one task"
+        )
+    found = []
+    for task in tasks:
+        if set(a[task]) != set(b[task]):
+            raise InputError(f"{task}: {first} and {second} have different queries; evaluate both with the same judgments")
+        metrics = next(iter(a[task].values()))
+        for metric in [m for m in metrics if m in next(iter(b[task].values()))]:
+            pairs = [(a[task][query][metric], b[task][query][metric]) for query in a[task]]
+            one = compare([x for x, _ in pairs], [y for _, y in pairs])
+            fields = {name: getattr(one, name) for name in ("queries", "a", "b", "difference", "low", "high", "p")}
+            found.append({"task": task, "metric": metric, **fields})
+    if as_json:
+        print_json({"version": VERSION, "a": first, "b": second, "comparisons": found})
+        return 0
+    rows = [
+        [c["task"], c["metric"], f"{c['queries']:,}", f"{c['a']:.4f}", f"{c['b']:.4f}", f"{c['difference']:+.4f}",
+         f"{c['low']:+.4f} to {c['high']:+.4f}", f"{c['p']:.4f}"]
+        for c in found
+    ]  # fmt: skip
+    print_table(["task", "metric", "queries", first, second, "difference", "95 % interval", "p"], rows, left=2)
+    return 0
+
+
+def _read_results(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """Return task -> query -> metric -> value, as `_save` writes them."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for path in sorted(folder.glob("*.queries.jsonl")):
+        from runnel.text.lines import read_json
+
+        rows = (row for _, row in read_json(path))
+        found[path.name.removesuffix(".queries.jsonl")] = {str(row.pop("query")): row for row in rows}
+    if not found:
+        raise ReadError(f"{folder} has no results (TASK.queries.jsonl); expected what `runnel evaluate --out {folder}` writes")
+    return found

@@ -1,0 +1,205 @@
+"""Retrieval tasks of `runnel evaluate`: search or rerank, write the run, measure it.
+
+A run is written query by query to FOLDER/TASK.trec; interrupted work resumes. The metrics are computed from the run as written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from runnel.commands.display import Meter, note_compiling, say
+from runnel.commands.embed import embed_corpus
+from runnel.commands.options import DTYPES
+from runnel.commands.rerank import Candidates, rank_all
+from runnel.commands.resume import Output, appending, file_digest, text_digest
+from runnel.commands.runs import finish_run, finished_queries, lines_of
+from runnel.errors import InputError
+from runnel.evaluation.metrics import Metrics, cutoff, evaluate, mean, ranked
+from runnel.evaluation.tasks import Task, find_task, read_run_of, read_task
+from runnel.records import Document
+
+if TYPE_CHECKING:
+    from runnel.models.embedder import Embedder
+    from runnel.models.reranker import Reranker
+    from runnel.training.corpora import Texts
+
+How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
+_BLOCK = 256  # queries searched together: the same ones, however often the work is interrupted
+_CHECKPOINTS = {".pt", ".pth", ".bin", ".safetensors"}
+
+Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
+"""For each query its documents with their scores, best first."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What is evaluated, and how it searches.
+
+    Attributes:
+        model: "bm25", a model's name or folder, or a run file.
+        candidates: the run to rerank; None: BM25's best.
+        depth: documents of a query to return or rerank; None: what the metrics look at, 100 at least.
+        bm25: k1 and b, where they are given.
+        search: options of `Index.search`, where they are given.
+    """
+
+    model: str
+    how: How
+    dtype: str = "auto"
+    depth: int | None = None
+    candidates: str | None = None
+    bm25: Mapping[str, float] | None = None
+    search: Mapping[str, float] | None = None
+
+
+def kind_of(model: str, how: How | None) -> How | None:
+    """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task asks for.
+
+    Raises:
+        InputError: BM25 or a run is to be something else.
+    """
+    path = Path(model)
+    found: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
+    if found is not None and how is not None and not (found == "bm25" and how == "sentences"):
+        raise InputError(
+            f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as out"
+        )
+    return found or how
+
+
+def measure(
+    path: Path, corpus: str | None, queries: str | None, system: System, metrics: Metrics, folder: Path
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Return the result of a retrieval task and the values of its queries; the run is in `folder`.
+
+    Raises:
+        InputError: as `find_task`, `read_task` and `read_run_of`; or texts are missing that the system has to read.
+    """
+    source = find_task(path, corpus, queries)
+    if system.how != "run" and (source.corpus is None or source.queries is None):
+        missing = [f"--{name}" for name in ("corpus", "queries") if getattr(source, name) is None]
+        raise InputError(f"{source.qrels} has ids in place of texts; give {' and '.join(missing)} too")
+    task = read_task(source)
+    for note in task.notes:
+        say(f"note: {source.name}: {note}")
+    system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
+    run = Path(system.model) if system.how == "run" else _write_run(task, system, folder, f"{source.name}.trec")
+    values = evaluate(metrics, task.qrels, read_run_of(run, task))
+    result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
+    result |= {
+        "documents": None if task.corpus is None else len(task.corpus),
+        "depth": system.depth if system.how != "run" else None,
+    }
+    return result | {"notes": list(task.notes), "metrics": mean(values)}, values
+
+
+def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
+    """Write the run of a system, or find it finished."""
+    assert task.corpus is not None and task.source.corpus is not None
+    out = folder / name
+    texts = [file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
+    settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
+    settings |= {"queries": text_digest("\n".join(task.queries)), **(system.bm25 or {}), **(system.search or {})}
+    candidates: dict[str, list[str]] = {}
+    if system.how == "rerank":
+        path = Path(system.candidates) if system.candidates else _write_bm25(task, system, folder)
+        run = read_run_of(path, task)
+        candidates = {query: ranked(run[query])[: system.depth] for query in task.queries if query in run}
+        settings["candidates"] = file_digest(str(path))
+    with Output(out) as output:
+        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+        model = _load(system)
+        settings["fingerprint"] = model and model.model.backbone.fingerprint()
+        if output.begin(settings) is not None:
+            say(f"note: {out} is finished already")
+        elif system.how == "rerank":
+            rank_all(output, Candidates(task.queries, candidates, lambda ids: _texts(task, ids)), model, (None, "int8"))
+        else:
+            _search_all(output, task, _searcher(task, system, model, folder))
+    return out
+
+
+def _write_bm25(task: Task, system: System, folder: Path) -> Path:
+    """Write what a reranker is to order."""
+    return _write_run(task, replace(system, model="bm25", how="bm25"), folder, f"{task.source.name}.bm25.trec")
+
+
+def _search_all(output: Output, task: Task, search: Search) -> None:
+    """Search for each query that has no results yet."""
+    (part,) = output.parts
+    done, waiting = finished_queries(part), iter(task.queries.items())
+    with Meter("searching", unit="queries") as meter, appending(part) as append:
+        while block := list(itertools.islice(waiting, _BLOCK)):
+            if all(query in done for query, _ in block):
+                continue
+            for (query, _), hits in zip(block, search([text for _, text in block]), strict=True):
+                if query not in done:
+                    append(lines_of(query, hits, ".9g"))
+                meter.add(1)
+    finish_run(output, {"count": len(task.queries)})
+
+
+def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
+    from runnel.training.candidates import bm25_ranker, dense_ranker
+
+    corpus, depth = task.corpus, system.depth
+    assert corpus is not None and depth is not None
+    if system.how == "index":
+        return _index(corpus, model, folder / f"{task.source.name}.index", depth, system.search or {})
+    if system.how == "bm25":
+        with Meter("indexing", unit="documents") as meter:
+            rank = bm25_ranker(corpus, meter, **(system.bm25 or {}))
+    else:
+        made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.backbone.fingerprint()}
+        made_from["prompt"] = model.model.prompts.get("document", "")
+        vectors = embed_corpus(model, corpus, folder / f"{task.source.name}.vectors.npy", made_from)
+        rank = dense_ranker(model, *vectors)
+
+    def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
+        for rows, scores in rank(queries, depth):
+            yield list(zip(map(corpus.name, rows), scores.tolist(), strict=True))
+
+    return search
+
+
+def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: Mapping[str, Any]) -> Search:
+    """Index a corpus, or what of it the index does not have yet."""
+    from runnel.search.index import Index
+
+    with Index.open(place, embedder) if place.exists() else Index.create(place, embedder) as index, Meter("indexing") as meter:
+        changes = index.add((Document(one.id, one.text) for one in corpus), progress=meter.add)
+    if changes.failed:
+        say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
+
+    def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
+        for query in queries:
+            yield [(hit.id, hit.score) for hit in index.search(query, depth, sentences=0, **options)]
+
+    return search
+
+
+def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    assert task.corpus is not None
+    names = dict.fromkeys(name for ids in candidates.values() for name in ids)
+    return {name: task.corpus.get(name) or "" for name in names}
+
+
+@cache
+def _model(how: How, name: str, dtype: str) -> Embedder | Reranker:
+    note_compiling()
+    if how == "rerank":
+        from runnel.models.reranker import Reranker
+
+        return Reranker.load(name, dtype=DTYPES[dtype])
+    from runnel.models.embedder import Embedder
+
+    return Embedder.load(name, dtype=DTYPES[dtype])
+
+
+def _load(system: System) -> Any:
+    return None if system.how == "bm25" else _model(system.how, system.model, system.dtype)

@@ -1,0 +1,276 @@
+"""`runnel evaluate` on retrieval tasks: metrics, runs written, interrupted work resumed, bad input named."""
+
+import gzip
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.command_line import FakeReranker
+from helpers.tiny import tiny_encoder
+
+from runnel.commands import evaluate_retrieval
+
+pytest.importorskip("bm25s")
+pytest.importorskip("ir_measures")
+
+
+@pytest.fixture(autouse=True)
+def no_models_of_other_tests():
+    evaluate_retrieval._model.cache_clear()
+
+
+@pytest.fixture
+def beir(tmp_path):
+    """Three judged queries, of which one shares no word with any document."""
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    documents = ["red cat", "blue cat", "red red dog", "a blue bird and a red cat and a dog", " "]
+    rows = (json.dumps({"_id": f"d{n}", "title": "", "text": text}) + "\n" for n, text in enumerate(documents))
+    (tmp_path / "beir" / "corpus.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    queries = {"1": "blue cats cat", "2": "red dog", "3": "zebra", "4": "not judged"}
+    (tmp_path / "beir" / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": q, "text": text}) + "\n" for q, text in queries.items())
+    )
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n1\td1\t2\n1\td0\t1\n2\td0\t1\n2\td2\t0\n3\td4\t1\n"
+    )
+    return tmp_path / "beir"
+
+
+class ToyEmbedder:
+    """Vectors of the words red, blue, cat and dog; can be told to stop after some documents or queries."""
+
+    dimension = 4
+
+    def __init__(self, stop_after=None, stop_at_query=False):
+        self.model = SimpleNamespace(backbone=SimpleNamespace(fingerprint=lambda: "f00d"), prompts={})
+        self.stop_after, self.stop_at_query, self.read = stop_after, stop_at_query, 0
+
+    def text_limit(self, max_tokens):
+        return max_tokens
+
+    def vector(self, text):
+        return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
+
+    def encode_query(self, texts):
+        if self.stop_at_query:
+            raise KeyboardInterrupt
+        return np.stack([self.vector(text) for text in texts])
+
+    def render(self, texts, *, prompt=None, max_tokens=None):
+        return texts
+
+    def encode_rows(self, rows, progress=None):
+        for text in rows:
+            if self.read == self.stop_after:
+                raise KeyboardInterrupt
+            self.read += 1
+            yield self.vector(text)
+
+
+def results(done):
+    assert done.code == 0, done.err
+    return {r["task"]: r for r in json.loads(done.out)["results"]}
+
+
+def test_bm25(run, beir, tmp_path):
+    done = run("evaluate", "bm25", "beir", "--out", "out", "--metrics", "nDCG@10,MRR,Recall@1")
+    assert done.code == 0 and done.err == ""
+    assert "beir" in done.out and "nDCG@10" in done.out and "bm25 as bm25" in done.out
+    result = json.loads((tmp_path / "out" / "beir.json").read_text())
+    assert (result["version"], result["kind"], result["queries"], result["documents"]) == (1, "retrieval", 3, 5)
+    values = {
+        row.pop("query"): row for row in map(json.loads, (tmp_path / "out" / "beir.queries.jsonl").read_text().splitlines())
+    }
+    ranked = [line.split() for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
+    assert [line[2] for line in ranked if line[0] == "1"] == ["d1", "d3", "d0"] and {line[0] for line in ranked} == {"1", "2"}
+    assert values["1"] == pytest.approx({"nDCG@10": 2.5 / (2 + 1 / np.log2(3)), "MRR": 1.0, "Recall@1": 0.5})
+    assert values["3"] == {"nDCG@10": 0.0, "MRR": 0.0, "Recall@1": 0.0}  # missing from the run
+    assert result["metrics"]["MRR"] == pytest.approx(np.mean([v["MRR"] for v in values.values()]))
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "beir.json",
+        "beir.queries.jsonl",
+        "beir.trec",
+        "beir.trec.json",
+    ]
+
+
+def test_finished_work_is_measured_again_without_a_search(run, beir):
+    first = results(run("evaluate", "bm25", "beir", "--out", "out", "--json"))
+    done = run("evaluate", "bm25", "beir", "--out", "out", "--json", "--metrics", "P@1")
+    assert "out/beir.trec is finished already" in done.err and list(results(done)["beir"]["metrics"]) == ["P@1"]
+    done = run("evaluate", "bm25", "beir", "--out", "out", "--depth", 2)
+    assert done.code == 1 and "finished work with another depth (100, now 2)" in done.err
+    assert results(run("evaluate", "bm25", "beir", "--json")) == first  # nothing is kept without --out
+
+
+def test_a_run_with_its_judgments(run, beir, tmp_path):
+    expected = results(run("evaluate", "bm25", "beir", "--out", "out", "--json"))["beir"]["metrics"]
+    (tmp_path / "qrels.txt").write_text("1 0 d1 2\n1 0 d0 1\n2 0 d0 1\n2 0 d2 0\n3 0 d4 1\n")
+    for task in ("beir", "beir/qrels/test.tsv", "qrels.txt"):
+        (found,) = results(run("evaluate", "out/beir.trec", task, "--json")).values()
+        assert found["metrics"] == expected and found["as"] == "run"
+
+
+def test_qrels_with_a_corpus_and_queries(run, beir, tmp_path):
+    expected = results(run("evaluate", "bm25", "beir", "--json"))["beir"]["metrics"]
+    (tmp_path / "dev.tsv").write_text((beir / "qrels" / "test.tsv").read_text())
+    done = run("evaluate", "bm25", "dev.tsv", "--corpus", "beir/corpus.jsonl.gz", "--queries", "beir/queries.jsonl", "--json")
+    assert results(done)["dev"]["metrics"] == expected
+
+
+@pytest.mark.parametrize("stop", [None, {"stop_after": 0}, {"stop_after": 3}, {"stop_at_query": True}])
+def test_an_embedder_resumes(run, beir, fake, tmp_path, stop):
+    command = ("evaluate", "toy", "beir", "--out", "out", "--json")
+    if stop:
+        fake.embed = ToyEmbedder(**stop)
+        assert run(*command).code == 130
+        evaluate_retrieval._model.cache_clear()
+    fake.embed = ToyEmbedder()
+    found = results(run(*command))["beir"]
+    assert (found["model"], found["as"]) == ("toy", "embed")
+    ranked = [line.split() for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
+    assert [line[2] for line in ranked if line[0] == "2"][:2] == ["d2", "d3"]
+    assert [float(line[4]) for line in ranked if line[0] == "2"][:2] == [3, 2]
+    assert {line[2] for line in ranked} == {"d0", "d1", "d2", "d3"}  # d4 has no text
+    assert fake.embed.read == (0 if stop == {"stop_at_query": True} else 4)
+
+
+@pytest.mark.parametrize("stop", [None, 0, 1])
+def test_a_reranker_reorders_the_best_of_bm25(run, beir, fake, tmp_path, stop):
+    command = ("evaluate", "toy", "beir", "--as", "rerank", "--depth", 2, "--out", "out", "--json")
+    if stop is not None:
+        fake.rerank = FakeReranker(stop_after=stop)
+        assert run(*command).code == 130
+        evaluate_retrieval._model.cache_clear()
+    fake.rerank = FakeReranker()
+    assert results(run(*command))["beir"]["as"] == "rerank"
+    assert len(fake.rerank.ranked) == 2  # the last one of an interrupted run is ranked again
+    ranked = [line.split()[:3:2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
+    assert ranked == [["1", "d1"], ["1", "d3"], ["2", "d2"], ["2", "d3"]]
+    assert (tmp_path / "out" / "beir.bm25.trec").exists()
+
+
+def test_a_reranker_reorders_a_run(run, beir, fake, tmp_path):
+    (tmp_path / "given.trec").write_text("2 Q0 d0 1 9 x\n2 Q0 d3 2 8 x\n4 Q0 d0 1 1 x\n")
+    results(run("evaluate", "toy", "beir", "--as", "rerank", "--run", "given.trec", "--out", "out", "--json"))
+    ranked = [line.split()[:3:2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
+    assert ranked == [["2", "d3"], ["2", "d0"]]  # the other judged queries are missing, and count as 0
+
+
+def test_an_index(run, beir, tmp_path):
+    pytest.importorskip("lancedb")
+    tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
+    words = results(
+        run("evaluate", "tiny", "beir", "--as", "index", "--dense-weight", 0, "--rerank", 0, "--out", "words", "--json")
+    )["beir"]
+    assert words["as"] == "index" and words["metrics"]["MRR@10"] == pytest.approx((1 + 1 / 3) / 3)
+    first = [line.split()[2] for line in (tmp_path / "words" / "beir.trec").read_text().splitlines() if line.startswith("1 ")]
+    assert first[0] == "d1"
+    again = results(run("evaluate", "tiny", "beir", "--as", "index", "--out", "both", "--json"))["beir"]
+    assert again["metrics"].keys() == words["metrics"].keys()
+
+
+def test_compare(run, beir, fake, tmp_path):
+    run("evaluate", "bm25", "beir", "--out", "a")
+    fake.embed = ToyEmbedder()
+    run("evaluate", "toy", "beir", "--out", "b")
+    done = run("evaluate", "--compare", "a", "b")
+    assert done.code == 0 and "95 % interval" in done.out and "beir" in done.out
+    found = json.loads(run("evaluate", "--compare", "a", "b", "--json").out)["comparisons"]
+    assert [c["metric"] for c in found] == ["nDCG@10", "MRR@10", "Recall@100"] and all(c["queries"] == 3 for c in found)
+    assert found[0]["difference"] == pytest.approx(found[0]["b"] - found[0]["a"])
+
+
+def test_compare_needs_results_of_one_task(run, tmp_path):
+    for name, task, query in (("a", "x", "1"), ("b", "y", "1"), ("c", "x", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{task}.queries.jsonl").write_text(json.dumps({"query": query, "AP": 1.0}) + "\n")
+    (tmp_path / "empty").mkdir()
+    assert "a and b have no task in common (x; y)" in run("evaluate", "--compare", "a", "b").err
+    assert (
+        "x: a and c have different queries; evaluate both with the same judgments" in run("evaluate", "--compare", "a", "c").err
+    )
+    assert "empty has no results (TASK.queries.jsonl)" in run("evaluate", "--compare", "a", "empty").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bm25", "bier"], "unknown task 'bier'; did you mean beir?"),
+        (["bm25", "scifact"], "unknown task 'scifact'; expected a BEIR folder, or a file of judgments (qrels) or evidence"),
+        (["bm25", "beir", "beir"], "two tasks are called 'beir'"),
+        (["bm25", "beir", "--as", "embed"], "bm25 is BM25, so it cannot be evaluated as embed; leave --as out"),
+        (["bm25", "beir", "--metrics", "ndgc@10"], "unknown metric 'ndgc@10'; did you mean nDCG@10?"),
+        (["bm25", "beir", "--out", "no/folder"], "no/folder: the directory no does not exist; create it first"),
+        (["bm25", "qrels.txt"], "qrels.txt has ids in place of texts; give --corpus and --queries too"),
+        (["bm25", "qrels.txt", "--corpus", "beir/corpus.jsonl.gz"], "ids in place of texts; give --queries too"),
+        (["bm25", "questions.jsonl"], "questions.jsonl, line 1: expected evidence"),
+    ],
+)
+def test_bad_arguments(run, beir, tmp_path, arguments, message):
+    (tmp_path / "qrels.txt").write_text("1 0 d1 2\n")
+    (tmp_path / "questions.jsonl").write_text('{"question": "q", "file": "a"}\n')
+    done = run("evaluate", *arguments)
+    assert done.code == 1 and message in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bm25"], "give MODEL and TASK..., or --compare FOLDER FOLDER"),
+        (["bm25", "beir", "--run", "r"], "--run goes with --as rerank"),
+        (["pocket", "beir", "--k1", "2"], "--k1 is for BM25, which does not search here"),
+        (["pocket", "beir", "--rerank", "2"], "--rerank goes with --as index"),
+    ],
+)
+def test_options_without_effect(run, beir, arguments, message):
+    done = run("evaluate", *arguments)
+    assert done.code == 2 and message in " ".join(done.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("qrels/test.tsv", "9\td0\t1\n", "none of the 1 judged queries is in beir/queries.jsonl; give their queries"),
+        ("qrels/test.tsv", "1\tx\t1\n", "none of the 1 relevant documents is in beir/corpus.jsonl.gz; give their corpus"),
+        ("qrels/test.tsv", "1\td0\t0\n", "judges no document as relevant (grade above 0)"),
+        ("queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, "two queries have the id '1'; expected each id once"),
+        ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz has no documents; expected some to search"),
+        ("corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "two documents of the corpus have the id 'd1'"),
+    ],
+)
+def test_bad_tasks(run, beir, file, content, message):
+    (beir / file).write_text(content)
+    done = run("evaluate", "bm25", "beir")
+    assert done.code == 1 and message in done.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("8 Q0 d0 1 1 x\n", "none of the 1 queries of run.trec is judged in beir/qrels/test.tsv; give a run of this task"),
+        ("1 Q0 d0 1 1 x\n1 Q0 zz 2 0 x\n", "run.trec has document 'zz' for query '1', which is not in beir/corpus.jsonl.gz"),
+        ("1 Q0 d0 1 1 x\n1 Q0 d0 2 0 x\n", "run.trec, line 2: document 'd0' is listed twice for query '1'"),
+    ],
+)
+def test_bad_runs(run, beir, tmp_path, content, message):
+    (tmp_path / "run.trec").write_text(content)
+    done = run("evaluate", "run.trec", "beir")
+    assert done.code == 1 and message in done.err
+
+
+def test_what_does_not_fit_is_reported(run, beir):
+    (beir / "qrels" / "test.tsv").write_text("1\td1\t1\n1\tgone\t1\n2\td0\t0\n77\td0\t1\n")
+    done = run("evaluate", "bm25", "beir")
+    assert done.code == 0
+    assert "note: beir: 1 of 3 queries have no relevant document, and count as 0" in done.err
+    assert "note: beir: 1 of 3 judged queries have no text, and count as 0" in done.err
+    assert "note: beir: 1 of 3 relevant documents are not in the corpus, the first is 'gone'" in done.err
+
+
+def test_a_folder_with_several_judgments(run, beir):
+    (beir / "qrels" / "dev.tsv").write_text("1\td1\t1\n")
+    assert list(results(run("evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json"))) == ["beir", "beir-dev"]
+    (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
+    assert "beir/qrels has dev.tsv, train.tsv; expected test.tsv or one file only" in run("evaluate", "bm25", "beir").err
