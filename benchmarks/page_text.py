@@ -232,7 +232,7 @@ def _parts(result: Values) -> str:
     context = textwrap.fill(_apart(result, "parts"), 130)
     return f"""## Where the time goes
 
-One step of {tokens:,} tokens, by part; kernels by their names in `runnel.ops`.{context and chr(10) * 2 + context}
+One step of {tokens:,} tokens, by part; kernels by name.{context and chr(10) * 2 + context}
 
 {table(["model", "dtype", "share of the time", "µs per token"], rows)}"""
 

@@ -22,7 +22,7 @@ PRODUCTS, REST = "matrix products", "all else"
 
 
 def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
-    """Return the seconds of `run` by part, largest first: `PRODUCTS`, kernels by their names in `runnel.ops`, `REST`.
+    """Return the seconds of `run` by part, largest first: `PRODUCTS`, kernels by name, `REST`.
 
     All kernels must be compiled already.
 
@@ -50,14 +50,12 @@ def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
 
 
 def _kernels(module: ModuleType) -> list[tuple[ModuleType, str, Callable[..., Any]]]:
-    """Return (module, name, function) of the compiled kernels that a module and the modules of `runnel.ops` in it call."""
+    """Return (module, name, function) of the compiled kernels that a module and the modules that it imports call."""
     from numba.core.dispatcher import Dispatcher  # installed, as there are kernels
 
     from runnel.backbones import product  # the matrix products of some; xLSTM has its own
 
-    called = [
-        value for value in vars(module).values() if isinstance(value, ModuleType) and value.__name__.startswith("runnel.ops")
-    ]
+    called = [value for value in vars(module).values() if isinstance(value, ModuleType) and value.__name__.startswith("runnel.")]
     places = (module, *called, product)
     return [(place, name, value) for place in places for name, value in vars(place).items() if isinstance(value, Dispatcher)]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.transformer_config import library
+from runnel.backbones.transformer.config import library
 from runnel.errors import InputError
 from runnel.speed.shapes import DTYPES, describe_subject, load_subject
 

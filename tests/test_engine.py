@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from runnel.backbones.checkpoint_transformer import load
 from runnel.backbones.state import State
-from runnel.backbones.transformer import Transformer
+from runnel.backbones.transformer.formats import load
+from runnel.backbones.transformer.model import Transformer
 from runnel.engine import Engine, Request
 from runnel.errors import Cancelled, InputError, NumericalError, StateError
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from helpers.toy import Toy
 
-from runnel.backbones.mamba1 import Mamba1Config
-from runnel.backbones.mamba2 import Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7Config
+from runnel.backbones.mamba1.model import Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.state import State
-from runnel.backbones.xlstm import XlstmConfig
+from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.engine import Engine, Request
 from runnel.errors import InputError
 from runnel.planning import ENOUGH, fit
@@ -129,9 +129,9 @@ MEASURED = """
 import json, sys
 import numpy as np
 import torch
-from runnel.backbones.mamba2 import Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7Config
-from runnel.backbones.xlstm import XlstmConfig
+from runnel.backbones.mamba2.model import Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.engine import Engine, Request
 from runnel.speed.machine import reset_peak, peak_bytes
 from runnel.speed.shapes import random_backbone

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import TransformerConfig
+from runnel.backbones.transformer.config import TransformerConfig
+from runnel.backbones.transformer.model import Transformer
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
 from runnel.speed.machine import peak_bytes, reset_peak

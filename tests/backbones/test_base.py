@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.toy import Toy
 
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import InputError, StateError
 
 

@@ -22,10 +22,10 @@ from runnel.backbones.checkpoint.build import build_backbone, check_int8
 from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import Int8Linear, int8_problem, quantize
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
-from runnel.backbones.transformer import Transformer
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.backbones.transformer.model import Transformer
 from runnel.errors import BackendUnavailable, InputError, NumericalError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -101,7 +101,7 @@ def test_a_layer_rounds_its_weight_alone() -> None:
 @needs_kernels
 def test_without_the_kernels_plain_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
-    monkeypatch.setattr("runnel.backbones.mamba2.int8_problem", lambda device: "of a test")
+    monkeypatch.setattr("runnel.backbones.mamba2.model.int8_problem", lambda device: "of a test")
     model.prepare()
     assert model.fast is None
 

@@ -167,7 +167,7 @@ def test_the_parts_are_measured_again(small, tmp_path):
     assert page.write_section(tmp_path, "parts", lambda message: None) is True
     text = (tmp_path / "performance.md").read_text()
     assert "| mamba2-130m | int8 | matrix products 100% | 1 |" in text
-    assert "`runnel.ops`.\n\nMeasured apart from the rest of this page: 2" in text
+    assert "kernels by name.\n\nMeasured apart from the rest of this page: 2" in text
 
 
 def test_what_cannot_be_measured_by_itself(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.profile import PRODUCTS, REST, time_parts
-from runnel.backbones import mamba2_cpu
+from runnel.backbones.mamba2 import cpu as mamba2_cpu
 from runnel.errors import InputError
 from runnel.speed.subject import Subject
 
@@ -21,19 +21,19 @@ def test_parts_of_a_step(dtype):
     except RuntimeError as error:
         pytest.skip(f"no 8-bit kernels here: {error}")
     system.run(IDS, 1024)
-    kernel, product = mamba2_cpu.fused.scan_heads, torch.mm
+    kernel, product = mamba2_cpu.kernels.scan_heads, torch.mm
     parts = time_parts(system.backbone, lambda: system.run(IDS, 1024))
     norm = "add_rms_norm_bytes" if dtype == "int8" else "add_rms_norm"
     assert {PRODUCTS, REST, "scan_heads", "prepare_chunks", norm} <= set(parts)
     assert all(seconds > 0 for seconds in parts.values())
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
-    assert (mamba2_cpu.fused.scan_heads, torch.mm) == (kernel, product)
+    assert (mamba2_cpu.kernels.scan_heads, torch.mm) == (kernel, product)
 
 
 XLSTM_ALONE = """
 import sys
 import torch
-from runnel.backbones.xlstm import XlstmConfig
+from runnel.backbones.xlstm.model import XlstmConfig
 from benchmarks.profile import PRODUCTS, REST, time_parts
 from runnel.speed.shapes import random_backbone
 

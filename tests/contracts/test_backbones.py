@@ -17,14 +17,14 @@ from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import build_backbone
-from runnel.backbones.encoder import Encoder, EncoderConfig
+from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.state import State
-from runnel.backbones.xlstm import Xlstm, XlstmConfig
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from runnel.backbones.checkpoint.build import meta_backbone
-from runnel.backbones.mamba2 import Mamba2Config
+from runnel.backbones.mamba2.model import Mamba2Config
 
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 

@@ -13,8 +13,8 @@ from tokenizers import models, normalizers, pre_tokenizers
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder import Encoder, EncoderConfig
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.encoder.model import Encoder, EncoderConfig
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.models.base import Model
 from runnel.models.heads import (
     EndScore,

@@ -12,10 +12,10 @@ from helpers.tiny_backbones import tiny_backbone
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
-from runnel.backbones.xlstm import Xlstm, XlstmConfig
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.models.base import Model
 
 BACKBONES: dict[str, tuple[Any, Any]] = {

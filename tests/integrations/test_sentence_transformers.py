@@ -18,9 +18,9 @@ from torch import Tensor
 
 from runnel import Embedder, Reranker
 from runnel.backbones.int8 import int8_problem
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
-from runnel.backbones.xlstm import Xlstm, XlstmConfig
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError, InputError
 from runnel.integrations.sentence_transformers import EmbedderModule, RerankerModule, cross_encoder, sentence_transformer
 from runnel.models.base import BUILT_IN, Model, load_model

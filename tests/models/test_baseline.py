@@ -15,7 +15,7 @@ from helpers.tiny_transformers import CONFIGS, LONGEST, write_transformer
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, Reranker
-from runnel.backbones.transformer import Transformer
+from runnel.backbones.transformer.model import Transformer
 from runnel.errors import CheckpointError, InputError, StateError
 from runnel.models.base import load_model
 from runnel.models.heads import EndScore

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, SentenceRetriever
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -19,7 +19,7 @@ from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 from runnel import Embedder, Request, Reranker, State
-from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import NumericalError, StateError
 from runnel.models.memory import Memory
 from runnel.models.passages import read_documents

@@ -8,7 +8,7 @@ from helpers.tiny import tiny_model, write_tokenizer
 from safetensors.torch import save_file
 
 from runnel.backbones.checkpoint.tensors import MappedFile
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.models import describe
 from runnel.models.base import load_model

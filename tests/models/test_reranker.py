@@ -15,9 +15,9 @@ from helpers.tiny import tiny_model
 from helpers.tiny_backbones import tiny_backbone
 
 from runnel import Document, Reranker
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
-from runnel.backbones.xlstm import Xlstm, XlstmConfig
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.errors import CheckpointError, InputError, NumericalError, StateError, StoreBusy
 from runnel.text.templates import Template
 

@@ -9,10 +9,10 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
+from runnel.backbones.mamba1.kernels import conv_silu, gated_scan
 from runnel.errors import InputError
 from runnel.ops import causal_conv1d, selective_scan
 from runnel.ops.numba_math import SERIAL, parallel
-from runnel.ops.selective_scan.fused import conv_silu, gated_scan
 from runnel.ops.selective_scan.lanes import exp2_decay, silu, softplus
 from runnel.ops.selective_scan.tiles import from_tiles, rate_tiles, tiles_per_item, to_tiles
 from runnel.ops.simd import LANES, address, load, store

@@ -62,10 +62,10 @@ def test_random_weights_are_always_the_same():
 @pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
 def test_every_weight_has_an_effect(architecture):
     """Else a check of the results would not see a mistake in what the weight is used for."""
-    from runnel.backbones.mamba1 import Mamba1Config
-    from runnel.backbones.mamba2 import Mamba2Config
-    from runnel.backbones.rwkv7 import Rwkv7Config
-    from runnel.backbones.xlstm import XlstmConfig
+    from runnel.backbones.mamba1.model import Mamba1Config
+    from runnel.backbones.mamba2.model import Mamba2Config
+    from runnel.backbones.rwkv7.model import Rwkv7Config
+    from runnel.backbones.xlstm.model import XlstmConfig
     from runnel.speed.shapes import random_backbone
 
     configs = {

@@ -17,8 +17,8 @@ from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, traini
 from torch import Tensor, nn
 
 from runnel import SentenceRetriever
-from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import TransformerConfig
+from runnel.backbones.transformer.config import TransformerConfig
+from runnel.backbones.transformer.model import Transformer
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import EndVector

@@ -16,7 +16,7 @@ from helpers.tiny import tiny_model
 from programs.training_workers import go_on, resumable
 from transformers import TrainerState
 
-from runnel.backbones.rwkv7 import Rwkv7, Rwkv7Config
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.checkpoints import find_whole_checkpoint

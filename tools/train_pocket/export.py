@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from runnel.backbones.checkpoint_bert import load_bert
-from runnel.backbones.encoder import Encoder
+from runnel.backbones.encoder.formats import load_bert
+from runnel.backbones.encoder.model import Encoder
 from runnel.models.base import Model
 from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
 from runnel.text.templates import Template

@@ -25,10 +25,10 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import Checkpoint, NoRandomNumbers
 from runnel.backbones.checkpoint.files import find_checkpoint, read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
-from runnel.backbones.config_values import arguments
+from runnel.backbones.config import arguments
 from runnel.backbones.int8 import quantize
-from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import recognizes
+from runnel.backbones.transformer.config import recognizes
+from runnel.backbones.transformer.model import Transformer
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write

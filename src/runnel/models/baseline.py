@@ -26,9 +26,9 @@ from torch import nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import Checkpoint
 from runnel.backbones.checkpoint.files import open_weights
-from runnel.backbones.checkpoint_transformer import load
-from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import FAMILIES, Family, Output, TransformerConfig
+from runnel.backbones.transformer.config import FAMILIES, Family, Output, TransformerConfig
+from runnel.backbones.transformer.formats import load
+from runnel.backbones.transformer.model import Transformer
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
 from runnel.models.foreign import SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn

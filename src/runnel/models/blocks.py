@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder import MARKERS
+from runnel.backbones.encoder.model import MARKERS
 from runnel.errors import CheckpointError
 from runnel.text.tokenizer import Tokenizer
 

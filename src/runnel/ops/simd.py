@@ -18,7 +18,7 @@ from typing import Any
 import numba
 from llvmlite import binding, ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, models, register_jitable, register_model
 
 LANES = 16
 
@@ -36,6 +36,12 @@ _WIDE = bool(binding.get_host_cpu_features().get("avx512f")) and not numba.confi
 # A tile of the matrix product: its accumulators must fit the vector registers (32 of 16 lanes, or 16 of 8).
 TILE_ROWS = 8 if _WIDE else 4
 TILE_COLUMNS = 2 * LANES if _WIDE else LANES
+
+
+@register_jitable
+def round_up(size: int, unit: int = LANES) -> int:
+    """Return the next multiple of `unit`."""
+    return (size + unit - 1) // unit * unit
 
 
 class _BFloat(ir.Type):

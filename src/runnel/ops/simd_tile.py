@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from runnel.ops.numba_math import SERIAL
 from runnel.ops.simd import (
     BF16_PAIRS,
     F32,
@@ -31,7 +33,13 @@ from runnel.ops.simd import (
     build_splat,
     f32x16,
     is_bf16,
+    load,
+    mul,
+    splat,
+    store,
 )
+
+_ZERO = np.float32(0.0)
 
 
 @intrinsic
@@ -165,3 +173,27 @@ def tile_product(
 
     offset = types.intp
     return types.none(kind, sums, factors, offset, left, offset, offset, right, offset), generate
+
+
+@njit(**SERIAL)
+def fill(out: Any, count: int, value: Any) -> None:
+    """The same value in the first `count` places."""
+    for i in range(count):
+        out[i] = value
+
+
+@njit(**SERIAL)
+def pack(kind: Any, source: Any, stride: int, rows: int, factors: Any, words: Any, width: int) -> None:
+    """Rows of `source` times their factors as words for a tile product: for bf16, two rows become one row of pairs."""
+    step = numbers_per_word(kind)
+    for r in range(0, rows, step):
+        first, second = r * stride, (r + 1) * stride
+        target = r // step * width
+        for c in range(0, width, LANES):
+            low = mul(load(source, first + c), splat(factors[r]))
+            if step == 1:
+                store(words, target + c, low)
+            elif r + 1 < rows:
+                store_pairs(words, target + c, low, mul(load(source, second + c), splat(factors[r + 1])))
+            else:
+                store_pairs(words, target + c, low, splat(_ZERO))

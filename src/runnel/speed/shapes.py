@@ -18,13 +18,13 @@ from runnel.backbones.checkpoint.build import build_backbone, meta_backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.files import read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
-from runnel.backbones.checkpoint_transformer import load as load_transformer
 from runnel.backbones.families import BACKBONES
-from runnel.backbones.mamba1 import Mamba1Config
-from runnel.backbones.mamba2 import Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7Config
-from runnel.backbones.transformer_config import recognizes
-from runnel.backbones.xlstm import XlstmConfig
+from runnel.backbones.mamba1.model import Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.backbones.transformer.config import recognizes
+from runnel.backbones.transformer.formats import load as load_transformer
+from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
 

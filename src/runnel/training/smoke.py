@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import InputError
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model

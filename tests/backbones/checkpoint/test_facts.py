@@ -14,10 +14,10 @@ from runnel.backbones.checkpoint.build import meta_backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
 from runnel.backbones.checkpoint.tensors import MappedFile
-from runnel.backbones.mamba1 import Mamba1Config
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7Config
-from runnel.backbones.xlstm import XlstmConfig
+from runnel.backbones.mamba1.model import Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import CheckpointError
 
 GOLDEN = Path(__file__).parents[2] / "golden"

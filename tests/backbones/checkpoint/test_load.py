@@ -14,8 +14,8 @@ from runnel.backbones.checkpoint import build
 from runnel.backbones.checkpoint.build import build_backbone
 from runnel.backbones.checkpoint.files import find_checkpoint
 from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
-from runnel.backbones.mamba1 import Mamba1, Mamba1Config
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 
 GOLDEN = Path(__file__).parents[2] / "golden"

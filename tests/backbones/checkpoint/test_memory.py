@@ -16,10 +16,10 @@ from runnel.backbones.checkpoint.build import build_backbone, meta_backbone
 from runnel.backbones.checkpoint.files import open_weights
 from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.checkpoint.tensors import MappedFile
-from runnel.backbones.mamba1 import Mamba1Config
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
-from runnel.backbones.rwkv7 import Rwkv7Config
-from runnel.backbones.xlstm import XlstmConfig
+from runnel.backbones.mamba1.model import Mamba1Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.backbones.xlstm.model import XlstmConfig
 
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 BIG = Mamba2Config(vocab_size=8192, hidden_size=1024, num_layers=37)  # 250 million parameters, the largest tensor a 30th of them

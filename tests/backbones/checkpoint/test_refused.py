@@ -12,7 +12,7 @@ from torch import Tensor
 
 from runnel.backbones.checkpoint.build import build_backbone
 from runnel.backbones.checkpoint.load import load_backbone
-from runnel.backbones.mamba2 import Mamba2, Mamba2Config
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError, NumericalError
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -15,9 +15,9 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import check_tensors, meta_backbone, wanted_dtype
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.recognize import recognize
-from runnel.backbones.checkpoint_transformer import SCORERS
-from runnel.backbones.transformer import Transformer
-from runnel.backbones.transformer_config import TransformerConfig, model_class, options, recognizes
+from runnel.backbones.transformer.config import TransformerConfig, model_class, options, recognizes
+from runnel.backbones.transformer.formats import SCORERS
+from runnel.backbones.transformer.model import Transformer
 
 
 @dataclass(frozen=True)

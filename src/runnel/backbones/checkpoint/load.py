@@ -16,8 +16,8 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import Checkpoint, build, read_tensor, wanted_device, wanted_dtype
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.recognize import recognize
-from runnel.backbones.checkpoint_transformer import load as load_transformer
-from runnel.backbones.transformer_config import recognizes
+from runnel.backbones.transformer.config import recognizes
+from runnel.backbones.transformer.formats import load as load_transformer
 
 
 def load_backbone(

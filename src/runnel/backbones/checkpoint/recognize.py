@@ -1,7 +1,7 @@
 """Recognize a published checkpoint: from its config first, confirmed by its tensor names and shapes.
 
 Every format becomes the same pair: a config dataclass, and tensors under the names of a backbone's module. Each architecture
-has its own reader (`checkpoint_mamba.py`, `checkpoint_rwkv7.py`, `checkpoint_xlstm.py`). What looks similar but computes
+has its own reader, `formats.py` in its folder (Mamba-1 and Mamba-2 share one). What looks similar but computes
 something else is refused by name.
 """
 
@@ -17,10 +17,10 @@ from runnel.backbones.base import BackboneConfig
 from runnel.backbones.checkpoint.build import parse_config
 from runnel.backbones.checkpoint.tensors import Stored, some
 from runnel.backbones.checkpoint.values import ATTENTION, READS, count_layers
-from runnel.backbones.checkpoint_mamba import read_mamba
-from runnel.backbones.checkpoint_rwkv7 import read_rwkv7
-from runnel.backbones.checkpoint_xlstm import read_xlstm
 from runnel.backbones.families import BACKBONES
+from runnel.backbones.mamba2.formats import read_mamba
+from runnel.backbones.rwkv7.formats import read_rwkv7
+from runnel.backbones.xlstm.formats import read_xlstm
 from runnel.errors import CheckpointError, InputError
 
 _REFUSED_TYPES = {  # model_type -> why

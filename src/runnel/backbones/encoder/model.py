@@ -1,0 +1,237 @@
+"""BERT's encoder: token ids -> hidden vectors, each token seen together with all others of its sequence.
+
+    T  tokens           S  sequences             L  layers              V  rows of the embedding table
+    D  hidden_size      F  intermediate_size     H  num_heads           P  head size (D = H P)
+    B  sequences of one padded sub-batch         n  length of the longest of them
+
+One layer: h = norm(h + out(attention(qkv(h)))); h = norm(h + down(gelu(up(h)))). Attention is softmax(q k^T / sqrt(P)) v within
+a sequence, in both directions, and gelu is the exact one. Before the first layer h = norm(embedding + position).
+Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2018.
+
+A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It is read whole, there is no state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.config import arguments, check_values
+from runnel.backbones.int8 import int8_problem, weight_dtype
+from runnel.backbones.layers import WideBiasLinear, init_embedding, run_layer, stream_dtype, sub_batches
+from runnel.backbones.state import State
+from runnel.errors import InputError
+from runnel.ops.backend import numba_problem
+
+MARKERS = 2  # [CLS] and [SEP] around a passage
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Shape of an encoder.
+
+    Documents are read in passages of at most `passage_tokens` tokens between the markers; each begins with the token `begin_id`.
+    None: any text is one sequence.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    max_positions: int = 512
+    layer_norm_eps: float = 1e-12
+    passage_tokens: int = 160
+    begin_id: int | None = None
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "passage_tokens")
+        check_values(self, sizes, ["layer_norm_eps"])
+        if self.hidden_size % self.num_heads:
+            raise InputError(f"hidden_size {self.hidden_size} must be a multiple of the {self.num_heads} heads")
+        if self.passage_tokens + MARKERS > self.max_positions:
+            raise InputError(
+                f"passages of {self.passage_tokens} tokens and {MARKERS} markers do not fit {self.max_positions} positions; "
+                f"passage_tokens may be at most {self.max_positions - MARKERS}"
+            )
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> EncoderConfig:
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        return cls(**arguments(cls, values, "an encoder config"))
+
+
+class Padded(NamedTuple):
+    """A sub-batch of sequences side by side."""
+
+    tokens: Tensor  # (B, n) int64: which packed token stands there; any one of the sequence where `valid` is False
+    valid: Tensor | None  # (B, n) bool; None: no padding
+
+
+class Packing(NamedTuple):
+    """Where the tokens of packed sequences are, made once for all layers."""
+
+    positions: Tensor  # (T,) int64, from 0 in each sequence
+    batches: list[Padded]
+    order: Tensor  # (T,) int64: where each packed token is in the sub-batches' tokens laid end to end
+
+
+def pack(cu_seqlens: Tensor, device: torch.device) -> Packing:
+    """The sub-batches of sequences given by cu_seqlens (S+1,)."""
+    cu = cu_seqlens.to("cpu", torch.int64)
+    lengths = cu.diff()
+    positions = torch.arange(int(cu[-1])) - cu[:-1].repeat_interleave(lengths)
+    batches, read = [], [positions[:0]]
+    for batch in sub_batches(lengths.tolist()):
+        own = lengths[batch, None]
+        place = torch.arange(int(own.max()))
+        tokens, valid = cu[batch, None] + place.clamp(max=own - 1), place < own
+        read.append(tokens[valid])
+        batches.append(Padded(tokens.to(device), None if bool(valid.all()) else valid.to(device)))
+    return Packing(positions.to(device), batches, torch.cat(read).argsort().to(device))
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / deviation * weight + bias over the last dimension, in x's dtype."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
+class EncoderLayer(nn.Module):
+    """Attention and feed-forward network, each followed by the residual addition and a norm."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.layer_norm_eps
+        self.heads = config.num_heads
+        self.qkv = WideBiasLinear(width, 3 * width)  # rows: all heads' queries, all keys, all values
+        self.out = WideBiasLinear(width, width)
+        self.attention_norm = LayerNorm(width, eps)
+        self.up = WideBiasLinear(width, config.intermediate_size)
+        self.down = WideBiasLinear(config.intermediate_size, width)
+        self.norm = LayerNorm(width, eps)
+        for linear in self.linears:
+            nn.init.normal_(linear.weight, std=0.02)
+
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """The linear layers in order."""
+        return [self.qkv, self.out, self.up, self.down]
+
+    def forward(self, hidden: Tensor, packing: Packing) -> Tensor:
+        """hidden (T, D) -> (T, D) in its dtype."""
+        hidden = self.attention_norm(hidden + self.out(self._attend(self.qkv(hidden), packing)))
+        return self.norm(hidden + self.down(F.gelu(self.up(hidden))))
+
+    def _attend(self, qkv: Tensor, packing: Packing) -> Tensor:
+        """qkv (T, 3 D) -> what the heads see (T, D)."""
+        parts = [qkv[:0, : qkv.shape[1] // 3]]
+        for tokens, valid in packing.batches:
+            q, k, v = qkv[tokens].unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, n, P)
+            mask = None if valid is None else valid[:, None, None]
+            seen = F.scaled_dot_product_attention(q, k, v, mask).to(qkv.dtype).transpose(1, 2).flatten(-2)
+            parts.append(seen.flatten(0, 1) if valid is None else seen[valid])
+        return torch.cat(parts)[packing.order]
+
+
+class Encoder(Backbone):
+    """BERT's encoder with fp32 weights, freshly initialized as published. `formats` reads published weights.
+
+    `positions` holds the position embeddings and, added to each, the embedding of the first token type: there is no other here.
+    """
+
+    architecture = "encoder"
+    config_class = EncoderConfig
+    title = "Encoder"
+    matrices = ("qkv.weight", "out.weight", "up.weight", "down.weight", "embeddings.weight")
+    int8_layers = ("qkv", "out", "up", "down")
+    config: EncoderConfig
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.block, self.max_tokens = config.passage_tokens, config.max_positions
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.positions = nn.Embedding(config.max_positions, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        init_embedding(self.embeddings)
+        init_embedding(self.positions)
+
+    @property
+    def blocks(self) -> list[EncoderLayer]:
+        """The layers in order."""
+        return [layer for layer in self.layers if isinstance(layer, EncoderLayer)]
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        """Residual, queries, keys, values, what the heads see, and the wider of these and the feed-forward layer, all fp32."""
+        c = self.config
+        return 4 * (4 * c.hidden_size + max(6 * c.hidden_size, 2 * c.intermediate_size))
+
+    @property
+    def flops_per_token(self) -> int:
+        """Linear layers alone; `flops` adds attention, which grows with the sequence."""
+        c = self.config
+        return 2 * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size)
+
+    def flops(self, tokens: int) -> int:
+        """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest allowed."""
+        seen = min(tokens, self.config.max_positions)
+        return tokens * (self.flops_per_token + 4 * self.num_layers * self.hidden_size * seen)
+
+    def block_ends(self, ids: np.ndarray) -> np.ndarray:
+        if self.config.begin_id is None:
+            return np.array([len(ids)])
+        return np.append(np.flatnonzero(ids[1:] == self.config.begin_id) + 1, len(ids))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        packing = pack(cu_seqlens, hidden.device)
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        hidden = self.norm(hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype))
+        for layer in self.blocks:
+            hidden = run_layer(layer, recompute, hidden, packing)
+        return hidden, State({}, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+
+    def prepare(self) -> None:
+        """Use the kernels where they run: on the CPU, with all linear layers in fp32, all in bf16 or all in 8 bits.
+
+        Call it again after changing weights.
+        """
+        dtypes = {weight_dtype(linear) for layer in self.blocks for linear in layer.linears}
+        self.fast = None
+        if self.adapted:
+            return
+        problem = int8_problem(self.device) if dtypes == {torch.int8} else numba_problem()
+        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}, {torch.int8}) and problem is None:
+            from runnel.backbones.encoder.cpu import EncoderCpu  # numba takes a while to import
+
+            self.fast = EncoderCpu(self)

@@ -1,0 +1,212 @@
+"""Mamba-1: token ids -> hidden vectors.
+
+    T  tokens           S  sequences        L  layers         V  rows of the embedding table
+    D  hidden_size      Di inner_size = expand D              R  dt_rank
+    N  state_size       w  conv_width
+
+One block: u = norm(h); x, z = in_proj(u); x = silu(conv(x)); r, B, C = x_proj(x); dt = softplus(dt_proj(r));
+y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu and Dao, "Mamba", 2023.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.config import arguments, check_values
+from runnel.backbones.int8 import int8_problem, weight_dtype
+from runnel.backbones.layers import (
+    RMSNorm,
+    WideBiasLinear,
+    apply_linear,
+    init_dt_bias,
+    init_embedding,
+    init_out_proj,
+    run_layer,
+    stream_dtype,
+)
+from runnel.backbones.state import State
+from runnel.ops import causal_conv1d, selective_scan
+from runnel.ops.backend import numba_problem
+
+_log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True)
+class Mamba1Config:
+    """Shape of a Mamba-1 backbone. `dt_rank` None: hidden_size / 16, rounded up, as published."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    state_size: int = 16
+    conv_width: int = 4
+    expand: int = 2
+    dt_rank: int | None = None
+    norm_eps: float = 1e-5
+    proj_bias: bool = False
+    conv_bias: bool = True
+
+    def __post_init__(self) -> None:
+        if self.dt_rank is None:
+            object.__setattr__(self, "dt_rank", -(-self.hidden_size // 16))
+        sizes = ("vocab_size", "hidden_size", "num_layers", "state_size", "conv_width", "expand", "dt_rank")
+        check_values(self, sizes, ["norm_eps"])
+
+    @property
+    def inner_size(self) -> int:
+        return self.expand * self.hidden_size
+
+    @property
+    def rank(self) -> int:
+        """`dt_rank` as a number."""
+        assert self.dt_rank is not None
+        return self.dt_rank
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Mamba1Config:
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        return cls(**arguments(cls, values, "a Mamba-1 config"))
+
+
+class Mamba1Mixer(nn.Module):
+    """The part of a block between its norm and the residual addition."""
+
+    def __init__(self, config: Mamba1Config) -> None:
+        super().__init__()
+        self.config = config
+        channels, states = config.inner_size, config.state_size
+        self.in_proj = nn.Linear(config.hidden_size, 2 * channels, bias=config.proj_bias)
+        self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
+        self.x_proj = nn.Linear(channels, config.rank + 2 * states, bias=False)
+        self.dt_proj = WideBiasLinear(config.rank, channels)
+        self.A_log = nn.Parameter(torch.arange(1, states + 1, dtype=torch.float32, device="cpu").log().repeat(channels, 1))
+        self.D = nn.Parameter(torch.ones(channels))
+        self.out_proj = nn.Linear(channels, config.hidden_size, bias=config.proj_bias)
+        nn.init.uniform_(self.dt_proj.weight, -(config.rank**-0.5), config.rank**-0.5)
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(init_dt_bias(channels))
+        init_out_proj(self.out_proj, config.num_layers)
+
+    def forward(self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """u (T, D), conv (S, Di, w-1), ssm (S, Di, N) -> out (T, D) and both new states, all in u's dtype."""
+        c = self.config
+        x, z = apply_linear(self.in_proj, u).chunk(2, dim=-1)
+        x, conv = causal_conv1d(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv, activation="silu")
+        low_rank, B, C = apply_linear(self.x_proj, x).split([c.rank, c.state_size, c.state_size], dim=-1)
+        dt = self.dt_proj(low_rank)
+        y, ssm = selective_scan(x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm)
+        return apply_linear(self.out_proj, y * F.silu(z)), conv, ssm
+
+
+class Mamba1Layer(nn.Module):
+    """One block: norm, mixer and residual."""
+
+    def __init__(self, config: Mamba1Config) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mixer = Mamba1Mixer(config)
+
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden (T, D) and both states, as the mixer's -> the same, all new."""
+        out, conv, ssm = self.mixer(self.norm(hidden), cu_seqlens, conv, ssm)
+        return hidden + out, conv, ssm
+
+
+class Mamba1(Backbone):
+    """A Mamba-1 backbone with fp32 weights, freshly initialized as published."""
+
+    architecture = "mamba1"
+    config_class = Mamba1Config
+    title = "Mamba-1"
+    matrices = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
+    int8_layers = ("in_proj", "out_proj")  # x_proj and dt_proj are small and feed the exponentials
+    config: Mamba1Config
+
+    def __init__(self, config: Mamba1Config) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Mamba1Layer(config) for _ in range(config.num_layers))
+        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
+        init_embedding(self.embeddings)
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        c = self.config
+        return {"conv": (c.num_layers, c.inner_size, c.conv_width - 1), "ssm": (c.num_layers, c.inner_size, c.state_size)}
+
+    @property
+    def blocks(self) -> list[Mamba1Layer]:
+        """The layers, with their type."""
+        return cast("list[Mamba1Layer]", list(self.layers))
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        c = self.config
+        rows = 6 * c.hidden_size + 6 * c.inner_size + c.rank + 4 * c.state_size  # residual, norms, projections, conv, dt, y
+        plain = self.fast is None and self.device.type != "meta"  # on meta it is described, to be run elsewhere
+        scan = 8 * c.inner_size * (c.state_size + 1) if plain else 0  # decays and states of a chunk
+        return 4 * (rows + scan)
+
+    @property
+    def flops_per_token(self) -> int:
+        """For each state: dt A, its exponential, dt B x, the update, and the product with C, about 9 in all."""
+        c = self.config
+        linear = 2 * c.inner_size * (3 * c.hidden_size + 2 * c.rank + 2 * c.state_size)
+        return c.num_layers * (linear + 2 * c.conv_width * c.inner_size + 9 * c.inner_size * c.state_size)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.embeddings(ids).to(stream_dtype(self.embeddings.weight))
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        conv_states, ssm_states = [], []
+        for index, layer in enumerate(self.blocks):
+            conv = None if state is None else state["conv"][:, index].to(hidden.dtype)
+            ssm = None if state is None else state["ssm"][:, index].to(hidden.dtype)
+            hidden, conv, ssm = run_layer(layer, recompute, hidden, cu_seqlens, conv, ssm)
+            conv_states.append(conv)
+            ssm_states.append(ssm)
+        tensors = {"conv": torch.stack(conv_states, dim=1), "ssm": torch.stack(ssm_states, dim=1)}
+        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+
+    def prepare(self) -> None:
+        """Build the fused kernels' runner on CPU with fp32, bf16 or 8-bit linear layers; elsewhere `step` runs `_forward`."""
+        self.fast = None
+        problem = self._kernel_problem()
+        if problem is not None:
+            _log.info("Mamba-1 runs in plain torch, because %s", problem)
+            return
+        from runnel.backbones.mamba1.cpu import Mamba1Cpu
+
+        self.fast = Mamba1Cpu(self)
+
+    def _kernel_problem(self) -> str | None:
+        """Why the fused CPU kernels cannot run, or None if they can."""
+        mixers = [layer.mixer for layer in self.blocks]
+        outer = {weight_dtype(m) for mixer in mixers for m in (mixer.in_proj, mixer.out_proj)}
+        inner = {m.weight.dtype for mixer in mixers for m in (mixer.x_proj, mixer.dt_proj)}
+        if self.device.type != "cpu":
+            return f"it is on {self.device}"
+        if self.adapted:
+            return "it has adapters; merge them for the kernels"
+        if inner not in ({torch.float32}, {torch.bfloat16}) or outer not in (inner, {torch.int8}):
+            return (
+                f"its linear layers are {outer | inner} (the kernels take all float32, all bfloat16, or 8 bits with one of them)"
+            )
+        if self.config.inner_size % 16:
+            return f"its inner width {self.config.inner_size} is not a multiple of 16"
+        return int8_problem(self.device) if outer == {torch.int8} else numba_problem()

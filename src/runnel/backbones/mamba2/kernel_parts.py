@@ -1,0 +1,161 @@
+"""The pieces of the fused Mamba-2 kernels; legend in `kernels`.
+
+Arrays are pointers here (see `simd`); `kind` is the pointer to the projections, whose type chooses bf16 or fp32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from runnel.ops.causal_conv1d.fused import conv_silu
+from runnel.ops.chunks import CHUNK
+from runnel.ops.numba_math import SERIAL
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    exp,
+    fma,
+    keep,
+    load,
+    load_some,
+    mul,
+    number,
+    prefetch,
+    shift,
+    silu,
+    splat,
+    store,
+    store_some,
+    sub,
+    total,
+)
+from runnel.ops.simd_tile import fill, numbers_per_word, transpose
+
+ZERO = np.float32(0.0)
+
+
+@njit(**SERIAL)
+def history(source: Any, stride: int, width: int, padded: int, before: int, back: int, old: Any, known: bool, out: Any) -> None:
+    """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width, back), or zeros."""
+    for k in range(back):
+        if before + k >= back:
+            for c in range(0, padded, LANES):
+                store(out, k * padded + c, load_some(source, (k - back) * stride + c, width - c))
+        else:
+            for c in range(padded):
+                out[k * padded + c] = old[c * back + before + k] if known and c < width else ZERO
+
+
+@njit(**SERIAL)
+def convolve(
+    source: Any, stride: int, width: int, padded: int, tokens: int, past: Any, w: Any, w_stride: int, taps: Any, out: Any
+) -> None:
+    """conv + SiLU of `width` channels into rows of `padded` numbers. `past`: from `history`, and memory behind it."""
+    stage = shift(past, (len(taps) - 1) * padded)
+    for c in range(0, padded, LANES):
+        if width - c >= LANES:
+            conv_silu(
+                shift(source, c), stride, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), padded, tokens, taps
+            )
+        else:
+            for t in range(tokens):
+                store(stage, t * LANES, load_some(source, t * stride + c, width - c))
+            conv_silu(stage, LANES, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), padded, tokens, taps)
+
+
+@njit(**SERIAL)
+def load_state(pool: Any, size: int, n: int, n_padded: int, panels: int, out: Any) -> None:
+    """(P, N) of the pool -> panels (Np, TILE_COLUMNS) with P across the columns; padding is zero."""
+    if size < panels * TILE_COLUMNS or n < n_padded:
+        fill(out, panels * TILE_COLUMNS * n_padded, ZERO)
+    for i in range(0, size, LANES):
+        panel = shift(out, i // TILE_COLUMNS * TILE_COLUMNS * n_padded + i % TILE_COLUMNS)
+        for k in range(0, n, LANES):
+            if size - i >= LANES and n - k >= LANES:
+                transpose(shift(pool, i * n + k), n, shift(panel, k * TILE_COLUMNS), TILE_COLUMNS)
+            else:
+                for ii in range(min(LANES, size - i)):
+                    for kk in range(k, min(k + LANES, n)):
+                        panel[kk * TILE_COLUMNS + ii] = pool[(i + ii) * n + kk]
+
+
+@njit(**SERIAL)
+def store_state(state: Any, size: int, n: int, n_padded: int, out: Any) -> None:
+    """Inverse of `load_state`."""
+    for i in range(0, size, LANES):
+        panel = shift(state, i // TILE_COLUMNS * TILE_COLUMNS * n_padded + i % TILE_COLUMNS)
+        for k in range(0, n, LANES):
+            if size - i >= LANES and n - k >= LANES:
+                transpose(shift(panel, k * TILE_COLUMNS), TILE_COLUMNS, shift(out, i * n + k), n)
+            else:
+                for ii in range(min(LANES, size - i)):
+                    for kk in range(k, min(k + LANES, n)):
+                        out[(i + ii) * n + kk] = panel[kk * TILE_COLUMNS + ii]
+
+
+@njit(**SERIAL)
+def keep_inputs(source: Any, stride: int, width: int, length: int, back: int, old: Any, known: bool, out: Any) -> None:
+    """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may be the same memory."""
+    for c in range(width):
+        for k in range(back):
+            t = length - back + k
+            if t >= 0:
+                out[c * back + k] = number(source, t * stride + c)
+            else:
+                out[c * back + k] = old[c * back + k + length] if known else ZERO
+
+
+@njit(**SERIAL)
+def mix(out: Any, products: Any, sums: Any, dt: Any, tokens: int, rows: int) -> None:
+    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to the next multiple of 16; rows of CHUNK."""
+    for i in range(tokens):
+        own = splat(sums[i])
+        for j in range(0, i + 1, LANES):
+            v = mul(exp(sub(own, load(sums, j))), load(dt, j))
+            v = mul(v, load(products, j // TILE_COLUMNS * TILE_COLUMNS * rows + i * TILE_COLUMNS + j % TILE_COLUMNS))
+            store(out, i * CHUNK + j, keep(v, i - j + 1) if i - j < LANES else v)
+
+
+@njit(**SERIAL)
+def gate(
+    z: Any,
+    stride: int,
+    y: Any,
+    x: Any,
+    x_stride: int,
+    D: Any,
+    weight: Any,
+    tokens: int,
+    size: int,
+    out: Any,
+    out_stride: int,
+    squares: Any,
+    heads: int,
+) -> None:
+    """out = (y + D x) silu(z) * weight, and the sums of squares before the weight."""
+    skip = splat(D)
+    for t in range(tokens):
+        sums = splat(ZERO)
+        for c in range(0, size, LANES):
+            v = load(y, c // TILE_COLUMNS * TILE_COLUMNS * CHUNK + t * TILE_COLUMNS + c % TILE_COLUMNS)
+            v = fma(skip, load(x, t * x_stride + c), v)
+            if size - c >= LANES:
+                v = mul(v, silu(load(z, t * stride + c)))
+                store(out, t * out_stride + c, mul(v, load(weight, c)))
+            else:
+                v = mul(v, silu(load_some(z, t * stride + c, size - c)))
+                store_some(out, t * out_stride + c, mul(v, load_some(weight, c, size - c)), size - c)
+            sums = fma(v, v, sums)
+        squares[t * heads] = total(sums)
+
+
+@njit(**SERIAL)
+def prefetch_rows(base: Any, stride: int, tokens: int, width: int) -> None:
+    """Ask for `tokens` rows of `width` numbers, `stride` apart."""
+    line = 16 * numbers_per_word(base)  # numbers in 64 bytes
+    for t in range(tokens):
+        for c in range(0, width + line - 1, line):
+            prefetch(base, t * stride + min(c, width - 1))

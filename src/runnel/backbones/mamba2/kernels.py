@@ -1,0 +1,369 @@
+"""Everything of a Mamba-2 block between its two projections, for CPU inference.
+
+    T  tokens           S  sequences           C  chunks (at most CHUNK tokens of one sequence)      Q  CHUNK
+    H  heads            P  head size           G  groups        N  state size                        w  conv width
+    Di = H P            Cd = Di + 2 G N        R  rows of the state pool                             L  layers
+    Pp, Np              P and N padded to whole tiles and vectors
+
+Two kernels per block. `prepare_chunks` works on what all heads of a group share: conv + SiLU of B and C, the time steps, and
+C B^T of every chunk. `scan_heads` gives each (sequence, head) to one core, which walks through its chunks:
+
+    y_i = exp(c_i) C_i S + sum_{j<=i} exp(c_i - c_j) dt_j (C_i . B_j) x_j + D x_i          c: running sum of dt A in the chunk
+    S  <- exp(c_Q) S + sum_j exp(c_Q - c_j) dt_j x_j B_j^T
+
+as matrix tiles, the conv and SiLU of x before and the gate after them while the chunk is in cache. The state stays fp32 between
+chunks; the factors of the products are bf16 where the projections are bf16 (sums in fp32), and fp32 where they are fp32. The
+division by the gated norm's root mean square is left to `add_rms_norm`, which is why only its sums of squares are returned here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from runnel.backbones.mamba2.kernel_parts import (
+    ZERO,
+    convolve,
+    gate,
+    history,
+    keep_inputs,
+    load_state,
+    mix,
+    prefetch_rows,
+    store_state,
+)
+from runnel.ops.chunks import CHUNK
+from runnel.ops.int8_matmul import quantize_row
+from runnel.ops.numba_math import PARALLEL, SERIAL, softplus
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    address,
+    exp,
+    load,
+    load_some,
+    mul,
+    next_task,
+    number,
+    round_up,
+    shift,
+    splat,
+    store,
+    store_some,
+    sub,
+)
+from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, pack, tile_product, transpose
+
+# ---- what the heads of a group share -----------------------------------------------------------------------------------
+
+
+@njit(**SERIAL)
+def _time_steps(
+    source: Any, stride: int, tokens: int, bias: Any, A: Any, heads: int, low: Any, high: Any, rows: int, dt: Any, sums: Any
+) -> None:
+    """dt = clamp(softplus(source + bias)) and the running sum of dt A, for all heads of one chunk, `rows` apart."""
+    for h in range(heads):
+        running = ZERO
+        for t in range(tokens):
+            step = min(max(softplus(number(source, t * stride + h) + bias[h]), low), high)
+            running += step * A[h]
+            dt[h * rows + t] = step
+            sums[h * rows + t] = running
+
+
+@njit(**SERIAL)
+def _score(kind: Any, b: Any, c: Any, tokens: int, rows: int, padded: int, panel: Any, out: Any) -> None:
+    """C B^T of one chunk, below the diagonal of tiles, in panels of TILE_COLUMNS columns. b, c: (rows, padded) of `kind`."""
+    step = numbers_per_word(kind)
+    depth = padded // step
+    b_words = as_kind(panel, b)
+    c_words = as_kind(panel, c)
+    for j in range(0, tokens, TILE_COLUMNS):
+        for jj in range(0, TILE_COLUMNS, LANES):
+            for k in range(0, depth, LANES):
+                transpose(shift(b_words, (j + jj) * depth + k), depth, shift(panel, k * TILE_COLUMNS + jj), TILE_COLUMNS)
+        for i in range(j, tokens, TILE_ROWS):
+            tile_product(
+                kind, shift(out, j * rows + i * TILE_COLUMNS), panel, -1, shift(c_words, i * depth), depth, 1, panel, depth
+            )
+
+
+@njit(**SERIAL)
+def _prepare_group(
+    source: Any, stride: int, layer: int, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any, chunk: int, g: int, scratch: Any
+) -> None:
+    """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the chunk's first token."""
+    heads, groups, n, back = s.heads, s.groups, s.state_size, len(taps) - 1
+    padded, step = round_up(n, 2 * LANES), numbers_per_word(source)
+    row, rows, sequence = p.row[chunk], p.row[chunk + 1] - p.row[chunk], p.sequence[chunk]
+    before = p.start[chunk] - p.cu_seqlens[sequence]
+    tokens = min(p.cu_seqlens[sequence + 1] - p.start[chunk], CHUNK)
+    read = p.read_rows[sequence]
+    smooth = scratch
+    natural = shift(scratch, CHUNK * padded)  # B; C goes straight to the buffers
+    ones = shift(scratch, 2 * CHUNK * padded)
+    rest = shift(ones, CHUNK)
+    fill(ones, CHUNK, np.float32(1.0))
+    c_words = shift(address(b.c_words), (row * groups + g * rows) * padded // step)
+    for part in range(2):  # B, then C
+        column = heads * s.head_size + (part * groups + g) * n
+        state = shift(address(pool), ((max(read, 0) * pool.shape[1] + layer) * pool.shape[2] + column) * back)
+        first = shift(source, heads * s.head_size + column)
+        history(first, stride, n, padded, before, back, state, read >= 0, rest)
+        weights = shift(address(w.conv), heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded)
+        convolve(first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth)
+        target = as_kind(source, natural if part == 0 else c_words)
+        for i in range(0, tokens * padded, LANES):
+            store(target, i, load(smooth, i))
+        if part == 0:
+            b_words = shift(address(b.b_words), (row * groups + g * rows) * padded // step)
+            pack(source, smooth, padded, tokens, ones, b_words, padded)
+    products = shift(address(b.products), (row * groups + g * rows) * CHUNK)
+    _score(source, as_kind(source, natural), as_kind(source, c_words), tokens, rows, padded, rest, products)
+
+
+@njit(**PARALLEL)
+def prepare_chunks(projected: Any, layer: int, conv_pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any) -> None:
+    """Fill `b` with what `scan_heads` needs of B, C and dt. Call it inside `numba_math.parallel()`.
+
+    Args:
+        projected: (T, W) fp32 or bf16 bits: z, x, B, C, dt of each token.
+        layer: which layer of the pool.
+        conv_pool: (R, L, Cd, w-1) fp32; read only.
+        s, taps, w, p, b: shape, (0, .. w-1) as a tuple so that the code is made for this w, weights, plan and buffers.
+    """
+    chunks, stride, groups = p.sequence.shape[0], projected.shape[1], s.groups
+    for worker in prange(b.scratch.shape[0]):
+        scratch = shift(address(b.scratch), worker * b.scratch.shape[1])
+        while True:
+            task = next_task(address(b.tasks))
+            if task >= chunks * (groups + 1):
+                break
+            chunk, g = task // (groups + 1), task % (groups + 1)
+            start = p.start[chunk]
+            source = shift(address(projected), start * stride)
+            if g < groups:
+                _prepare_group(source, stride, layer, conv_pool, s, taps, w, p, b, chunk, g, scratch)
+            else:
+                tokens, rows, row = min(p.cu_seqlens[p.sequence[chunk] + 1] - start, CHUNK), p.row[chunks], p.row[chunk]
+                _time_steps(
+                    shift(source, stride - s.heads), stride, tokens, address(w.dt_bias), address(w.A), s.heads,
+                    np.float32(s.dt_min), np.float32(s.dt_max), rows, shift(address(b.dt), row), shift(address(b.sums), row),
+                )  # fmt: skip
+
+
+@njit(**SERIAL)
+def _prefetch_chunk(projected: Any, gated: Any, s: Any, p: Any, sequence: int, h: int, before: int) -> None:
+    """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor does not foresee."""
+    begin, stride, width, size = p.cu_seqlens[sequence] + before, projected.shape[1], gated.shape[1], s.head_size
+    tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
+    source = shift(address(projected), begin * stride + h * size)
+    prefetch_rows(source, stride, tokens, size)
+    prefetch_rows(shift(source, s.heads * size), stride, tokens, size)
+    prefetch_rows(shift(address(gated), begin * width + h * (width // s.heads)), width, tokens, size)
+
+
+# ---- one head of one sequence ------------------------------------------------------------------------------------------
+
+
+@njit(**SERIAL)
+def _scan_chunk(
+    kind: Any,
+    chunk: int,
+    h: int,
+    tokens: int,
+    known: bool,
+    wanted: bool,
+    s: Any,
+    p: Any,
+    b: Any,
+    x: Any,
+    state: Any,
+    y: Any,
+    memory: Any,
+) -> None:
+    """y of one chunk from x (tokens, Pp) and the state's panels; the state advances if `wanted`. `known`: it is not zero."""
+    step, n, width = numbers_per_word(kind), round_up(s.state_size, 2 * LANES), round_up(s.head_size, TILE_COLUMNS)
+    row, rows = p.row[chunk], p.row[chunk + 1] - p.row[chunk]
+    place = row * s.groups + h // (s.heads // s.groups) * rows
+    b_words, c_words = shift(address(b.b_words), place * n // step), shift(address(b.c_words), place * n // step)
+    steps = h * p.row[p.sequence.shape[0]] + row
+    dt, sums = shift(address(b.dt), steps), shift(address(b.sums), steps)
+    mixed, grown, carried = memory, shift(memory, CHUNK * CHUNK), shift(memory, CHUNK * CHUNK + CHUNK)
+    ones = shift(carried, CHUNK)
+    words = shift(ones, CHUNK + n)
+    state_words = shift(words, CHUNK * TILE_COLUMNS)
+    mix(as_kind(kind, mixed), shift(address(b.products), place * CHUNK), sums, dt, tokens, rows)
+    for t in range(0, tokens, LANES):
+        store(grown, t, exp(load(sums, t)))
+        store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
+    for column in range(0, width, TILE_COLUMNS):
+        y_panel, state_panel = shift(y, column * CHUNK), shift(state, column * n)
+        pack(kind, shift(x, column), width, tokens, ones, words, TILE_COLUMNS)
+        if known and step == 2:
+            pack(kind, state_panel, TILE_COLUMNS, n, ones, state_words, TILE_COLUMNS)
+        right = state_words if step == 2 else state_panel
+        for i in range(0, tokens, TILE_ROWS):
+            out = shift(y_panel, i * TILE_COLUMNS)
+            if known:
+                tile_product(kind, out, grown, -1, shift(c_words, i * n // step), n // step, 1, right, n // step)
+            depth = (min(i + TILE_ROWS, tokens) + step - 1) // step
+            left = shift(mixed, i * CHUNK // step)
+            tile_product(kind, out, shift(grown, i), 1 if known else -1, left, CHUNK // step, 1, words, depth)
+        if wanted:
+            pack(kind, shift(x, column), width, tokens, carried, words, TILE_COLUMNS)
+            depth = (tokens + step - 1) // step
+            for k in range(0, n, TILE_ROWS):
+                out, decay = shift(state_panel, k * TILE_COLUMNS), shift(grown, tokens - 1)
+                tile_product(kind, out, decay, 0 if known else -1, shift(b_words, k), 1, n, words, depth)
+
+
+@njit(**SERIAL)
+def _gate_chunk(
+    z: Any, stride: int, y: Any, x: Any, gated: Any, scales: Any, squares: Any, s: Any, w: Any, start: int, h: int, tokens: int
+) -> None:
+    """The chunk's part of `gated`, `scales` and `squares`. `start`: its first token. x is overwritten."""
+    size, heads, width, row = s.head_size, s.heads, round_up(s.head_size, TILE_COLUMNS), gated.shape[1]
+    out = shift(address(gated), start * row + h * (row // heads))
+    sums, weight = shift(address(squares), start * heads + h), shift(address(w.norm), h * size)
+    if numbers_per_word(address(gated)) == 4:
+        gate(z, stride, y, x, width, w.D[h], weight, tokens, size, x, width, sums, heads)
+        for t in range(tokens):
+            scales[start + t, h] = quantize_row(shift(x, t * width), size, shift(out, t * row))
+    else:
+        gate(z, stride, y, x, width, w.D[h], weight, tokens, size, out, row, sums, heads)
+
+
+@njit(**SERIAL)
+def _keep_conv(
+    source: Any, stride: int, layer: int, pool: Any, s: Any, back: int, length: int, h: int, read: int, write: int
+) -> None:
+    """Write the conv state of one head's channels, and of its group's if it is the group's first head."""
+    per_group = s.heads // s.groups
+    old = shift(address(pool), (max(read, 0) * pool.shape[1] + layer) * pool.shape[2] * back)
+    new = shift(address(pool), (write * pool.shape[1] + layer) * pool.shape[2] * back)
+    inner, size, n = s.heads * s.head_size, s.head_size, s.state_size
+    first = shift(source, inner)
+    c = h * size
+    keep_inputs(shift(first, c), stride, size, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
+    if h % per_group == 0:
+        for part in range(2):
+            c = inner + (part * s.groups + h // per_group) * n
+            keep_inputs(shift(first, c), stride, n, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
+
+
+@njit(**SERIAL)
+def _scan_head(
+    projected: Any,
+    gated: Any,
+    scales: Any,
+    squares: Any,
+    layer: int,
+    conv_pool: Any,
+    pool: Any,
+    s: Any,
+    taps: Any,
+    w: Any,
+    p: Any,
+    b: Any,
+    task: int,
+    upcoming: int,
+    memory: Any,
+) -> None:
+    sequence, h = task // s.heads, task % s.heads
+    size, n, back, stride = s.head_size, s.state_size, len(taps) - 1, projected.shape[1]
+    width, n_padded = round_up(size, TILE_COLUMNS), round_up(n, 2 * LANES)
+    begin, length = p.cu_seqlens[sequence], p.cu_seqlens[sequence + 1] - p.cu_seqlens[sequence]
+    read, write = p.read_rows[sequence], p.write_rows[sequence]
+    head = size * n
+    old = shift(address(pool), ((max(read, 0) * pool.shape[1] + layer) * s.heads + h) * head)
+    inputs = shift(address(conv_pool), ((max(read, 0) * pool.shape[1] + layer) * conv_pool.shape[2] + h * size) * back)
+    source = shift(address(projected), begin * stride)
+    fill(shift(memory, CHUNK * CHUNK + 2 * CHUNK), CHUNK + n_padded, np.float32(1.0))
+    x = shift(memory, CHUNK * CHUNK + 3 * CHUNK + n_padded + CHUNK * TILE_COLUMNS + n_padded * TILE_COLUMNS)
+    y = shift(x, CHUNK * width)
+    state = shift(y, CHUNK * width)
+    rest = shift(state, width * n_padded)
+    if read >= 0:
+        load_state(old, size, n, n_padded, width // TILE_COLUMNS, state)
+    known = read >= 0
+    for chunk in range(p.first_chunk[sequence], p.first_chunk[sequence + 1]):
+        before = p.start[chunk] - begin
+        tokens = min(length - before, CHUNK)
+        here = shift(source, before * stride)
+        own = shift(here, (s.heads + h) * size)
+        if before + tokens < length:
+            _prefetch_chunk(projected, gated, s, p, sequence, h, before + tokens)
+        elif upcoming < (p.cu_seqlens.shape[0] - 1) * s.heads:
+            _prefetch_chunk(projected, gated, s, p, upcoming // s.heads, upcoming % s.heads, 0)
+        history(own, stride, size, width, before, back, inputs, read >= 0, rest)
+        convolve(own, stride, size, width, tokens, rest, shift(address(w.conv), h * width), w.conv.shape[1], taps, x)
+        _scan_chunk(source, chunk, h, tokens, known, write >= 0 or before + tokens < length, s, p, b, x, state, y, memory)
+        _gate_chunk(shift(here, h * size), stride, y, x, gated, scales, squares, s, w, p.start[chunk], h, tokens)
+        known = True
+    if write >= 0:
+        new = shift(address(pool), ((write * pool.shape[1] + layer) * s.heads + h) * head)
+        if not known:
+            fill(new, head, ZERO)
+        elif length or read != write:
+            store_state(state, size, n, n_padded, new)
+        _keep_conv(source, stride, layer, conv_pool, s, back, length, h, read, write)
+
+
+@njit(**PARALLEL)
+def scan_heads(
+    projected: Any,
+    gated: Any,
+    scales: Any,
+    squares: Any,
+    layer: int,
+    conv_pool: Any,
+    pool: Any,
+    s: Any,
+    taps: Any,
+    w: Any,
+    p: Any,
+    b: Any,
+) -> None:
+    """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside `numba_math.parallel()`.
+
+    Args:
+        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input but for its rms. Or in 8 bits
+            for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        scales: (T, H) fp32, filled with the scales of `gated` in 8 bits; else not used.
+        squares: (T, H) fp32, filled with the sums of squares of y silu(z) over each head.
+        conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are updated.
+    """
+    tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
+    for worker in prange(b.scratch.shape[0]):
+        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
+        task = next_task(shift(address(b.tasks), 1))
+        while task < tasks:
+            upcoming = next_task(shift(address(b.tasks), 1))
+            _scan_head(projected, gated, scales, squares, layer, conv_pool, pool, s, taps, w, p, b, task, upcoming, memory)
+            task = upcoming
+
+
+@njit(**PARALLEL)
+def normalize_groups(gated: Any, squares: Any, groups: int, count: int, eps: float) -> None:
+    """Divide each group of heads by its root mean square, in place. One group needs no such pass.
+
+    Args:
+        gated: (T, Di), or the (T, H) scales of its bytes.
+        squares: (T, H).
+        count: numbers behind the squares of a group.
+    """
+    tokens, inner, heads = gated.shape[0], gated.shape[1], squares.shape[1]
+    for t in prange(tokens):
+        row = shift(address(gated), t * inner)
+        for g in range(groups):
+            sums = ZERO
+            for h in range(g * heads // groups, (g + 1) * heads // groups):
+                sums += squares[t, h]
+            factor = splat(np.float32(1.0) / np.sqrt(sums / np.float32(count) + np.float32(eps)))
+            end = (g + 1) * inner // groups
+            for c in range(g * inner // groups, end, LANES):
+                store_some(row, c, mul(load_some(row, c, end - c), factor), end - c)

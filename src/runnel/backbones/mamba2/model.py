@@ -1,0 +1,220 @@
+"""Mamba-2: token ids -> hidden vectors.
+
+    T  tokens           S  sequences        L  layers         V  rows of the embedding table
+    D  hidden_size      Di inner_size = expand D              H  num_heads    P  head_size    (Di = H P)
+    N  state_size       G  groups of B and C                  w  conv_width
+    Cd conv_channels = Di + 2 G N                             W  projection_size = Di + Cd + H
+
+One block: u = norm(h); z, xBC, dt = in_proj(u); xBC = silu(conv(xBC)); y = ssd(x, softplus(dt + dt_bias), -exp(A_log), B, C, D);
+h += out_proj(gated_rms_norm(y, z)). Dao and Gu, "Transformers are SSMs", 2024.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.config import arguments, check_values
+from runnel.backbones.int8 import int8_problem, weight_dtype
+from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, run_layer, stream_dtype
+from runnel.backbones.state import State
+from runnel.errors import InputError
+from runnel.ops import causal_conv1d, gated_rms_norm, ssd
+from runnel.ops.backend import numba_problem
+
+
+@dataclass(frozen=True)
+class Mamba2Config:
+    """Shape of a Mamba-2 backbone. `dt_min` and `dt_max` clamp the time step after softplus (published models do not)."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    state_size: int = 128
+    head_size: int = 64
+    groups: int = 1
+    conv_width: int = 4
+    expand: int = 2
+    norm_eps: float = 1e-5
+    conv_bias: bool = True
+    proj_bias: bool = False
+    dt_min: float = 0.0
+    dt_max: float = float("inf")
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_layers", "state_size", "head_size", "groups", "conv_width", "expand")
+        check_values(self, sizes, ["norm_eps"])
+        if self.inner_size % self.head_size:
+            raise InputError(
+                f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
+            )
+        if self.num_heads % self.groups:
+            raise InputError(
+                f"{self.num_heads} heads cannot be shared by {self.groups} groups; groups must divide the number of heads"
+            )
+        if not 0 <= self.dt_min < self.dt_max:
+            raise InputError(f"dt_min and dt_max must satisfy 0 <= dt_min < dt_max, got {self.dt_min} and {self.dt_max}")
+
+    @property
+    def inner_size(self) -> int:
+        return self.expand * self.hidden_size
+
+    @property
+    def num_heads(self) -> int:
+        return self.inner_size // self.head_size
+
+    @property
+    def conv_channels(self) -> int:
+        return self.inner_size + 2 * self.groups * self.state_size
+
+    @property
+    def projection_size(self) -> int:
+        """Rows of in_proj: z, x, B, C, dt."""
+        return self.inner_size + self.conv_channels + self.num_heads
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; an infinite `dt_max` becomes None."""
+        values = asdict(self)
+        values["dt_max"] = None if self.dt_max == float("inf") else self.dt_max
+        return values
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Mamba2Config:
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        if values.get("dt_max", 0.0) is None:
+            values = {**values, "dt_max": float("inf")}
+        return cls(**arguments(cls, values, "a Mamba-2 config"))
+
+
+class Mamba2Mixer(nn.Module):
+    """The part of a block between its norm and the residual addition."""
+
+    def __init__(self, config: Mamba2Config) -> None:
+        super().__init__()
+        channels = config.conv_channels
+        self.config = config
+        self.in_proj = nn.Linear(config.hidden_size, config.projection_size, bias=config.proj_bias)
+        self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
+        self.dt_bias = nn.Parameter(init_dt_bias(config.num_heads))
+        self.A_log = nn.Parameter(torch.empty(config.num_heads, device="cpu").uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(config.num_heads))
+        self.norm = RMSNorm(config.inner_size, config.norm_eps)
+        self.out_proj = nn.Linear(config.inner_size, config.hidden_size, bias=config.proj_bias)
+        init_out_proj(self.out_proj, config.num_layers)
+
+    def forward(self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """u (T, D), conv (S, Cd, w-1), ssm (S, H, P, N) -> out (T, D) and both new states, all in u's dtype."""
+        c = self.config
+        z, xbc, dt = apply_linear(self.in_proj, u).split([c.inner_size, c.conv_channels, c.num_heads], dim=-1)
+        conv_weight, conv_bias = self.conv1d.weight.squeeze(1), self.conv1d.bias
+        xbc, conv = causal_conv1d(xbc, conv_weight, conv_bias, cu_seqlens, conv, activation="silu")
+        x, b, C = xbc.split([c.inner_size, c.groups * c.state_size, c.groups * c.state_size], dim=-1)
+        dt = F.softplus(dt + self.dt_bias).clamp(c.dt_min, c.dt_max)
+        y, ssm = ssd(
+            x.unflatten(-1, (c.num_heads, c.head_size)),
+            dt,
+            -torch.exp(self.A_log),
+            b.unflatten(-1, (c.groups, c.state_size)),
+            C.unflatten(-1, (c.groups, c.state_size)),
+            self.D,
+            cu_seqlens,
+            ssm,
+        )
+        y = gated_rms_norm(y.flatten(-2), z, self.norm.weight, self.norm.eps, c.groups)
+        return apply_linear(self.out_proj, y), conv, ssm
+
+
+class Mamba2Layer(nn.Module):
+    """One block: norm, mixer and residual."""
+
+    def __init__(self, config: Mamba2Config) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mixer = Mamba2Mixer(config)
+
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden (T, D) and both states, as the mixer's -> the same, all new."""
+        out, conv, ssm = self.mixer(self.norm(hidden), cu_seqlens, conv, ssm)
+        return hidden + out, conv, ssm
+
+
+class Mamba2(Backbone):
+    """A Mamba-2 backbone with fp32 weights, freshly initialized as published."""
+
+    architecture = "mamba2"
+    config_class = Mamba2Config
+    title = "Mamba-2"
+    matrices = ("in_proj.weight", "out_proj.weight", "embeddings.weight")
+    int8_layers = ("in_proj", "out_proj")
+    config: Mamba2Config
+
+    def __init__(self, config: Mamba2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Mamba2Layer(config) for _ in range(config.num_layers))
+        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
+        init_embedding(self.embeddings)
+
+    @property
+    def blocks(self) -> list[Mamba2Layer]:
+        """The blocks in order."""
+        return [layer for layer in self.layers if isinstance(layer, Mamba2Layer)]
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        c = self.config
+        return {
+            "conv": (c.num_layers, c.conv_channels, c.conv_width - 1),
+            "ssm": (c.num_layers, c.num_heads, c.head_size, c.state_size),
+        }
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        """Residual, projection, convolved x, B, C and the mixer's output, at most fp32 each."""
+        c = self.config
+        return 4 * (4 * c.hidden_size + c.projection_size + c.conv_channels + 2 * c.inner_size)
+
+    @property
+    def flops_per_token(self) -> int:
+        """For each state: the decay, the input and the product with C, 5 in all."""
+        c = self.config
+        linear = 2 * c.hidden_size * (c.projection_size + c.inner_size)
+        return c.num_layers * (linear + 2 * c.conv_width * c.conv_channels + 5 * c.inner_size * c.state_size)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        conv_states, ssm_states = [], []
+        for index, layer in enumerate(self.blocks):
+            conv = None if state is None else state["conv"][:, index].to(hidden.dtype)
+            ssm = None if state is None else state["ssm"][:, index].to(hidden.dtype)
+            hidden, conv, ssm = run_layer(layer, recompute, hidden, cu_seqlens, conv, ssm)
+            conv_states.append(conv)
+            ssm_states.append(ssm)
+        tensors = {"conv": torch.stack(conv_states, dim=1), "ssm": torch.stack(ssm_states, dim=1)}
+        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+
+    def prepare(self) -> None:
+        """Use the fused kernels where they run: on the CPU, with all projections in fp32, all in bf16 or all in 8 bits.
+
+        Call it again after changing weights.
+        """
+        dtypes = {weight_dtype(linear) for layer in self.blocks for linear in (layer.mixer.in_proj, layer.mixer.out_proj)}
+        self.fast = None
+        if self.adapted:
+            return
+        problem = int8_problem(self.device) if dtypes == {torch.int8} else numba_problem()
+        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}, {torch.int8}) and problem is None:
+            from runnel.backbones.mamba2.cpu import Mamba2Cpu  # numba takes a while to import
+
+            self.fast = Mamba2Cpu(self)

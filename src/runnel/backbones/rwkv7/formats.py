@@ -1,0 +1,260 @@
+"""RWKV-7 checkpoints as published: the official flat `.pth`, and the layout of flash-linear-attention (fla).
+
+Both become the names of the module in `model.py`. All sizes are read from shapes: no formula gives the ranks of every published
+model, and published configs carry a wrong number of heads. What looks similar but computes something else is refused by name.
+
+D hidden size   N head size   H heads   L layers   V rows of the embedding table
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runnel.backbones.checkpoint.tensors import Stored, some
+from runnel.backbones.checkpoint.values import ATTENTION, count_layers, number, shape_of, whole
+from runnel.backbones.rwkv7.model import Rwkv7Config
+from runnel.errors import CheckpointError, InputError
+
+_MIXES = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g")  # in the order in which the oldest fla files stack them
+_NOT_IN_FIRST = ("att.v0", "att.v_down.weight", "att.v_up.weight")  # module names
+_TABLES = "adds embedding tables to its layers, which RWKV-7 does not have"
+_REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches speaks
+    (
+        r"\.(lora_A|lora_B|lora_down|lora_up|bone|disha|time_state)\b",
+        "it is what fine-tuning adds to a model (LoRA, Bone, a start state), not a whole one; merge it into its base model first",
+    ),
+    (
+        r"\.(qweight|qzeros|scales|absmax|SCB|weight_(mx|rx|my|ry)|weight_(scale|format))$|\.quant_(map|state)",
+        "its weights are quantized; load the originals",
+    ),
+    (r"\.qkv\.|\.(qkv_emb|k_emb|v_emb)\b", f"RWKV-7b {_TABLES}, and attention"),
+    (r"\.ffn\.(s_emb|s_emb_x|s0|s1|s2)\b", f"RWKV-7a {_TABLES}"),
+    (r"\.ffn\.(enn|emb)\b|\.rosa", f"RWKV-8 {_TABLES}"),
+    (r"time_maa_|time_faaaa|time_decay|time_mix_|time_first", "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7"),
+    (r"\.attn\.(q_proj|qkv_proj|rotary)", f"it is a hybrid: it {ATTENTION}"),
+)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a published format names things: file name -> module name, at the top and within each layer."""
+
+    name: str
+    blocks: str  # what the layers are called
+    table: str  # the embedding, one of `top`
+    top: Mapping[str, str]
+    layer: Mapping[str, str]
+    head: str  # the LM head, which is no part of a backbone
+    transposed: frozenset[str] = frozenset()  # of `layer`: stored as (in, out)
+    idle_in_first: bool = False  # whether what the first layer does not use may be there, and is left out
+
+
+def _norms(names: Mapping[str, str]) -> dict[str, str]:
+    return {f"{theirs}.{part}": f"{ours}.{part}" for theirs, ours in names.items() for part in ("weight", "bias")}
+
+
+_OFFICIAL = _Layout(
+    name="official",
+    blocks="blocks",
+    table="emb.weight",
+    top={"emb.weight": "embeddings.weight", **_norms({"blocks.0.ln0": "norm_0", "ln_out": "norm_f"})},
+    layer={
+        **_norms({"ln1": "norm_att", "ln2": "norm_ffn", "att.ln_x": "att.ln_x"}),
+        **{f"att.{name}": f"att.{name}" for name in (*_MIXES, "w0", "a0", "v0", "k_k", "k_a", "r_k")},
+        **{f"att.{name}.weight": f"att.{name}.weight" for name in ("receptance", "key", "value", "output")},
+        **{f"att.{name}1": f"att.{name}_down.weight" for name in "wavg"},
+        **{f"att.{name}2": f"att.{name}_up.weight" for name in "wavg"},
+        **{name: name for name in ("ffn.x_k", "ffn.key.weight", "ffn.value.weight")},
+    },
+    head="head.weight",
+    transposed=frozenset(f"att.{name}{half}" for name in "wavg" for half in "12"),
+    idle_in_first=True,
+)
+_FLA = _Layout(
+    name="flash-linear-attention",
+    blocks="layers",
+    table="embeddings.weight",
+    top={"embeddings.weight": "embeddings.weight", **_norms({"layers.0.pre_norm": "norm_0", "norm": "norm_f"})},
+    layer={
+        **_norms({"attn_norm": "norm_att", "ffn_norm": "norm_ffn", "attn.g_norm": "att.ln_x"}),
+        **{f"attn.{name}": f"att.{name}" for name in (*_MIXES, "k_k", "k_a", "r_k")},
+        "attn.r_proj.weight": "att.receptance.weight",
+        "attn.k_proj.weight": "att.key.weight",
+        "attn.v_proj.weight": "att.value.weight",
+        "attn.o_proj.weight": "att.output.weight",
+        **{f"attn.{name}_lora.lora.0.weight": f"att.{name}_down.weight" for name in "wavg"},
+        **{f"attn.{name}_lora.lora.2.weight": f"att.{name}_up.weight" for name in "wavg"},
+        **{f"attn.{name}_lora.lora.2.bias": f"att.{name}0" for name in "wav"},
+        **{name: name for name in ("ffn.x_k", "ffn.key.weight", "ffn.value.weight")},
+    },
+    head="lm_head.weight",
+)
+
+
+def read_rwkv7(
+    config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str
+) -> tuple[str, Rwkv7Config, dict[str, Stored]]:
+    """Sort the tensors of an RWKV-7 checkpoint.
+
+    Args:
+        config: contents of config.json; None if there is none, as beside official files.
+        tensors: all tensors of the checkpoint by their name in the file; a leading `model.` makes no difference.
+        where: folder or file, for messages.
+
+    Returns:
+        The layout in words, the config, and the tensors under the module's names and in its shapes, not read yet.
+
+    Raises:
+        CheckpointError: a near miss, an incomplete file, or config and tensors contradict each other.
+    """
+    config = config or {}
+    for pattern, reason in _REFUSED_NAMES:
+        if found := next((name for name in tensors if re.search(pattern, name)), None):
+            raise CheckpointError(f"{where} cannot be loaded: {reason} (tensor {found!r})")
+    _refuse_options(config, where)
+    stored = _unprefixed(tensors, where)
+    layouts = [layout for layout in (_OFFICIAL, _FLA) if any(name.startswith(f"{layout.blocks}.") for name in stored)]
+    if len(layouts) != 1:
+        came = some(sorted(stored)) or "none"
+        raise CheckpointError(
+            f"{where}: its tensors ({came}) are not those of one RWKV-7 model: expected layers named blocks.0 ... or layers.0 ..."
+        )
+    named = _rename(stored, layouts[0], where)
+    try:
+        parsed = _config(config, named, where)
+    except InputError as error:  # the config class speaks of values a user passes; here they came from a file
+        raise CheckpointError(f"{where}: it is not a valid RWKV-7 model: {error}") from error
+    return layouts[0].name, parsed, named
+
+
+# ---- the config ------------------------------------------------------------------------------------------------------
+
+
+def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Rwkv7Config:
+    """From the shapes, with `norm_eps` of the config; what else the config says of sizes must agree, but for heads and ranks."""
+    vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
+    heads, head_size = shape_of(tensors, "layers.0.att.r_k", 2, where)
+    if heads * head_size != hidden:
+        raise CheckpointError(
+            f"{where}: mis-shaped first layer: {heads} heads of {head_size} channels, expected {hidden} channels in all, "
+            "as many as the embedding has"
+        )
+    sizes = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": count_layers(tensors), "head_dim": head_size}
+    for key, found in sizes.items():
+        if config.get(key) is not None and (declared := whole(config, key, where)) != found:
+            raise CheckpointError(
+                f"{where}: config.json says {key} is {declared}, in the weights it is {found}; they do not belong together"
+            )
+    ranks = {"decay_rank": "layers.0.att.w_down", "a_rank": "layers.0.att.a_down", "gate_rank": "layers.0.att.g_down"}
+    if sizes["num_hidden_layers"] > 1:
+        ranks["v_rank"] = "layers.1.att.v_down"
+    return Rwkv7Config(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        num_layers=sizes["num_hidden_layers"],
+        head_size=head_size,
+        ffn_size=shape_of(tensors, "layers.0.ffn.key.weight", 2, where)[0],
+        norm_eps=number(config.get("norm_eps", 1e-5), "norm_eps", where),
+        **{rank: shape_of(tensors, f"{name}.weight", 2, where)[0] for rank, name in ranks.items()},
+    )
+
+
+def _refuse_options(config: Mapping[str, Any], where: str) -> None:
+    """Options that change what is computed. Source: RWKV7Config of flash-linear-attention bc3b101.
+
+    `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys are divided by sqrt(|.|^2 + 1e-6) in
+    place of |.|; official models, which these are converted from, are not.)
+    """
+    if config.get("quantization_config"):
+        raise CheckpointError(f"{where} holds quantized weights (quantization_config); load the unquantized checkpoint")
+    if config.get("attn"):
+        raise CheckpointError(f"{where} is a hybrid (its config has attn: {config['attn']}): it {ATTENTION}")
+    published = {"hidden_act": "sqrelu", "norm_first": True, "norm_bias": True}
+    for key, expected in published.items():
+        if config.get(key, expected) != expected:
+            raise CheckpointError(
+                f"{where}: {key} is {config[key]!r} in its config; every published model has {expected!r}, and so does runnel"
+            )
+    widths = config.get("value_dim")
+    others = [
+        width for width in (widths if isinstance(widths, list) else [widths]) if width not in (None, config.get("hidden_size"))
+    ]
+    if others:
+        raise CheckpointError(
+            f"{where}: value_dim is {others[0]!r} in its config; every published model has its hidden_size there, "
+            f"{config.get('hidden_size')!r}, and so does runnel"
+        )
+
+
+# ---- tensor names ----------------------------------------------------------------------------------------------------
+
+
+def _unprefixed(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
+    """Tensors by their names without `model.`; the six mixes that the oldest fla files keep in one tensor taken apart."""
+    stored: dict[str, Stored] = {}
+    for name, tensor in tensors.items():
+        plain = name.removeprefix("model.")
+        parts = {plain: tensor}
+        if plain.endswith(".attn.x_x") and len(tensor.shape) == 2 and tensor.shape[0] == len(_MIXES):
+            parts = {plain.removesuffix("x_x") + mix: _row(tensor, index) for index, mix in enumerate(_MIXES)}
+        for part, one in parts.items():
+            if part in stored:
+                raise CheckpointError(f"{where} holds the same tensor twice: {part!r}; keep one")
+            stored[part] = one
+    return stored
+
+
+def _rename(stored: Mapping[str, Stored], layout: _Layout, where: str) -> dict[str, Stored]:
+    """Every tensor under its name and shape in the module; all problems with names in one error, in the file's own words."""
+    layers = {int(match[1]) for name in stored if (match := re.match(rf"{layout.blocks}\.(\d{{1,6}})\.", name))}
+    gap = next((index for index in range(len(layers) + 1) if index not in layers), 0)
+    if gap < max(layers, default=1):
+        raise CheckpointError(f"{where}: missing all tensors of {layout.blocks}.{gap}; the weights are incomplete")
+    wanted = dict(layout.top)
+    for index in layers:
+        wanted |= {f"{layout.blocks}.{index}.{theirs}": f"layers.{index}.{ours}" for theirs, ours in layout.layer.items()}
+    idle = [f"{layout.blocks}.0.{theirs}" for theirs, ours in layout.layer.items() if ours in _NOT_IN_FIRST]
+    for name in idle:
+        del wanted[name]
+    _check_names(stored, wanted.keys(), {layout.head, *(idle if layout.idle_in_first else ())}, where)
+    head, table = stored.get(layout.head), stored[layout.table]
+    if head is not None and head.shape != table.shape:
+        raise CheckpointError(
+            f"{where}: mis-shaped tensor {layout.head!r} is {head.shape}, expected {table.shape} like the embedding"
+        )
+    flipped = {f"{layout.blocks}.{index}.{theirs}" for index in layers for theirs in layout.transposed}
+    return {ours: _transposed(stored[name]) if name in flipped else _flat(stored[name], ours) for name, ours in wanted.items()}
+
+
+def _check_names(stored: Mapping[str, Stored], wanted: Collection[str], unused: Collection[str], where: str) -> None:
+    problems = []
+    if missing := [name for name in wanted if name not in stored]:
+        problems.append(f"missing {_tensors(missing)}")
+    if extra := [name for name in stored if name not in wanted and name not in unused]:
+        problems.append(f"unexpected {_tensors(extra)} in {stored[extra[0]].file}")
+    if problems:
+        raise CheckpointError(f"{where}: {some(problems)}. The weights are incomplete, or belong to another config or model")
+
+
+def _tensors(names: list[str]) -> str:
+    return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
+
+
+def _transposed(stored: Stored) -> Stored:
+    if len(stored.shape) != 2:  # reported later as mis-shaped
+        return stored
+    return replace(stored, shape=stored.shape[::-1], read=lambda: stored.read().t())
+
+
+def _flat(stored: Stored, name: str) -> Stored:
+    """A vector kept as (1, 1, D) as one dimension; anything else as it is."""
+    if stored.shape[:-1].count(1) != len(stored.shape) - 1 or name.endswith((".weight", ".r_k")):
+        return stored
+    return replace(stored, shape=stored.shape[-1:], read=lambda: stored.read().flatten())
+
+
+def _row(stored: Stored, index: int) -> Stored:
+    return replace(stored, shape=stored.shape[1:], read=lambda: stored.read()[index])

@@ -1,0 +1,250 @@
+"""Everything of an RWKV-7 time mix between its matrix products, for CPU inference.
+
+    T  tokens           S  sequences           H  heads           N  head size           D = H N
+    R  rows of the state pool                  L  layers          Np, Dp  N and D rounded up to whole vectors
+
+    Rw    all four ranks, each a whole number of panels (see `kernel_plan.LowRank`)
+
+`shift_kernels.add_norm_shift` gives what the big matrix products of a layer take, and the low-rank activations. `mix_heads` gives
+each (sequence, head) to one core, which walks through its tokens in blocks: the low-rank products and what else the recurrence
+takes are made in tiles that stay in cache, the state advances token by token, and the output is normed and gated on its way out.
+States and all arithmetic are fp32; only factors of matrix products are bf16 where the weights are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import carray, njit, prange
+from numpy.typing import NDArray
+
+from runnel.backbones.rwkv7.kernel_math import decay, read, rsqrt, sigmoid, write
+from runnel.backbones.rwkv7.kernel_plan import BLOCK
+from runnel.ops.int8_matmul import quantize_row
+from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    add,
+    address,
+    fma,
+    keep,
+    load,
+    mul,
+    next_task,
+    round_up,
+    shift,
+    splat,
+    store,
+    sub,
+    total,
+)
+from runnel.ops.simd_tile import as_kind, numbers_per_word, tile_product
+from runnel.ops.wkv7.lanes import advance
+
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_LEAST_SQUARE = np.float32(1e-24)  # of a removal key's length, 1e-12
+
+
+class Products(NamedTuple):
+    """What the matrix products gave, fp32 or bf16 bits."""
+
+    r: NDArray[np.float32]  # (T, D), as are the next three
+    k: NDArray[np.float32]
+    v: NDArray[np.float32]
+    v_first: NDArray[np.float32]  # v of the first layer; not read there
+    low: NDArray[np.float32]  # (at least T + TILE_ROWS - 1, Rw): low-rank activations; rows beyond T may have any content
+
+
+class _Tiles(NamedTuple):
+    """Pointers to scratch."""
+
+    r: Any  # (BLOCK, Np), as are the next six
+    decay: Any
+    k: Any
+    v: Any
+    a: Any
+    b: Any
+    out: Any
+    scale: Any  # (BLOCK,): 1 / the length of the removal key
+    bonus: Any  # (BLOCK,): sum of r k r_k
+    up: Any  # (4, panels of a head, BLOCK, TILE_COLUMNS): low-rank products of v, w, a, g
+
+
+@njit(**SERIAL)
+def _tiles(memory: Any, size: int) -> Any:
+    tile = BLOCK * size
+    rest = shift(memory, 7 * tile)
+    return _Tiles(
+        memory, shift(memory, tile), shift(memory, 2 * tile), shift(memory, 3 * tile), shift(memory, 4 * tile),
+        shift(memory, 5 * tile), shift(memory, 6 * tile), rest, shift(rest, BLOCK), shift(rest, 2 * BLOCK),
+    )  # fmt: skip
+
+
+@njit(**SERIAL)
+def _raise(low: Any, stride: int, count: int, n: int, low_rank: Any, h: int, out: Any) -> None:
+    """The low-rank products of one block and head. `low`: its first activation."""
+    step = numbers_per_word(low)
+    panels, words, length = round_up(n, TILE_COLUMNS) // TILE_COLUMNS, stride // step, low_rank.up.shape[1]
+    activations = as_kind(out, low)
+    for part in range(4):
+        first = low_rank.first[part] * TILE_COLUMNS // step
+        depth = low_rank.first[part + 1] * TILE_COLUMNS // step - first
+        for panel in range(panels if depth else 0):
+            right = shift(address(low_rank.up), ((h * panels + panel) * length + first) * TILE_COLUMNS)
+            target = shift(out, (part * panels + panel) * BLOCK * TILE_COLUMNS)
+            for t in range(0, count, TILE_ROWS):
+                left = shift(activations, t * words + first)
+                tile_product(low, shift(target, t * TILE_COLUMNS), out, -1, left, words, 1, right, depth)
+
+
+@njit(**SERIAL)
+def _raised(tiles: Any, part: int, t: int, c: int, n: int) -> Any:
+    """Sixteen numbers of a low-rank product."""
+    panel = part * (round_up(n, TILE_COLUMNS) // TILE_COLUMNS) + c // TILE_COLUMNS
+    return load(tiles.up, (panel * BLOCK + t) * TILE_COLUMNS + c % TILE_COLUMNS)
+
+
+@njit(**SERIAL)
+def _lengths(k: Any, stride: int, count: int, n: int, k_k: Any, tiles: Any) -> None:
+    """The k tile, and 1 / the length of each removal key k * k_k."""
+    size = round_up(n)
+    for t in range(count):
+        squares = splat(_ZERO)
+        for c in range(0, size, LANES):
+            x = read(k, t * stride + c, n - c)
+            store(tiles.k, t * size + c, x)
+            x = mul(x, load(k_k, c))
+            squares = fma(x, x, squares)
+        tiles.scale[t] = max(total(squares), _LEAST_SQUARE)
+    for t in range(0, count, LANES):
+        store(tiles.scale, t, rsqrt(load(tiles.scale, t)))
+
+
+@njit(**SERIAL)
+def _prepare(x: Any, at: int, stride: int, first_layer: bool, count: int, n: int, w: Any, h: int, tiles: Any) -> None:
+    """Tiles of one block from the products, whose first numbers are at `at`, and from the low-rank products."""
+    size = round_up(n)
+    place = h * size
+    _lengths(shift(address(x.k), at), stride, count, n, shift(address(w.k_k), place), tiles)
+    one = splat(_ONE)
+    for t in range(count):
+        scale, bonus = splat(tiles.scale[t]), splat(_ZERO)
+        for c in range(0, size, LANES):
+            i, j, rest, m = at + t * stride + c, t * size + c, n - c, place + c
+            r, k = read(address(x.r), i, rest), load(tiles.k, j)
+            gate = sigmoid(add(_raised(tiles, 2, t, c, n), load(address(w.a0), m)))
+            removed = mul(mul(k, load(address(w.k_k), m)), scale)
+            k = mul(k, fma(sub(gate, one), load(address(w.k_a), m), one))
+            bonus = fma(mul(r, k), load(address(w.r_k), m), bonus)
+            store(tiles.r, j, r)
+            store(tiles.k, j, k)
+            store(tiles.a, j, sub(splat(_ZERO), removed))
+            store(tiles.b, j, mul(removed, gate))
+            store(tiles.decay, j, decay(sigmoid(add(_raised(tiles, 1, t, c, n), load(address(w.w0), m)))))
+            v = read(address(x.v), i, rest)
+            if not first_layer:
+                share = sigmoid(add(_raised(tiles, 0, t, c, n), load(address(w.v0), m)))
+                v = fma(sub(read(address(x.v_first), i, rest), v), share, v)
+            store(tiles.v, j, v)
+        tiles.bonus[t] = total(bonus)
+
+
+@njit(**SERIAL)
+def _finish(out: Any, scales: Any, begin: int, count: int, s: Any, w: Any, h: int, tiles: Any) -> None:
+    """out = (norm(tile) + bonus v) g for `count` tokens from `begin` on."""
+    n, stride = s.head_size, out.shape[1]
+    own, in_bytes = shift(address(out), begin * stride + h * (stride // s.heads)), numbers_per_word(address(out)) == 4
+    size = round_up(n)
+    place = h * size
+    for t in range(count):
+        row = t * size
+        sums = splat(_ZERO)
+        for c in range(0, size, LANES):
+            sums = add(sums, load(tiles.out, row + c))
+        mean, squares = splat(total(sums) / np.float32(n)), splat(_ZERO)
+        for c in range(0, size, LANES):
+            x = sub(load(tiles.out, row + c), mean)
+            x = x if n - c >= LANES else keep(x, n - c)
+            squares = fma(x, x, squares)
+        factor, bonus = splat(_ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps))), splat(tiles.bonus[t])
+        for c in range(0, size, LANES):
+            x = mul(sub(load(tiles.out, row + c), mean), factor)
+            x = fma(x, load(address(w.norm), place + c), load(address(w.bias), place + c))
+            x = fma(bonus, load(tiles.v, row + c), x)
+            x = mul(x, _raised(tiles, 3, t, c, n))
+            if in_bytes:
+                store(tiles.out, row + c, x)
+            else:
+                write(own, t * stride + c, x, n - c)
+        if in_bytes:
+            scales[begin + t, h] = quantize_row(shift(tiles.out, row), n, shift(own, t * stride))
+
+
+@njit(**SERIAL)
+def _read_state(pool: Any, n: int, size: int, out: Any) -> None:
+    """(N, N) -> (Np, Np); what is beyond N stays as it is."""
+    for i in range(n):
+        for c in range(0, size, LANES):
+            store(out, i * size + c, read(pool, i * n + c, n - c))
+
+
+@njit(**SERIAL)
+def _write_state(state: Any, n: int, size: int, pool: Any) -> None:
+    for i in range(n):
+        for c in range(0, size, LANES):
+            write(pool, i * n + c, load(state, i * size + c), n - c)
+
+
+@njit(**SERIAL)
+def _mix_head(
+    x: Any, out: Any, scales: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, task: int, memory: Any
+) -> None:
+    """All tokens of one head of one sequence."""
+    sequence, h, n = task // s.heads, task % s.heads, s.head_size
+    size, stride = round_up(n), x.r.shape[1]
+    begin, end = p.cu_seqlens[sequence], p.cu_seqlens[sequence + 1]
+    read_row, write_row = p.read_rows[sequence], p.write_rows[sequence]
+    if begin == end and (write_row < 0 or write_row == read_row):
+        return
+    state, tiles, tile = memory, _tiles(shift(memory, size * size), size), (BLOCK, size)
+    if read_row < 0 or size > n:
+        for i in range(0, size * size, LANES):
+            store(state, i, splat(_ZERO))
+    if read_row >= 0:
+        _read_state(shift(address(pool), ((read_row * pool.shape[1] + layer) * s.heads + h) * n * n), n, size, state)
+    for t in range(begin, end, BLOCK):
+        count, at = min(BLOCK, end - t), t * stride + h * n
+        _raise(shift(address(x.low), t * x.low.shape[1]), x.low.shape[1], count, n, low_rank, h, tiles.up)
+        _prepare(x, at, stride, layer == 0, count, n, w, h, tiles)
+        advance(
+            carray(state, (size, size)), carray(tiles.r, tile), carray(tiles.decay, tile), carray(tiles.k, tile),
+            carray(tiles.v, tile), carray(tiles.a, tile), carray(tiles.b, tile), count, carray(tiles.out, tile),
+        )  # fmt: skip
+        _finish(out, scales, t, count, s, w, h, tiles)
+    if write_row >= 0:
+        _write_state(state, n, size, shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n))
+
+
+@njit(**PARALLEL)
+def mix_heads(x: Any, out: Any, scales: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, b: Any) -> None:
+    """A layer's recurrence and all that is between it and the matrix products. Call it inside `numba_math.parallel()`.
+
+    Args:
+        x: `Products`.
+        out: (T, D), filled with the output product's input in the dtype of `x`; may be `x.r`. Or in 8 bits for
+            `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        scales: (T, H) fp32, filled with the scales of `out` in 8 bits; else not used.
+        layer: which layer of the pool; 0 has no mixing of v.
+        pool: (R, L, H, N, N) fp32, key first; the rows in `p.write_rows` are updated.
+        s, w, low_rank, p, b: shape, `HeadWeights`, `LowRank` in the dtype of `x`, plan and buffers, `b.tasks` zero.
+    """
+    tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
+    for worker in prange(b.scratch.shape[0]):
+        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
+        task = next_task(address(b.tasks))
+        while task < tasks:
+            _mix_head(x, out, scales, layer, pool, s, w, low_rank, p, task, memory)
+            task = next_task(address(b.tasks))

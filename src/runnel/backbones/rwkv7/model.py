@@ -1,0 +1,355 @@
+"""RWKV-7 "Goose": token ids -> hidden vectors.
+
+    T  tokens         S  sequences      L  layers          V  rows of the embedding table
+    D  hidden_size    F  ffn_size       N  head_size       H  num_heads  (D = H N)
+
+x = norm_0(embeddings(ids)); each layer: x += att(norm_att(x)); x += ffn(norm_ffn(x)). Every mix below is y + (y' - y) * x_name,
+where y is the normed token and y' the one before it in its sequence (zero before the first).
+
+att: r, k, v = receptance, key, value of their mixes;              w = -exp(-0.5) sigmoid(w0 + w_up tanh(w_down .)), log decay
+     a = sigmoid(a0 + a_up a_down .);  g = g_up sigmoid(g_down .);  v += (v of layer 0 - v) * sigmoid(v0 + v_up v_down .)
+     kk = k * k_k / |k * k_k| per head;  k *= 1 + (a - 1) * k_a;    o = wkv7(r, w, k, v, -kk, kk * a)
+     out = output(g * (group_norm(o) + (r * k * r_k).sum over N * v))
+ffn: out = value(relu(key(mix)) ** 2)
+
+Source: Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", 2025; BlinkDL/RWKV-LM 524481d.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.config import arguments, check_values
+from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
+from runnel.backbones.layers import apply_linear, run_layer, stream_dtype
+from runnel.backbones.state import State
+from runnel.errors import InputError
+from runnel.ops.backend import numba_problem
+from runnel.ops.wkv7 import wkv7
+
+_LOG_DECAY = -math.exp(-0.5)  # the fastest decay is exp(_LOG_DECAY) = 0.545 per token
+_KK_FLOOR = 1e-12  # least length that removal keys are divided by, as in the official code
+
+
+@dataclass(frozen=True)
+class Rwkv7Config:
+    """Shape of an RWKV-7 backbone. `ffn_size` None: 4 x hidden_size, as published.
+
+    The ranks are those of the published 0.1B and 0.4B models; no formula gives all published ones, so a checkpoint's are read
+    from its tensors. `v_rank` is without effect on a model of one layer.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    head_size: int = 64
+    ffn_size: int | None = None
+    decay_rank: int = 64
+    a_rank: int = 64
+    v_rank: int = 32
+    gate_rank: int = 128
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.ffn_size is None:
+            object.__setattr__(self, "ffn_size", 4 * self.hidden_size)
+        sizes = ("vocab_size", "hidden_size", "num_layers", "head_size", "ffn_size")
+        check_values(self, (*sizes, "decay_rank", "a_rank", "v_rank", "gate_rank"), ["norm_eps"])
+        if self.hidden_size % self.head_size:
+            raise InputError(f"hidden_size {self.hidden_size} must be a multiple of head_size {self.head_size}")
+
+    @property
+    def num_heads(self) -> int:
+        return self.hidden_size // self.head_size
+
+    @property
+    def inner_size(self) -> int:
+        """`ffn_size` as a number."""
+        assert self.ffn_size is not None
+        return self.ffn_size
+
+    @property
+    def group_norm_eps(self) -> float:
+        """Of the norm of each head's output: 64e-5 in every published model."""
+        return self.head_size * self.norm_eps
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Rwkv7Config:
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        return cls(**arguments(cls, values, "an RWKV-7 config"))
+
+
+class Shift(NamedTuple):
+    """Where each token's predecessor and each sequence's last token are in [carried (S, D), tokens (T, D)], laid end to end."""
+
+    previous: Tensor  # (T,) int64
+    last: Tensor  # (S,) int64; an empty sequence keeps what it carried
+
+    @staticmethod
+    def of(cu_seqlens: Tensor, device: torch.device) -> Shift:
+        cu = cu_seqlens.to(device, torch.int64)
+        rows = torch.arange(cu.numel() - 1, device=device)
+        filled = cu.diff() > 0
+        previous = torch.arange(int(cu[-1]), device=device) + rows.numel() - 1
+        previous[cu[:-1][filled]] = rows[filled]
+        return Shift(previous, torch.where(filled, rows.numel() + cu[1:] - 1, rows))
+
+    def __call__(self, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+        """x (T, D), carried (S, D) -> the step back from each token to the one before (T, D), and what to carry on (S, D)."""
+        both = torch.cat([carried, x])
+        return both[self.previous] - x, both[self.last]
+
+
+class Rwkv7TimeMix(nn.Module):
+    """The part of a layer with the recurrence. `v0`, `v_down` and `v_up` are absent in the first layer."""
+
+    x_r: nn.Parameter  # what each of r, w, k, v, a, g takes of the token before
+    x_w: nn.Parameter
+    x_k: nn.Parameter
+    x_v: nn.Parameter
+    x_a: nn.Parameter
+    x_g: nn.Parameter
+    w0: nn.Parameter
+    a0: nn.Parameter
+    v0: nn.Parameter
+    k_k: nn.Parameter
+    k_a: nn.Parameter
+
+    def __init__(self, config: Rwkv7Config, first: bool) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.config, self.first = config, first
+        for name in ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "w0", "a0", "k_k", "k_a", *(() if first else ("v0",))):
+            self.register_parameter(name, nn.Parameter(torch.zeros(width)))
+        self.r_k = nn.Parameter(torch.zeros(config.num_heads, config.head_size))
+        self.receptance = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+        self.w_down, self.w_up = _low_rank(width, config.decay_rank)
+        self.a_down, self.a_up = _low_rank(width, config.a_rank)
+        self.g_down, self.g_up = _low_rank(width, config.gate_rank)
+        if not first:
+            self.v_down, self.v_up = _low_rank(width, config.v_rank)
+        self.ln_x = nn.GroupNorm(config.num_heads, width, config.group_norm_eps)
+
+    def forward(
+        self, x: Tensor, step_back: Tensor, cu_seqlens: Tensor, wkv: Tensor | None, v_first: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x and step_back (T, D), wkv (S, H, N, N), v_first (T, D) or None in the first layer -> out (T, D), wkv, v_first."""
+        mixes = (self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g)
+        x_r, x_w, x_k, x_v, x_a, x_g = (x + step_back * mix for mix in mixes)
+        r, k, v = apply_linear(self.receptance, x_r), apply_linear(self.key, x_k), apply_linear(self.value, x_v)
+        w = apply_linear(self.w_up, torch.tanh(apply_linear(self.w_down, x_w)))
+        a = torch.sigmoid(self.a0 + apply_linear(self.a_up, apply_linear(self.a_down, x_a)))
+        g = apply_linear(self.g_up, torch.sigmoid(apply_linear(self.g_down, x_g)))
+        if v_first is None:
+            v_first = v
+        else:
+            v = v + (v_first - v) * torch.sigmoid(self.v0 + apply_linear(self.v_up, apply_linear(self.v_down, x_v)))
+        log_decay = _LOG_DECAY * torch.sigmoid(self.w0 + w)
+        removed = k * self.k_k  # of k as it is before the next line
+        k = k * (1 + (a - 1) * self.k_a)
+        heads = (self.config.num_heads, self.config.head_size)
+        r, log_decay, k, v, a, removed = (y.unflatten(-1, heads) for y in (r, log_decay, k, v, a, removed))
+        kk = F.normalize(removed, dim=-1, eps=_KK_FLOOR)
+        o, wkv = wkv7(r, log_decay, k, v, -kk, kk * a, cu_seqlens, wkv)
+        o = self._group_norm(o) + (r * k * self.r_k).sum(-1, keepdim=True) * v
+        return apply_linear(self.output, o.flatten(-2) * g), wkv, v_first
+
+    def _group_norm(self, o: Tensor) -> Tensor:
+        """o (T, H, N), normed within each head. Torch's group norm refuses T = 0."""
+        weight, bias = (p.to(o.dtype).view(o.shape[1:]) for p in (self.ln_x.weight, self.ln_x.bias))
+        return F.layer_norm(o, o.shape[-1:], eps=self.ln_x.eps) * weight + bias
+
+
+class Rwkv7ChannelMix(nn.Module):
+    """The feed-forward part of a layer."""
+
+    def __init__(self, config: Rwkv7Config) -> None:
+        super().__init__()
+        self.x_k = nn.Parameter(torch.zeros(config.hidden_size))
+        self.key = nn.Linear(config.hidden_size, config.inner_size, bias=False)
+        self.value = nn.Linear(config.inner_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, step_back: Tensor) -> Tensor:
+        """x and step_back (T, D) -> out (T, D)."""
+        return apply_linear(self.value, F.relu(apply_linear(self.key, x + step_back * self.x_k)).square())
+
+
+class Rwkv7Layer(nn.Module):
+    """Norms, both parts of a layer, and residuals."""
+
+    def __init__(self, config: Rwkv7Config, first: bool) -> None:
+        super().__init__()
+        self.norm_att = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.att = Rwkv7TimeMix(config, first)
+        self.norm_ffn = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.ffn = Rwkv7ChannelMix(config)
+
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, shift: Shift, before: dict[str, Tensor], v_first: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """hidden (T, D), the state by name (empty: zero), v of layer 0 (None in it) -> the same, all new but v."""
+        nothing = hidden.new_zeros(len(shift.last), hidden.shape[-1])
+        normed = _norm(self.norm_att, hidden)
+        back, att_shift = shift(normed, before.get("att_shift", nothing))
+        out, wkv, v_first = self.att(normed, back, cu_seqlens, before.get("wkv"), v_first)
+        hidden = hidden + out
+        normed = _norm(self.norm_ffn, hidden)
+        back, ffn_shift = shift(normed, before.get("ffn_shift", nothing))
+        return hidden + self.ffn(normed, back), {"att_shift": att_shift, "wkv": wkv, "ffn_shift": ffn_shift}, v_first
+
+
+class Rwkv7(Backbone):
+    """An RWKV-7 backbone with fp32 weights, freshly initialized as published."""
+
+    architecture = "rwkv7"
+    config_class = Rwkv7Config
+    title = "RWKV-7"
+    matrices = (
+        "embeddings.weight",
+        "receptance.weight",
+        "key.weight",
+        "value.weight",
+        "output.weight",
+        "_down.weight",
+        "_up.weight",
+    )
+    int8_layers = ("receptance", "key", "value", "output")  # the low-rank pairs are small and feed the exponentials
+    config: Rwkv7Config
+
+    def __init__(self, config: Rwkv7Config) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.norm_0 = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.layers = nn.ModuleList(Rwkv7Layer(config, index == 0) for index in range(config.num_layers))
+        self.norm_f = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        if not self.embeddings.weight.is_meta:
+            _initialize(self)
+
+    @property
+    def blocks(self) -> list[Rwkv7Layer]:
+        """The layers in order."""
+        return [layer for layer in self.layers if isinstance(layer, Rwkv7Layer)]
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The normed token last read by each half of a layer, and the recurrence's matrix, key dimension first."""
+        c = self.config
+        return {
+            "att_shift": (c.num_layers, c.hidden_size),
+            "wkv": (c.num_layers, c.num_heads, c.head_size, c.head_size),
+            "ffn_shift": (c.num_layers, c.hidden_size),
+        }
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        """Embedding, residual, output, v of layer 0 and what the halves of a layer take in turn, at most fp32; 8-bit inputs."""
+        c = self.config
+        halves = max(7 * c.hidden_size, c.hidden_size + c.inner_size)
+        in_8_bits = max(3 * c.hidden_size, c.inner_size) + 7 * c.num_heads + 12
+        return 4 * (5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank) + in_8_bits
+
+    @property
+    def flops_per_token(self) -> int:
+        c = self.config
+        ranks = c.num_layers * (c.decay_rank + c.a_rank + c.gate_rank) + (c.num_layers - 1) * c.v_rank
+        square = c.num_layers * (4 * c.hidden_size + 2 * c.inner_size)
+        recurrence = 9 * c.num_layers * c.hidden_size * c.head_size
+        return 2 * c.hidden_size * (square + 2 * ranks) + recurrence
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Normed embeddings: what enters the first layer. Vectors added to them have the scale of the residual stream."""
+        rows = F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
+        return _norm(self.norm_0, rows)
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        shift, sequences = Shift.of(cu_seqlens, hidden.device), cu_seqlens.numel() - 1
+        ends: dict[str, list[Tensor]] = {name: [] for name in self.state_shapes()}
+        v_first: Tensor | None = None
+        for index, layer in enumerate(self.blocks):
+            before = {} if state is None else {name: state[name][:, index].to(hidden.dtype) for name in ends}
+            hidden, after, v_first = run_layer(layer, recompute, hidden, cu_seqlens, shift, before, v_first)
+            for name, end in after.items():
+                ends[name].append(end)
+        tensors = {name: torch.stack(layers, dim=1) for name, layers in ends.items()}
+        return _norm(self.norm_f, hidden), State(tensors, torch.zeros(sequences, dtype=torch.int64))
+
+    def prepare(self) -> None:
+        """Use the fused kernels where they run: on the CPU, with all linear layers in fp32, all in bf16, or the large in 8 bits.
+
+        Call it again after changing weights.
+        """
+        linear = [(name, m) for name, m in self.layers.named_modules() if isinstance(m, nn.Linear | Int8Linear)]
+        large = {weight_dtype(layer) for name, layer in linear if name.endswith(self.int8_layers)}
+        dtypes = {weight_dtype(layer) for name, layer in linear if not name.endswith(self.int8_layers)}
+        known = dtypes in ({torch.float32}, {torch.bfloat16}) and large in (dtypes, {torch.int8})
+        problem = int8_problem(self.device) if large == {torch.int8} else numba_problem()
+        self.fast = None
+        if self.adapted:
+            return
+        if self.device.type == "cpu" and known and problem is None:
+            from runnel.backbones.rwkv7.cpu import Rwkv7Cpu  # numba takes a while to import
+
+            self.fast = Rwkv7Cpu(self)
+
+
+def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """`norm(x)` in x's dtype (the fp32 residual stream)."""
+    return F.layer_norm(x, x.shape[-1:], norm.weight.to(x.dtype), norm.bias.to(x.dtype), norm.eps)
+
+
+def _low_rank(width: int, rank: int) -> tuple[nn.Linear, nn.Linear]:
+    """The two factors of a matrix (D, D) of low rank: down (rank, D) and up (D, rank)."""
+    return nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
+
+
+@torch.no_grad()
+def _initialize(model: Rwkv7) -> None:
+    """The published start: each layer adds nothing yet, decays spread from slow to fast, low-rank parts at their bias.
+
+    Source: RWKV_Tmix_x070, RWKV_CMix_x070 and generate_init_weight in RWKV-v7/train_temp/src/model.py of BlinkDL/RWKV-LM.
+    """
+    c = model.config
+    nn.init.uniform_(model.embeddings.weight, -1e-4, 1e-4)  # so small that training decides what they are
+    channel = torch.arange(c.hidden_size, dtype=torch.float32)
+    part, even = channel / c.hidden_size, channel / max(1, c.hidden_size - 1)
+    zigzag = (channel % c.head_size) / max(1, c.head_size - 1) * 2 - 1  # from -1 to 1 within each head
+    zigzag = zigzag * zigzag.abs()
+    for index, layer in enumerate(model.blocks):
+        depth, height = index / max(1, c.num_layers - 1), 1 - index / c.num_layers
+        att, ffn, bound = layer.att, layer.ffn, 0.5 * c.hidden_size**-0.5
+        shares = ((att.x_r, 0.2), (att.x_w, 0.9), (att.x_k, 0.7), (att.x_v, 0.7), (att.x_a, 0.9), (att.x_g, 0.2))
+        for mix, power in shares:
+            mix.copy_(1 - part ** (power * height))
+        att.w0.copy_(-5.5 + 6 * even ** (1 + depth**0.3) + 2.5 * zigzag)
+        att.a0.copy_(-0.19 + 0.3 * zigzag + 0.4 * (even - 0.5))
+        att.k_k.copy_(0.71 - 0.1 * (even - 0.5))
+        att.k_a.fill_(1.02)
+        att.r_k.fill_(-0.04)
+        att.ln_x.weight.fill_(((1 + index) / c.num_layers) ** 0.7)
+        pairs = [(att.w_down, att.w_up), (att.a_down, att.a_up), (att.g_down, att.g_up)]
+        if not att.first:
+            att.v0.copy_(0.73 - 0.4 * (even - 0.5))
+            pairs.append((att.v_down, att.v_up))
+        for down, up in pairs:
+            nn.init.zeros_(down.weight)
+            nn.init.orthogonal_(up.weight, 0.1)
+        for linear, scale in ((att.receptance, 1.0), (att.key, 0.1), (att.value, 1.0), (ffn.key, 1.0)):
+            nn.init.uniform_(linear.weight, -scale * bound, scale * bound)
+        ffn.x_k.copy_(1 - part ** (height**4))
+        nn.init.zeros_(att.output.weight)
+        nn.init.zeros_(ffn.value.weight)

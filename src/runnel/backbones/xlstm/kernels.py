@@ -1,0 +1,310 @@
+"""Everything of an xLSTM block between its matrix products, for CPU inference.
+
+    T  tokens           S  sequences        C  chunks (at most CHUNK tokens of one sequence)        Q  CHUNK
+    H  heads            K  key size         V  value size         D  width of the residual stream
+    R  rows of the state pool               L  layers             Kp  K padded to whole vectors     F  feed-forward width
+
+Four kernels in the first half of a block. `project_gates` computes both gates of all heads from the residual stream, in fp32
+throughout. `prepare_heads` gives each (sequence, head) to one core, which walks through its chunks and finds all that the columns
+of V share: m and n, and with them the factors and divisors of
+
+    y_i = (grown_i q_i . S + sum_{j<=i} mixed_ij v_j) / divisor_i          mixed_ij = q_i . k_j K^-1/2 exp(u_j - most_i)
+    S  <- decay S + sum_j carried_j k_j v_j^T
+
+`scan_columns` computes these for TILE_COLUMNS columns of V at a time, as matrix tiles with the columns of S in cache, so that a
+few heads keep many cores busy. `normalize_heads` ends with the head's norm and the output gate. The state stays fp32 between
+chunks; the factors of the products are bf16 where the projections are bf16 (sums in fp32), and fp32 where they are fp32.
+Source of the chunked form: Beck et al., "Tiled Flash Linear Attention", 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from runnel.backbones.xlstm.kernel_parts import (
+    ONE,
+    ZERO,
+    advance_n,
+    cap_gates,
+    copy_rows,
+    divisors,
+    load_columns,
+    mix,
+    multiply_keys,
+    normalize_head,
+    read_gates,
+    store_columns,
+)
+from runnel.ops.chunks import CHUNK
+from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    address,
+    load,
+    load_some,
+    mul,
+    next_task,
+    round_up,
+    shift,
+    silu,
+    store,
+    store_some,
+)
+from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, pack, tile_product
+
+_BLOCK = 16  # tokens per task, a multiple of TILE_ROWS
+
+
+# ---- gates ---------------------------------------------------------------------------------------------------------------
+
+
+@njit(**PARALLEL)
+def project_gates(residual: Any, s: Any, w: Any, b: Any) -> None:
+    """Fill `b.gates` from the residual stream. Call it, and all below, inside `numba_math.parallel()`.
+
+    Args:
+        residual: (T, D) fp32; memory for T rounded up to TILE_ROWS rows must follow, whatever is in it.
+        s, w, b: shape, weights, buffers.
+    """
+    tokens, width = residual.shape
+    panel = b.gates.shape[1] * TILE_COLUMNS
+    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+        first, last = block * _BLOCK, min(tokens, (block + 1) * _BLOCK)
+        x, gates = address(residual), address(b.gates)
+        for p in range(b.gates.shape[0]):
+            weights = shift(address(w.gates), p * width * TILE_COLUMNS)
+            for t in range(first, last, TILE_ROWS):
+                out = shift(gates, p * panel + t * TILE_COLUMNS)
+                tile_product(x, out, x, -1, shift(x, t * width), width, 1, weights, width)
+        for t in range(first, last):
+            cap_gates(
+                gates, panel, shift(x, t * width), width, address(w.gate_bias), s.heads, np.float32(s.gate_cap),
+                np.float32(s.norm_eps), t,
+            )  # fmt: skip
+
+
+# ---- what the columns of V share ---------------------------------------------------------------------------------------------
+
+
+@njit(**SERIAL)
+def _prepare_chunk(q: Any, k: Any, stride: int, h: int, m: Any, n: Any, s: Any, p: Any, b: Any, chunk: int, memory: Any) -> Any:
+    """One chunk of one head; q and k: its first token's. n (Kp,) advances; returns m after the chunk."""
+    size, padded, step = s.key_size, round_up(s.key_size, 2 * LANES), numbers_per_word(q)
+    chunks = p.sequence.shape[0]
+    row = h * p.row[chunks] + p.row[chunk]
+    tokens = min(p.cu_seqlens[p.sequence[chunk] + 1] - p.start[chunk], CHUNK)
+    scale = np.float32(1.0 / np.sqrt(size))
+    u, most, m_all = memory, shift(memory, CHUNK), shift(memory, 2 * CHUNK)
+    k_rows = shift(memory, 3 * CHUNK)
+    panel = shift(k_rows, CHUNK * padded)
+    products = shift(panel, padded * TILE_COLUMNS)
+    grown, carried, inverse = (shift(address(b.grown), row), shift(address(b.carried), row), shift(address(b.inverse), row))
+    q_words, k_words = shift(address(b.q_words), row * padded // step), shift(address(b.k_words), row * padded // step)
+    m_new = read_gates(address(b.gates), b.gates.shape[1] * TILE_COLUMNS, p.start[chunk], tokens, h, s.heads, m, u, most, m_all)
+    for t in range(tokens):
+        grown[t] = scale * fast_exp(m - most[t])
+        carried[t] = fast_exp(u[t] - most[tokens - 1])
+    decay = fast_exp(m - most[tokens - 1])
+    b.decay[h * chunks + chunk] = decay
+    copy_rows(q, q, stride, size, padded, tokens, q_words)
+    copy_rows(q, k, stride, size, padded, tokens, k_rows)
+    multiply_keys(q, q_words, k_rows, tokens, padded, panel, products)
+    mix(q, products, u, most, scale, tokens, inverse, shift(address(b.mixed), row * CHUNK // step))
+    divisors(q, q_words, padded, n, grown, inverse, m_all, np.float32(s.cell_eps), tokens, inverse)
+    advance_n(q, k_rows, padded, carried, decay, tokens, n)
+    fill(panel, CHUNK, ONE)
+    pack(q, as_kind(q, k_rows), padded, tokens, panel, k_words, padded)
+    return m_new
+
+
+@njit(**SERIAL)
+def _prepare_head(q: Any, k: Any, layer: int, n_pool: Any, m_pool: Any, s: Any, p: Any, b: Any, task: int, memory: Any) -> None:
+    sequence, h = task // s.heads, task % s.heads
+    size, padded, stride = s.key_size, round_up(s.key_size, 2 * LANES), q.shape[1]
+    read, write = p.read_rows[sequence], p.write_rows[sequence]
+    n, rest = memory, shift(memory, padded)
+    fill(n, padded, ZERO)
+    m = ZERO
+    if read >= 0:
+        m = m_pool[read, layer, h]
+        old = shift(address(n_pool), ((read * n_pool.shape[1] + layer) * s.heads + h) * size)
+        for c in range(size):
+            n[c] = old[c]
+    for chunk in range(p.first_chunk[sequence], p.first_chunk[sequence + 1]):
+        place = p.start[chunk] * stride + h * size
+        m = _prepare_chunk(shift(address(q), place), shift(address(k), place), stride, h, m, n, s, p, b, chunk, rest)
+    if write >= 0:
+        m_pool[write, layer, h] = m
+        new = shift(address(n_pool), ((write * n_pool.shape[1] + layer) * s.heads + h) * size)
+        for c in range(size):
+            new[c] = n[c]
+
+
+@njit(**PARALLEL)
+def prepare_heads(q: Any, k: Any, layer: int, n_pool: Any, m_pool: Any, s: Any, p: Any, b: Any) -> None:
+    """Fill `b` with what `scan_columns` needs, after `project_gates`.
+
+    Args:
+        q, k: (T, H K) fp32 or bf16 bits.
+        layer: which layer of the pools.
+        n_pool, m_pool: (R, L, H, K) and (R, L, H) fp32; the rows in `p.write_rows` are updated.
+        s, p, b: shape, plan, buffers.
+    """
+    tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
+    for worker in prange(b.scratch.shape[0]):
+        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
+        while True:
+            task = next_task(address(b.tasks))
+            if task >= tasks:
+                break
+            _prepare_head(q, k, layer, n_pool, m_pool, s, p, b, task, memory)
+
+
+# ---- the columns -----------------------------------------------------------------------------------------------------------
+
+
+@njit(**SERIAL)
+def _scan_chunk(
+    kind: Any,
+    h: int,
+    chunk: int,
+    tokens: int,
+    known: bool,
+    wanted: bool,
+    s: Any,
+    p: Any,
+    b: Any,
+    v: Any,
+    S: Any,
+    y: Any,
+    memory: Any,
+) -> None:
+    """y (tokens, TILE_COLUMNS), not divided, from v and the state's columns S (Kp, TILE_COLUMNS); S advances if `wanted`.
+
+    known: S is not zero. memory: ones (CHUNK + Kp,) and scratch behind them.
+    """
+    padded, step = round_up(s.key_size, 2 * LANES), numbers_per_word(kind)
+    row = h * p.row[p.sequence.shape[0]] + p.row[chunk]
+    q_words, k_words = shift(address(b.q_words), row * padded // step), shift(address(b.k_words), row * padded // step)
+    mixed, grown = shift(address(b.mixed), row * CHUNK // step), shift(address(b.grown), row)
+    ones, words = memory, shift(memory, CHUNK + padded)
+    state_words = shift(words, CHUNK * TILE_COLUMNS)
+    if known and step == 2:
+        pack(kind, S, TILE_COLUMNS, padded, ones, state_words, TILE_COLUMNS)
+    pack(kind, v, TILE_COLUMNS, tokens, ones, words, TILE_COLUMNS)
+    right = state_words if step == 2 else S
+    for i in range(0, tokens, TILE_ROWS):
+        out = shift(y, i * TILE_COLUMNS)
+        if known:
+            tile_product(kind, out, ones, -1, shift(q_words, i * padded // step), padded // step, 1, right, padded // step)
+        depth = (min(i + TILE_ROWS, tokens) + step - 1) // step
+        left = shift(mixed, i * CHUNK // step)
+        tile_product(kind, out, shift(grown, i), 1 if known else -1, left, CHUNK // step, 1, words, depth)
+    if wanted:
+        pack(kind, v, TILE_COLUMNS, tokens, shift(address(b.carried), row), words, TILE_COLUMNS)
+        decay = shift(address(b.decay), h * p.sequence.shape[0] + chunk)
+        depth = (tokens + step - 1) // step
+        for c in range(0, padded, TILE_ROWS):
+            out = shift(S, c * TILE_COLUMNS)
+            tile_product(kind, out, decay, 0 if known else -1, shift(k_words, c), 1, padded, words, depth)
+
+
+@njit(**SERIAL)
+def _scan_block(
+    v: Any, y: Any, h: int, first: int, layer: int, pool: Any, s: Any, p: Any, b: Any, sequence: int, memory: Any
+) -> None:
+    """TILE_COLUMNS columns of V, from `first` on, of one head of one sequence."""
+    size, padded, stride = s.key_size, round_up(s.key_size, 2 * LANES), v.shape[1]
+    columns = min(s.value_size - first, TILE_COLUMNS)
+    read, write = p.read_rows[sequence], p.write_rows[sequence]
+    values = memory
+    out = shift(values, CHUNK * TILE_COLUMNS)
+    S = shift(out, CHUNK * TILE_COLUMNS)
+    rest = shift(S, padded * TILE_COLUMNS)
+    fill(rest, CHUNK + padded, ONE)
+    known = read >= 0
+    if known:
+        place = ((read * pool.shape[1] + layer) * s.heads + h) * size * s.value_size + first
+        load_columns(shift(address(pool), place), s.value_size, size, columns, S)
+        fill(shift(S, size * TILE_COLUMNS), (padded - size) * TILE_COLUMNS, ZERO)
+    for chunk in range(p.first_chunk[sequence], p.first_chunk[sequence + 1]):
+        start = p.start[chunk]
+        tokens = min(p.cu_seqlens[sequence + 1] - start, CHUNK)
+        place = start * stride + h * s.value_size + first
+        load_columns(shift(address(v), place), stride, tokens, columns, values)
+        wanted = write >= 0 or start + tokens < p.cu_seqlens[sequence + 1]
+        _scan_chunk(address(v), h, chunk, tokens, known, wanted, s, p, b, values, S, out, rest)
+        inverse = shift(address(b.inverse), h * p.row[p.sequence.shape[0]] + p.row[chunk])
+        store_columns(out, tokens, columns, inverse, 1, shift(address(y), place), stride)
+        known = True
+    if write >= 0:
+        if not known:
+            fill(S, padded * TILE_COLUMNS, ZERO)
+        place = ((write * pool.shape[1] + layer) * s.heads + h) * size * s.value_size + first
+        store_columns(S, size, columns, rest, 0, shift(address(pool), place), s.value_size)
+
+
+@njit(**PARALLEL)
+def scan_columns(v: Any, y: Any, layer: int, pool: Any, s: Any, p: Any, b: Any) -> None:
+    """The recurrence, after `prepare_heads`.
+
+    Args:
+        v: (T, H V) fp32 or bf16 bits.
+        y: (T, H V) fp32, filled with the output of the memory.
+        layer: which layer of the pool.
+        pool: (R, L, H, K, V) fp32; the rows in `p.write_rows` are updated.
+        s, p, b: shape, plan, buffers.
+    """
+    blocks = (s.value_size + TILE_COLUMNS - 1) // TILE_COLUMNS
+    tasks = (p.cu_seqlens.shape[0] - 1) * s.heads * blocks
+    for worker in prange(b.scratch.shape[0]):
+        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
+        while True:
+            task = next_task(shift(address(b.tasks), 1))
+            if task >= tasks:
+                break
+            sequence, h, block = task // (blocks * s.heads), task // blocks % s.heads, task % blocks
+            _scan_block(v, y, h, block * TILE_COLUMNS, layer, pool, s, p, b, sequence, memory)
+
+
+# ---- elementwise -----------------------------------------------------------------------------------------------------------
+
+
+@njit(**PARALLEL)
+def normalize_heads(y: Any, o: Any, s: Any, w: Any, out: Any) -> None:
+    """out = sigmoid(o) * (LayerNorm of y over each head) * weight: out_proj's input.
+
+    Args:
+        y: (T, H V) fp32.
+        o: (T, H V) fp32 or bf16 bits.
+        out: (T, H V), filled in o's dtype.
+    """
+    tokens, width, size = y.shape[0], y.shape[1], s.value_size
+    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
+            for h in range(s.heads):
+                at = t * width + h * size
+                normalize_head(
+                    shift(address(y), at), size, shift(address(w.head_norm), h * size), np.float32(s.norm_eps),
+                    shift(address(o), at), shift(address(out), at),
+                )  # fmt: skip
+
+
+@njit(**PARALLEL)
+def multiply_silu(gate: Any, up: Any) -> None:
+    """gate = silu(gate) * up, (T, F) fp32 or bf16 bits: proj_down's input."""
+    tokens, width = gate.shape
+    whole = width - width % LANES
+    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+        a, b = address(gate), address(up)
+        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
+            for c in range(t * width, t * width + whole, LANES):
+                store(a, c, mul(silu(load(a, c)), load(b, c)))
+            if whole < width:
+                c, rest = t * width + whole, width - whole
+                store_some(a, c, mul(silu(load_some(a, c, rest)), load_some(b, c, rest)), rest)

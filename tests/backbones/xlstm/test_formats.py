@@ -1,0 +1,286 @@
+"""xLSTM checkpoints: transformers' layout, the official folder, runnel's own; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors
+from runnel.backbones.xlstm.formats import read_xlstm
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
+from runnel.errors import CheckpointError
+
+SMALL = XlstmConfig(vocab_size=40, hidden_size=24, num_layers=2, num_heads=2, qk_size=12, v_size=24, ffn_size=64)
+TRANSFORMERS: dict[str, Any] = {
+    "model_type": "xlstm",
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_heads": 2,
+}
+OFFICIAL: dict[str, Any] = {"vocab_size": 40, "embedding_dim": 24, "num_blocks": 2, "num_heads": 2}
+
+
+def module_tensors() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {name: torch.rand(tensor.shape) for name, tensor in Xlstm(SMALL).state_dict().items()}
+
+
+def published(prefix: str = "backbone.", embedding: str = "backbone.embeddings.weight") -> dict[str, Tensor]:
+    """The same under published names, with an LM head."""
+    tensors = {}
+    for name, tensor in module_tensors().items():
+        plain = name.replace("layers.", "blocks.").replace("norm_f.", "out_norm.")
+        tensors[embedding if plain == "embeddings.weight" else prefix + plain] = tensor
+    return tensors | {"lm_head.weight": torch.rand(40, 24)}
+
+
+def write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any] | None, file: str = "model.safetensors") -> Path:
+    if config is not None and "model_type" in config:
+        (folder / "config.json").write_text(json.dumps(config))
+    elif config is not None:
+        (folder / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in config.items()))
+    save_file(tensors, folder / file)
+    return folder
+
+
+def assert_same(backbone: Any, config: XlstmConfig = SMALL) -> None:
+    assert isinstance(backbone, Xlstm)
+    assert backbone.config == config
+    assert not backbone.training
+    expected = module_tensors()
+    assert backbone.state_dict().keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(backbone.state_dict()[name], tensor), name
+
+
+def refused(folder: Path, *parts: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load_backbone(folder, "float32")
+    for part in parts:
+        assert part in str(caught.value)
+
+
+# ---- layouts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", ""])
+@pytest.mark.parametrize("shard", ["", "6KB"])
+def test_transformers(tmp_path: Path, prefix: str, shard: str) -> None:
+    tensors = published(prefix, prefix + "embeddings.weight")
+    if shard:
+        parts = [dict(list(tensors.items())[start::3]) for start in range(3)]
+        files = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+        weight_map = {}
+        for part, file in zip(parts, files, strict=True):
+            write(tmp_path, part, TRANSFORMERS, file)
+            weight_map |= dict.fromkeys(part, file)
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    else:
+        write(tmp_path, tensors, TRANSFORMERS)
+    found = load_checkpoint(tmp_path, dtype="float32")
+    assert_same(found.backbone)
+    assert found.layout == "xLSTM, transformers layout"
+    assert found.heads == {}
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_official_folder(tmp_path: Path, files: int) -> None:
+    tensors = published("backbone.", "embedding.weight")
+    for number in range(files):
+        file = "model.safetensors" if files == 1 else f"model_{number}.safetensors"
+        write(tmp_path, dict(list(tensors.items())[number::files]), OFFICIAL | {"norm_eps": "1e-6"}, file)
+    found = load_checkpoint(tmp_path, dtype="float32")
+    assert_same(found.backbone)
+    assert found.layout == "xLSTM, official layout"
+
+
+def test_shapes_alone_tell_the_config(tmp_path: Path) -> None:
+    found = load_checkpoint(write(tmp_path, published(), None), dtype="float32")
+    assert_same(found.backbone)
+    assert found.layout == "xLSTM, bare tensors layout"
+
+
+def test_runnel_folder(tmp_path: Path) -> None:
+    declared = {"version": 1, "backbone": {"architecture": "xlstm", "config": SMALL.to_dict()}, "heads": {}}
+    tensors = {"backbone." + name: tensor for name, tensor in module_tensors().items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"runnel": declared}))
+    found = load_checkpoint(tmp_path, dtype="float32")
+    assert_same(found.backbone)
+    assert found.layout == "xLSTM, runnel layout"
+
+
+def test_both_names_of_sizes_and_other_values(tmp_path: Path) -> None:
+    """Everything that the module takes from the config, and options that choose kernels."""
+    both = {"embedding_dim": 24, "num_blocks": 2, "qk_dim_factor": 0.5, "v_dim_factor": 1.0, "ffn_round_up_to_multiple_of": 32}
+    values = {"gate_soft_cap": 4.0, "norm_eps": 1e-4, "eps": 1e-3, "output_logit_soft_cap": 7.0}
+    unread = {"chunkwise_kernel": "chunkwise--triton_xl_chunk", "add_out_norm": False, "tie_word_embeddings": True, "head_dim": 5}
+    backbone = load_backbone(write(tmp_path, published(), TRANSFORMERS | both | values | unread), "float32")
+    assert_same(backbone, XlstmConfig(40, 24, 2, 2, 12, 24, 64, gate_cap=4.0, norm_eps=1e-4, cell_eps=1e-3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hidden_size": 64, "num_heads": 2, "qk_dim_factor": 1.0, "v_dim_factor": 2.0},
+        {"hidden_size": 96, "num_heads": 4, "ffn_proj_factor": 1.7, "gate_soft_cap": 6.0},
+        {"hidden_size": 64, "num_heads": 2, "weight_mode": "fused"},
+    ],
+)
+@torch.no_grad()
+def test_transformers_agrees(tmp_path: Path, options: dict[str, Any]) -> None:
+    """A sharded folder as `save_pretrained` writes it; a length that is no multiple of any chunk."""
+    transformers = pytest.importorskip("transformers", reason="the comparison needs transformers")
+    declared = transformers.xLSTMConfig(vocab_size=40, num_hidden_layers=2, embedding_dim=options["hidden_size"], **options)
+    theirs = fused_model(transformers, declared) if "weight_mode" in options else transformers.xLSTMForCausalLM(declared)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in theirs.parameters():  # gates are zero at the start
+        parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    theirs.eval().save_pretrained(tmp_path, max_shard_size="50KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    ids = torch.arange(37) * 5 % 40
+    expected = theirs.backbone(ids[None], use_cache=False).last_hidden_state[0]
+    backbone = load_backbone(tmp_path, dtype="float32", device="cpu")
+    torch.testing.assert_close(backbone(ids)[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def fused_model(transformers: Any, declared: Any) -> Any:
+    """transformers 5.23 fails to initialize weight_mode "fused"."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers.xLSTMPreTrainedModel, "_init_weights", lambda self, module: None)
+        return transformers.xLSTMForCausalLM(declared)
+
+
+def test_fused_rows_are_split_in_order() -> None:
+    fused = fuse(published())
+    assert "backbone.blocks.1.mlstm_layer.q.weight" not in fused
+    _, config, named = read_xlstm(TRANSFORMERS | {"weight_mode": "fused"}, from_tensors(fused, "memory"), "here")
+    assert config == SMALL
+    expected = module_tensors()
+    assert named.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert named[name].shape == tuple(tensor.shape)
+        assert torch.equal(named[name].read(), tensor), name
+
+
+def fuse(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    tensors = dict(tensors)
+    for i in range(2):
+        mixer, ffn = f"backbone.blocks.{i}.mlstm_layer.", f"backbone.blocks.{i}.ffn."
+        parts = [tensors.pop(f"{mixer}{name}.weight") for name in ("q", "k", "v", "ogate_preact")]
+        tensors[mixer + "qkv_opreact.weight"] = torch.cat(parts)
+        for kind in ("weight", "bias"):
+            gates = [tensors.pop(f"{mixer}{name}gate_preact.{kind}") for name in "if"]
+            tensors[f"{mixer}ifgate_preact.{kind}"] = torch.cat(gates)
+        tensors[ffn + "proj_up_gate_z.weight"] = torch.cat([tensors.pop(f"{ffn}{x}.weight") for x in ("proj_up_gate", "proj_up")])
+    return tensors
+
+
+def test_nothing_is_read_while_recognizing() -> None:
+    def fail() -> Tensor:
+        raise AssertionError("a tensor was read")
+
+    for tensors in (published(), fuse(published())):
+        stored = {name: Stored(tuple(tensor.shape), "file", fail) for name, tensor in tensors.items()}
+        _, _, named = read_xlstm(TRANSFORMERS, stored, "here")
+        assert "lm_head.weight" not in named
+
+
+def test_only_matrices_take_the_dtype(tmp_path: Path) -> None:
+    backbone = load_backbone(write(tmp_path, published(), TRANSFORMERS), "bfloat16")
+    low = {name for name, parameter in backbone.named_parameters() if parameter.dtype == torch.bfloat16}
+    assert low == {name for name in backbone.state_dict() if not re.search(r"norm|[if]gate_preact", name)}
+    assert backbone(torch.arange(9))[0].isfinite().all()
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"use_bias": True}, ["use_bias is True", "published models have False"]),
+        ({"add_qk_norm": True}, ["add_qk_norm is True"]),
+        ({"weight_mode": "shared"}, ["weight_mode is 'shared'", "'single' or 'fused'"]),
+        ({"chunkwise_kernel": "chunkwise--triton_xl_chunk_siging"}, ["chunkwise_kernel is", "input gate is a sigmoid"]),
+        ({"step_kernel": "native_siging"}, ["step_kernel is 'native_siging'", "another model"]),
+        ({"gate_soft_cap": None}, ["gate_soft_cap is None", "expected a number"]),
+        ({"gate_soft_cap": 0}, ["not a valid model", "gate_cap must be positive"]),
+        ({"qk_dim_factor": 1.0}, ["qk_dim_factor of its config makes a width of 24, but the tensors have 12"]),
+        ({"v_dim_factor": 2.0}, ["v_dim_factor of its config makes a width of 48, but the tensors have 24"]),
+        ({"ffn_proj_factor": 4.0}, ["ffn_proj_factor of its config makes a width of 128, but the tensors have 64"]),
+        ({"embedding_dim": 32}, ["embedding_dim is 32 but hidden_size is 24"]),
+        ({"num_blocks": 3}, ["num_blocks is 3 but num_hidden_layers is 2"]),
+        ({"num_hidden_layers": 3}, ["its config says 3 layers, the weights have 2"]),
+        ({"num_heads": 5}, ["not a valid model", "qk_size 12 must be a multiple of num_heads 5"]),
+        ({"num_heads": 3}, ["mis-shaped tensor 'layers.0.mlstm_layer.igate_preact.weight' is (2, 24)", "expected (3, 24)"]),
+        ({"vocab_size": 41}, ["mis-shaped tensor 'embeddings.weight' is (40, 24)", "expected (41, 24)"]),
+        ({"hidden_size": None}, ["embedding_dim is missing"]),
+        ({"model_type": "mamba2"}, ["describes Mamba-2 but the tensors are those of xLSTM"]),
+    ],
+)
+def test_transformers_near_misses(tmp_path: Path, options: dict[str, Any], parts: list[str]) -> None:
+    refused(write(tmp_path, published(), TRANSFORMERS | options), *parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"), [({"add_out_norm": "false"}, "add_out_norm is False"), ({"use_bias": "true"}, "use_bias is True")]
+)
+def test_official_near_misses(tmp_path: Path, options: dict[str, Any], part: str) -> None:
+    refused(write(tmp_path, published(embedding="embedding.weight"), OFFICIAL | options), part)
+
+
+def test_older_xlstm(tmp_path: Path) -> None:
+    for cell in ("mlstm_cell", "slstm_cell"):
+        write(tmp_path, {f"xlstm_block_stack.blocks.0.xlstm.{cell}.igate.weight": torch.zeros(2)}, None)
+        refused(tmp_path, "older xLSTM blocks (mlstm_cell, slstm_cell)", cell)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda t: t.pop("backbone.blocks.1.ffn.proj_down.weight"), ["missing tensor 'layers.1.ffn.proj_down.weight'"]),
+        (lambda t: t.pop("backbone.blocks.0.mlstm_layer.q.weight"), ["missing tensor 'layers.0.mlstm_layer.q.weight'"]),
+        (lambda t: t.update({"backbone.blocks.0.mlstm_layer.q.bias": torch.zeros(12)}), ["unexpected tensor", "q.bias"]),
+        (lambda t: t.update({"embedding.weight": torch.zeros(40, 24)}), ["the same tensor twice", "keep one"]),
+        (lambda t: t.update({"backbone.out_norm.weight": torch.zeros(23)}), ["mis-shaped tensor 'norm_f.weight' is (23,)"]),
+    ],
+)
+def test_wrong_tensors(tmp_path: Path, change: Callable[[dict[str, Tensor]], Any], parts: list[str]) -> None:
+    tensors = published()
+    change(tensors)
+    refused(write(tmp_path, tensors, TRANSFORMERS), *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "parts"),
+    [
+        ("mlstm_layer.ifgate_preact.bias", torch.zeros(5), ["is (5,), its rows must divide into 2 parts"]),
+        ("ffn.proj_up_gate_z.weight", torch.zeros(130, 24), ["mis-shaped tensor 'layers.1.ffn.proj_up_gate.weight' is (65, 24)"]),
+        (
+            "mlstm_layer.qkv_opreact.weight",
+            torch.zeros(73, 24),
+            ["mis-shaped tensor", "layers.1.mlstm_layer.ogate_preact.weight"],
+        ),
+    ],
+)
+def test_wrong_fused_tensors(tmp_path: Path, name: str, tensor: Tensor, parts: list[str]) -> None:
+    tensors = fuse(published()) | {f"backbone.blocks.1.{name}": tensor}
+    refused(write(tmp_path, tensors, TRANSFORMERS | {"weight_mode": "fused"}), *parts)
+
+
+def test_missing_file_of_several(tmp_path: Path) -> None:
+    tensors = published(embedding="embedding.weight")
+    for number in (0, 2):
+        write(tmp_path, dict(list(tensors.items())[number::3]), OFFICIAL, f"model_{number}.safetensors")
+    refused(tmp_path, "lacks 1 of the 3 parts", "model_1.safetensors")
