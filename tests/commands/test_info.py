@@ -49,7 +49,7 @@ def test_a_model_folder(run, model):
     assert list(shown) == [
         *("model", "architecture", "layers", "width", "vocabulary", "config", "parameters", "weights", "state per sequence"),
         *("work per token", "tokenizer", "markers", "heads", "templates", "prompts"),
-        *("machine", "gpu", "free memory", "states beside it", "longest step"),
+        *("machine", "gpu", "free memory", "states that fit", "longest step"),
     ]
     assert shown["architecture"] == "mamba2: Mamba-2, runnel layout"
     assert shown["vocabulary"] == "128"
@@ -70,7 +70,7 @@ def test_a_model_folder(run, model):
     assert shown["machine"] == "3 cores, 1 thread, bf16 emulated"
     assert shown["gpu"] == "none"
     assert shown["free memory"] == "4.0 GiB: it fits as bfloat16 and as float32"
-    assert shown["states beside it"] == f"{((4 << 30) - 4 * 19_896) // 10_496:,}"
+    assert shown["states that fit"] == f"{((4 << 30) - 4 * 19_896) // 10_496:,}"
     assert shown["longest step"] == "4,096 tokens; 1,024 unless asked for"
     assert max(map(len, done.out.splitlines())) <= 120
 
@@ -144,7 +144,7 @@ def test_a_model_that_reads_passages(run, tmp_path):
     shown = lines(done)
     wanted = "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
     assert shown["state per sequence"] == wanted and "attention in a text of 12 tokens" in done.out
-    assert "states beside it" not in shown and "VectorScore" in done.out
+    assert "states that fit" not in shown and "VectorScore" in done.out
     facts = json.loads(run("info", tmp_path / "model", "--json").out)
     assert (facts["recurrent"], facts["max_tokens"], facts["passage_tokens"]) == (False, 22, 12)
 
@@ -169,6 +169,6 @@ def test_a_transformer(run, tmp_path):
     assert shown["architecture"] == "transformer: BERT, transformers layout"
     assert shown["state per sequence"] == "none: reads a text only as a whole, at most 40 tokens"
     assert "num_attention_heads 4" in shown["config"] and "output encoder" in shown["config"]
-    assert "states beside it" not in shown and shown["free memory"].endswith("it fits as bfloat16 and as float32")
+    assert "states that fit" not in shown and shown["free memory"].endswith("it fits as bfloat16 and as float32")
     facts = json.loads(run("info", tmp_path, "--json").out)
     assert (facts["recurrent"], facts["max_tokens"], facts["states_that_fit"], facts["state"]) == (False, 40, None, {})

@@ -1,4 +1,4 @@
-"""What the commands show: notes, errors and progress on stderr; JSON or text on stdout."""
+"""Output of the commands: notes, errors and progress on stderr; JSON or text on stdout."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _JOINERS = "\u200c\u200d"
 def printable(text: str) -> str:
     """Replace characters that a terminal would act on by U+FFFD; the length stays.
 
-    Control characters would move the cursor or worse, and marks of direction show text in another order than it has. Spaces, tabs
-    and line feeds stay, other line ends become spaces. Joiners stay behind letters and emoji of the scripts that use them.
+    Control characters would move the cursor or worse, and direction marks would reorder the text. Spaces, tabs and line feeds
+    stay, other line ends become spaces. Joiners stay after letters and emoji of the scripts that use them.
     """
     if text.isprintable():
         return text
@@ -53,12 +53,12 @@ def one_line(name: str) -> str:
 
 
 def say(message: str) -> None:
-    """One line on stderr, where notes, progress and errors go."""
+    """Write one line to stderr, where notes, progress and errors go."""
     sys.stderr.write(printable(one_line(f"runnel: {message}")) + "\n")
 
 
 def describe(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())
@@ -70,7 +70,7 @@ def report_bug(error: Exception) -> None:
 
 
 class LogLines(logging.Handler):
-    """Shows log records as `say` does."""
+    """A handler that shows log records as `say` does."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage())
@@ -82,13 +82,13 @@ def print_text(text: str) -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON object on stdout."""
+    """Write one JSON object to stdout."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     sys.stdout.write(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
 def stdout_console() -> Console:
-    """Colors on a terminal; plain text of at least 100 columns elsewhere. Text is made `printable`, and markup is not read."""
+    """Return a console: colors on a terminal, else plain text of at least 100 columns. Text is `printable`, without markup."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -134,7 +134,7 @@ def _printable_hook() -> RenderHook:
 
 @cache
 def note_compiling() -> None:
-    """Have it said, once, when a kernel is compiled because numba's cache does not have it."""
+    """Tell the user, once, that kernels are being compiled, if numba's cache lacks one."""
     from numba.core import event
 
     class Note(event.Listener):
@@ -154,7 +154,7 @@ def note_compiling() -> None:
 class Meter:
     """A progress bar in tokens/s on stderr, shown when work on a terminal has taken more than `delay_s`.
 
-    Use as a context; call with (tokens done, tokens in all or None), or `add` tokens.
+    Use as a context; call with (tokens done, tokens in total or None), or `add` tokens.
     """
 
     def __init__(self, label: str, *, unit: str = "tokens", delay_s: float = 1.0, console: Console | None = None) -> None:

@@ -36,7 +36,7 @@ _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a sentence is. `line` (of the canonical text) and `page` count from 1; `id` is a row's."""
+    """The place of a sentence. `line` (of the canonical text) and `page` count from 1; `id` is a row's."""
 
     file: str
     id: str | None
@@ -72,7 +72,7 @@ class Found:
 
     @property
     def also(self) -> tuple[Place, ...]:
-        """All places but the best."""
+        """Return all places but the best."""
         return tuple(place for place in self.places if place is not self.place)
 
     def merge(self, later: Found) -> Found:
@@ -83,7 +83,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Item:
-    """A document to search. `kept`: where it is remembered, or will be; `vectors`: of its sentences, if they are remembered."""
+    """A document to search. `kept`: its place in the cache, if any; `vectors`: those of its sentences, if they are remembered."""
 
     file: str
     document: DocumentText
@@ -304,14 +304,14 @@ def show(console: Console, searched: Searched) -> None:
 
 
 def _also(item: Found) -> str:
-    """The other places of a sentence, the first few by name."""
+    """Return the other places of a sentence, the first few by name."""
     names = list(dict.fromkeys(str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}" for p in item.also))
     more = f" and {len(names) - _ALSO:,} more places" if len(names) > _ALSO else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
 
 
 def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:
-    """The line, from 1, of each character offset; one pass over the text."""
+    """Return the line, from 1, of each character offset; one pass over the text."""
     order = sorted(range(len(offsets)), key=offsets.__getitem__)
     lines, line = [0] * len(offsets), 1
     for before, now in pairwise([-1, *order]):

@@ -1,4 +1,4 @@
-"""`runnel info`: what a model is and what fits this machine."""
+"""`runnel info`: the facts of a model, and what fits this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def info(
 
 
 def _line(label: str, text: str) -> str:
-    """`text` beside its label, over several lines if it is long."""
+    """Return a label and its text, over several lines if it is long."""
     indent = " " * _INDENT
     wrapped = textwrap.wrap(text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]
     return f"{label:<{_INDENT}}" + f"\n{indent}".join(wrapped)
@@ -76,7 +76,7 @@ def _work(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """The plain values of a config that have no line of their own."""
+    """Yield the plain values of a config that have no line of their own."""
     for key, value in config.items():
         if isinstance(value, dict):  # a transformer's, as its library has it
             yield from _config(value)
@@ -111,7 +111,7 @@ def _machine(facts: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "gpu", [f"{gpu['name']}, {_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else "none"]
     yield "free memory", [f"{_size(facts['memory_free_bytes'])}: {_fits(facts['fits'])}"]
     if facts["states_that_fit"] is not None:
-        yield "states beside it", [f"{facts['states_that_fit']:,}"]
+        yield "states that fit", [f"{facts['states_that_fit']:,}"]
     yield "longest step", [f"{_number(facts['longest_step_tokens'], 'token')}; {facts['step_tokens']:,} unless asked for"]
 
 
@@ -135,7 +135,7 @@ def _value(value: object) -> str:
 
 
 def _count(count: float) -> str:
-    """With an SI prefix and three digits."""
+    """Return a count with an SI prefix and three digits."""
     for prefix in ("", "k", "M", "G"):
         if count < 1000:
             return f"{count:.3g} {prefix}"
@@ -144,7 +144,7 @@ def _count(count: float) -> str:
 
 
 def _size(count: float) -> str:
-    """Bytes in the unit that gives a number below 1024."""
+    """Return bytes in the unit that gives a number below 1024."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"

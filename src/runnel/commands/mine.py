@@ -304,7 +304,7 @@ def _line(mined: Mined) -> str:
 
 
 def _trim(part: Path) -> int:
-    """Cut the part file back to whole lines; their number."""
+    """Cut the part file back to whole lines; return their number."""
     if not part.exists():
         return 0
     count = size = 0
@@ -332,7 +332,7 @@ def _parse_ranks(text: str) -> tuple[int, int]:
 
 
 def _digest(path: object) -> str | None:
-    """Of a file its content; a folder is known by its name."""
+    """Return the digest of a file's content; the name of a folder."""
     if path is None:
         return None
     return file_digest(str(path)) if Path(str(path)).is_file() else str(path)

@@ -33,7 +33,7 @@ _DIGEST_BYTES = 20
 
 @dataclass(frozen=True)
 class Kept:
-    """Where a file's document is kept, or will be.
+    """The place in the cache of a file's document.
 
     Attributes:
         name: the file.
@@ -52,7 +52,7 @@ class Remembered:
     Args:
         load: returns the retriever; called when it is needed.
         model: its name.
-        reading: what the text and its sentences depend on beside the file and the model: encoding and unit.
+        reading: what the text and its sentences depend on besides the file and the model: encoding and unit.
         keep: whether documents are remembered that are not yet.
 
     Raises:

@@ -230,7 +230,7 @@ def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Sha
 
 
 def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[str]]:
-    """The queries of a shard, in their order: those whose first candidate lies in its part of all of them."""
+    """Return the queries of a shard, in order: those whose first candidate is in its part of all candidates."""
     start, end = byte_range(sum(map(len, candidates.values())), shard)
     first = itertools.accumulate(map(len, candidates.values()), initial=0)
     return {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}

@@ -25,7 +25,7 @@ from runnel.lock import WriterLock
 
 
 def beside(out: Path, ending: str) -> Path:
-    """OUT with `ending` put after its name."""
+    """Return OUT with `ending` after its name."""
     return out.with_name(out.name + ending)
 
 
@@ -47,7 +47,7 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 class Output:
-    """A file that one process makes, in one run of a command or in several. Use as a context: leaving it releases the lock.
+    """A file that one process writes, in one run of a command or in several. Use as a context: leaving it releases the lock.
 
     Args:
         path: the file, OUT.
@@ -155,11 +155,11 @@ def _remove(files: Sequence[Path]) -> str:
 
 
 def text_digest(text: str) -> str:
-    """A short digest by which a changed text is noticed."""
+    """Return a short digest, to notice a changed text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def file_digest(name: str) -> str:
-    """The same of a file."""
+    """Return a short digest of a file."""
     with open(name, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()

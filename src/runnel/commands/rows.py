@@ -53,14 +53,14 @@ class Part:
             raise InputError(f"--shard needs a file on disk, as each job reads its own part of it; write {what} to one first")
 
     def sha256(self) -> str | None:
-        """Of its bytes; None of what can be read once only."""
+        """Return the digest of its bytes; None for an input that can be read only once."""
         if not self.on_disk:
             return None
         with open(self.name, "rb") as file:
             return range_sha256(file, *self._range)
 
     def state(self) -> tuple[int, int, int] | None:
-        """What tells whether the file changes while it is read."""
+        """Return facts that change when the file changes."""
         if not self.on_disk:
             return None
         found = os.stat(self.name)
@@ -68,14 +68,14 @@ class Part:
 
     @cached_property
     def lines_before(self) -> int:
-        """How many lines the file has before this part."""
+        """The number of lines before this part."""
         if not self._range[0]:
             return 0
         with open(self.name, "rb") as file:
             return count_lines(file, self._range[0])
 
     def lines(self) -> Lines:
-        """Its lines; a byte order mark is dropped where the file begins."""
+        """Return its lines; a byte order mark is dropped at the beginning of the file."""
         file: BinaryIO = sys.stdin.buffer if self.name == "-" else open(self.name, "rb")
         if self.on_disk:
             file = io.BufferedReader(FileRange(file, *self._range), _BUFFER)
@@ -187,7 +187,7 @@ def _parse_text(line: str, where: Place) -> Document:
 def _check_id(key: str, where: Place) -> None:
     if not key or any(c.isspace() for c in key):
         raise InputError(
-            f"{where}: an id must not be empty or hold white space, as it could not be told apart in a run file; got {key!r}"
+            f"{where}: an id must not be empty or hold white space, as a run file separates ids by white space; got {key!r}"
         )
 
 

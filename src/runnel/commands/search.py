@@ -65,7 +65,7 @@ def search(
 
 
 def parse_conditions(given: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
-    """A filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the field's type says.
+    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the field's type says.
 
     Raises:
         InputError: none of these, an unknown field, or a value of another type.

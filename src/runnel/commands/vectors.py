@@ -1,6 +1,6 @@
 """Vectors written as they are made, so that an interrupted command resumes.
 
-While the work lasts there are two files beside OUT, and those of `runnel.commands.resume`:
+While the work lasts, two files are next to OUT, with those of `runnel.commands.resume`:
 
     OUT.part      the vectors, float32, one after the other
     OUT.part.ids  a line of JSON for each vector: [id, digest of its text, whether the text was cut]
@@ -28,7 +28,7 @@ FORMATS = (".npy", ".jsonl")
 
 
 class Row(NamedTuple):
-    """What is known of a written vector besides its numbers."""
+    """The facts of a written vector, without its numbers."""
 
     id: str
     digest: str
@@ -69,7 +69,7 @@ class VectorLog:
         self._files.close()
 
     def rows(self) -> Iterator[Row]:
-        """The rows written so far, in order."""
+        """Yield the rows written so far, in order."""
         with self._names.open(encoding="utf-8") as file:
             for _, line in zip(range(self.count), file, strict=False):
                 yield Row(*json.loads(line))
