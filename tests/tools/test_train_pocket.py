@@ -23,7 +23,7 @@ from tools.train_pocket.fit import aside, calibrate, list_loss, load, merged, sa
 from tools.train_pocket.lexical import Bm25, words
 from tools.train_pocket.measure import area, calibration_table, interval, sentence_tables
 from tools.train_pocket.recall import recall
-from tools.train_pocket.tune import apart, chosen_passages, list_loss_of
+from tools.train_pocket.tune import chosen_passages, loss_of, passage_loss
 
 D = 16
 
@@ -86,10 +86,19 @@ def test_tuning_sees_what_answers_and_what_looks_most_like_it():
     plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
     assert set(places[1:]) <= set(plain.topk(9).indices.tolist()) - {answer}
     assert [(a, b) for p in passages for _, a, b in p.sentences] == [(1, 101)] * 4  # behind [CLS]
-    loss = list_loss_of(one, one.query, one.vectors[places], places, bm25)
+    loss, away = loss_of(one, one.query, one.vectors[places], places, bm25)
+    assert away == pytest.approx(0, abs=1e-6) and loss > 0
     turned = torch.cat([one.query[None], one.vectors[places[1:]]])
-    assert 0 < list_loss_of(one, one.query, turned, places, bm25) < loss
-    assert apart(3 * turned, turned) == pytest.approx(0, abs=1e-6) and apart(turned, one.vectors[places]) > 0.1
+    better, moved = loss_of(one, one.query, turned, places, bm25)
+    assert better < loss and moved > 0.1
+
+
+def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_the_same_document():
+    queries, passages = 0.05 * torch.eye(3, D), torch.eye(4, D)  # 0 answers query 0, 1 query 1, 2 query 2, 3 none
+    loss = passage_loss(queries, passages, (0, 1, 2, 0), (True, True, True, False), ("a", "a", "b"))
+    # of 4 passages: query 0 sees its own two and one of another document, query 1 its own and one, query 2 all
+    expected = [np.log(1 + k * np.exp(-1.0)) for k in (2, 1, 3)]
+    assert float(loss) == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_what_was_read_is_kept_and_read_once(tmp_path: Path):

@@ -1,10 +1,10 @@
 """Tune the encoder's upper layers: the cosine of a question and a sentence learns to find what BM25 alone does not.
 
 Three losses. Of the sentences of a few passages of the document, scored by a multiple of the cosine plus the z-score of BM25, the
-evidence must come first. The vectors of whole passages and of questions must stay where they were, so that texts are embedded as
-before. Those of sentences may move a little within their passage. The result is a folder for `encode --teacher`.
+evidence must come first. Of the passages of all questions of a step, each as one vector, those that answer must come first. And
+all vectors must stay near those of the encoder as it was. The result is a folder for `encode --teacher`.
 
-S  sentences of the chosen passages   D  width of the vectors
+S  sentences of the chosen passages   P  passages of a step   D  width of the vectors
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from runnel.models.heads import known
 from runnel.models.blocks import passage_bounds
+from runnel.models.heads import known
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.encode import PASSAGE_TOKENS, chosen_sets, stored
@@ -34,7 +34,8 @@ from tools.train_pocket.fit import drawn_sets, list_loss
 log = logging.getLogger(__name__)
 _FIRST_LAYER = 3  # the layers below are not tuned
 _SCALE = 10.0  # of the cosine beside the z-score of BM25
-_KEEP, _KEEP_WHOLE = 1.0, 40.0  # weights of the distance of sentences, and of passages and questions, to what they were
+_KEEP = 3.0  # weight of the distance to the vectors as they were
+_WHOLE, _WHOLE_SCALE = 0.5, 20.0  # weight of the loss of whole passages, and what it multiplies their cosines by
 _BATCH, _ANSWERS, _OTHERS, _LEADING = (
     6,
     2,
@@ -91,17 +92,33 @@ def chosen_passages(one: Example, document: SentenceVectors, rng: np.random.Gene
     return found, numbers[:, 2]
 
 
-def apart(vectors: Tensor, before: Tensor) -> Tensor:
-    """The mean distance, 1 - cosine, of vectors (n, D) to what they were; none of them need be of unit length."""
-    return 1 - F.cosine_similarity(vectors, before, dim=-1).mean()
-
-
-def list_loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int], bm25: Tensor) -> Tensor:
-    """The list loss of a question (D,) and the sentences (S, D) at `places`, all of unit length."""
+def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int], bm25: Tensor) -> tuple[Tensor, Tensor]:
+    """The list loss of a question (D,) and the sentences (S, D) at `places`, and the distance to the vectors as they were."""
     place = {number: i for i, number in enumerate(places)}
     evidence = [[place[s] for s in range(a, b) if s in place] for a, b in one.evidence]
     score = _SCALE * (vectors @ query) + bm25[list(places)]
-    return list_loss(score, [(min(rows), max(rows) + 1) for rows in evidence if rows])
+    loss = list_loss(score, [(min(rows), max(rows) + 1) for rows in evidence if rows])
+    away = (1 - (vectors * one.vectors[list(places)]).sum(1)).mean() + (1 - query @ one.query)
+    return loss, away
+
+
+def passage_loss(
+    queries: Tensor, passages: Tensor, owner: Sequence[int], answers: Sequence[bool], documents: Sequence[str]
+) -> Tensor:
+    """Softmax over all passages (P, D) of a step, for each query (n, D): the negative log of what those that answer it get.
+
+    Args:
+        owner: of each passage, the query it was chosen for.
+        answers: whether it answers that query.
+        documents: of each query, its document. Passages chosen for another query to the same document do not count.
+    """
+    score = _WHOLE_SCALE * queries @ passages.T
+    right = torch.tensor([[answers[p] and owner[p] == q for p in range(len(passages))] for q in range(len(queries))])
+    same = torch.tensor(
+        [[owner[p] != q and documents[owner[p]] == documents[q] for p in range(len(passages))] for q in range(len(queries))]
+    )
+    share = F.log_softmax(score.masked_fill(same, -torch.inf), 1)
+    return -torch.logsumexp(share.masked_fill(~right, -torch.inf), 1).mean()
 
 
 class _Tuning:
@@ -114,29 +131,27 @@ class _Tuning:
         self.tokenizer = Tokenizer.load(out / "encoder")
 
     def losses(self) -> Tensor:
-        """Of a batch: the list loss, and the distances of sentences and of passages and questions."""
+        """Of a batch: the list loss, the distance, and the loss of whole passages."""
         drawn = [self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)]
         asked = [found[self.rng.integers(len(found))] for found in drawn]
         texts = [self.sets[one.set].questions[one.number].text.strip() for one in asked]
         queries = means(*hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts]))
         documents = [stored(self.out, one.set, one.document, self.sets[one.set].found.texts[one.document]) for one in asked]
         chosen = [chosen_passages(one, document, self.rng) for one, document in zip(asked, documents, strict=True)]
-        rows = iter(hidden(self.model, [passage.ids for passages, _ in chosen for passage in passages])[0])
-        losses = []
-        for one, query, document, (passages, bm25) in zip(asked, queries, documents, chosen, strict=True):
-            before, parts, places, bounds = document.sums(), [], list[int](), [0]
+        vectors, mask = hidden(self.model, [passage.ids for passages, _ in chosen for passage in passages])
+        rows, losses, owner, answers = iter(vectors), [], list[int](), list[bool]()
+        for number, (one, query, (passages, bm25)) in enumerate(zip(asked, queries, chosen, strict=True)):
+            parts, places = [], []
             for passage in passages:
                 sums = F.pad(next(rows).cumsum(0), (0, 0, 1, 0))
                 numbers, starts, ends = (list(column) for column in zip(*passage.sentences, strict=True))
-                parts.append(sums[ends] - sums[starts])
+                parts.append(F.normalize(sums[ends] - sums[starts], dim=-1))
                 places += numbers
-                bounds.append(len(places))
-            vectors, old = torch.cat(parts), before[places]
-            loss = list_loss_of(one, query, F.normalize(vectors, dim=-1), places, bm25)
-            whole, old_whole = (torch.stack([x[a:b].sum(0) for a, b in pairwise(bounds)]) for x in (vectors, old))
-            moved = apart(whole, old_whole) + apart(query[None], one.query[None])
-            losses.append(torch.stack([loss, apart(vectors, old), moved]))
-        return torch.stack(losses).mean(0)
+                owner.append(number)
+                answers.append(any(a <= s < b for s in numbers for a, b in one.evidence))
+            losses.append(torch.stack(loss_of(one, query, torch.cat(parts), places, bm25)))
+        whole = passage_loss(queries, means(vectors, mask), owner, answers, [f"{one.set}/{one.document}" for one in asked])
+        return torch.cat([torch.stack(losses).mean(0), whole[None]])
 
 
 def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minutes: float) -> None:
@@ -148,7 +163,7 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
     model.requires_grad_(False)
     for layer in model.encoder.layer[_FIRST_LAYER:]:
         layer.requires_grad_(True)
-    weights, weight = [p for p in model.parameters() if p.requires_grad], torch.tensor([1.0, _KEEP, _KEEP_WHOLE])
+    weights, weight = [p for p in model.parameters() if p.requires_grad], torch.tensor([1.0, _KEEP, _WHOLE])
     mean = [p.detach().clone() for p in weights]
     optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=_DECAY)
     tuning, began, step, shown, written = _Tuning(model, data, out, examples), time.monotonic(), 0, [], 0
@@ -166,7 +181,7 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
             kept.mul_(keep).add_(new.detach(), alpha=1 - keep)
         shown.append(losses.detach().numpy())
         if step % 25 == 0:
-            log.info("step %d: loss %.3f, distance of sentences %.4f, of whole texts %.5f", step, *np.mean(shown[-100:], axis=0))
+            log.info("step %d: loss %.3f, distance %.4f, of passages %.3f", step, *np.mean(shown[-100:], axis=0))
         if share * minutes > written + _WRITE_MINUTES:
             written += _WRITE_MINUTES
             _write(model, weights, mean, folder, out / "tuned")
