@@ -239,7 +239,7 @@ def test_pocket_on_real_text() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "reason"),
     [
-        ("CPU_NAME", "generic", "numba is told to make code for another processor"),
+        ("CPU_NAME", "generic", "numba is configured for another processor"),
         ("DISABLE_JIT", 1, "NUMBA_DISABLE_JIT is set"),
     ],
 )

@@ -59,7 +59,7 @@ def run(tmp_path: Path, code: str, **environment: str) -> str:
 
 REFUSED = (
     "this process was forked after a model had been used, and has no OpenMP threads: use the start method 'spawn', use the model "
-    "in the child only, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
+    "only in the child, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
 )
 
 

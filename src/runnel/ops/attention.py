@@ -3,8 +3,8 @@
     T  tokens      D  width = H P      H  heads      P  head size      Kp  P padded to whole words
     n  length of a sequence            Np, Pp  n and P padded to LANES
 
-A task is one head of one sequence: its keys and values are laid out once, and its queries go by in blocks that stay in the first
-cache together with their scores. So a result depends on its own sequence alone, not by a bit on what is read beside it.
+A task is one head of one sequence: its keys and values are laid out once, and its queries are processed in blocks that fit the
+first-level cache together with their scores. So a result depends only on its own sequence, to the last bit.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from runnel.ops.simd import (
 )
 from runnel.ops.simd_tile import numbers_per_word, transpose
 
-_QUERIES = 32  # in a block
+_QUERIES = 32  # queries per block
 
 
 @intrinsic
 def _larger(typing_context: Any, a: Any, b: Any) -> Any:
-    """The larger of a and b in each lane; b where one of them is NaN."""
+    """Return the larger of a and b in each lane; b if one of them is NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         a, b = values
@@ -61,7 +61,7 @@ def _larger(typing_context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def _largest(typing_context: Any, x: Any) -> Any:
-    """The largest lane."""
+    """Return the largest lane."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         v, width = values[0], LANES
@@ -77,7 +77,7 @@ def _largest(typing_context: Any, x: Any) -> Any:
 
 @intrinsic
 def _only(typing_context: Any, x: Any, count: Any) -> Any:
-    """x in the first `count` lanes, minus infinity in the others."""
+    """Return x in the first `count` lanes, minus infinity in the others."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         lanes = ir.Constant(VI32, list(range(LANES)))
@@ -88,7 +88,7 @@ def _only(typing_context: Any, x: Any, count: Any) -> Any:
 
 
 def scratch(head_size: int, longest: int, workers: int) -> NDArray[np.float32]:
-    """Memory (workers, numbers) for `attend`, where no sequence has more than `longest` tokens."""
+    """Allocate memory (workers, numbers) for `attend`, for sequences of at most `longest` tokens."""
     return np.empty((workers, _offsets.py_func(head_size, longest)[-1]), np.float32)
 
 
@@ -99,7 +99,7 @@ def _padded(size: int) -> int:
 
 @njit(**SERIAL)
 def _offsets(head_size: int, tokens: int) -> Any:
-    """Where keys (Pp, Np), values (Np, Pp), queries (32, Pp), scores (32, Np) and what is seen (32, Pp) end."""
+    """Return where keys (Pp, Np), values (Np, Pp), queries (32, Pp), scores (32, Np) and weighted values (32, Pp) end."""
     wide, long = _padded(head_size), _padded(tokens)
     keys, queries = wide * long, _QUERIES * wide
     scores = 2 * keys + queries + _QUERIES * long
@@ -108,7 +108,7 @@ def _offsets(head_size: int, tokens: int) -> Any:
 
 @njit(**SERIAL)
 def _take(source: Any, stride: int, tokens: int, bias: Any, scale: Any, size: int, rows: int, out: Any) -> None:
-    """out (rows, Pp) = scale * (source + bias) of the first `tokens` tokens, zero elsewhere. Pointers."""
+    """Set out (rows, Pp) = scale * (source + bias) for the first `tokens` tokens, zero elsewhere. Pointers."""
     wide, whole, factor, zero = _padded(size), size - size % LANES, splat(scale), splat(np.float32(0.0))
     for t in range(min(tokens, rows)):
         row, target = shift(source, t * stride), shift(out, t * wide)
@@ -122,7 +122,7 @@ def _take(source: Any, stride: int, tokens: int, bias: Any, scale: Any, size: in
 
 @njit(**SERIAL)
 def _softmax(row: Any, count: int) -> Any:
-    """row = exp(row - max) of `count` numbers, 0 behind them up to a whole vector; returns the inverse of their sum. Pointer."""
+    """Set row = exp(row - max) for `count` numbers, 0 up to a whole vector; return the inverse of their sum. Pointer."""
     whole, rest = count - count % LANES, count % LANES
     if rest:
         store(row, whole, _only(load(row, whole), rest))
@@ -139,7 +139,7 @@ def _softmax(row: Any, count: int) -> Any:
 
 @njit(**SERIAL)
 def _write(seen: Any, inverse: Any, size: int, out: Any) -> Any:
-    """out = seen * inverse for one query. Pointers; returns the scale if `out` is bytes."""
+    """Set out = seen * inverse for one query; return the scale if `out` is bytes. Pointers."""
     factor = splat(inverse)
     if numbers_per_word(out) == 4:
         for c in range(0, size, LANES):
@@ -152,11 +152,11 @@ def _write(seen: Any, inverse: Any, size: int, out: Any) -> Any:
 
 @njit(**SERIAL)
 def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: Any, out: Any, row: int, scales: Any) -> None:
-    """One head of one sequence.
+    """Compute one head of one sequence.
 
     Args:
-        source: pointer to the first token's query; its key follows after stride / 3 numbers, its value after as many more.
-        bias: pointer to the query's, followed in the same way.
+        source: pointer to the first token's query; its key follows after stride / 3 numbers, its value after another stride / 3.
+        bias: pointer to the query's bias, with the key's and the value's at the same distances.
         memory: (numbers,) fp32.
         out: pointer to the first token's output; rows are `row` apart.
         scales: (n,) of the bytes, or (0,).
@@ -177,7 +177,7 @@ def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: A
         _take(shift(source, first * stride), stride, count, bias, softer, size, rows, address(queries))
         multiply(scores, queries, wide, 1, keys, rows, size, np.float32(0.0))
         for t in range(count):
-            queries[t, 0] = _softmax(shift(address(scores), t * long), tokens)  # the queries are used up
+            queries[t, 0] = _softmax(shift(address(scores), t * long), tokens)  # the query is no longer needed
         multiply(seen, scores, long, 1, values, rows, tokens, np.float32(0.0))
         for t in range(count):
             scale = _write(shift(address(seen), t * wide), queries[t, 0], size, shift(out, (first + t) * row))
@@ -187,15 +187,15 @@ def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: A
 
 @njit(**PARALLEL)
 def attend(qkv: Any, bias: Any, cu_seqlens: Any, heads: int, out: Any, scales: Any, memory: Any) -> None:
-    """out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside `numba_math.parallel()`.
+    """Set out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside `numba_math.parallel()`.
 
     Args:
         qkv: (T, 3 D) fp32 or bf16 bits (uint16): all heads' queries, all keys, all values.
-        bias: (3 D,) fp32, added to them.
+        bias: (3 D,) fp32, added to `qkv`.
         cu_seqlens: (S+1,) int64.
         heads: H.
-        out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
-        scales: (T, H) fp32, of the bytes; (T, 0) if there are none.
+        out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group: (T, H Kp) uint8.
+        scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
         memory: as from `scratch`.
     """
     stride, row = qkv.shape[1], out.shape[1]

@@ -1,8 +1,8 @@
-"""Which implementation of an operator runs, and why.
+"""Choose the implementation of an operator, and log why.
 
 Every operator has four: `reference` (a loop over time, for tests), `torch` (parallel form, any device and dtype,
-differentiable), `cpu` (numba kernels) and `gpu` (Triton kernels, its own or flash-linear-attention's); the kernels take fp32
-and bf16 and are differentiable. "auto" takes the kernels where they can run.
+differentiable), `cpu` (numba kernels) and `gpu` (Triton kernels, our own or flash-linear-attention's); the kernels support fp32
+and bf16 and are differentiable. "auto" uses the kernels if they can run.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from runnel.errors import BackendUnavailable, InputError
 
 Backend = Literal["reference", "torch", "cpu", "gpu"]
 BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu", "gpu")
-_THROUGH_FLA = {"ssd": "fla.ops.simple_gla", "wkv7": "fla.ops.rwkv7"}  # operators whose GPU kernels are another package's
+_THROUGH_FLA = {"ssd": "fla.ops.simple_gla", "wkv7": "fla.ops.rwkv7"}  # operators whose GPU kernels are from another package
 
 _log = logging.getLogger("runnel")
 
 
 def choose(operator: str, requested: str, x: Tensor) -> Backend:
-    """The backend to run `operator` with.
+    """Return the backend to run `operator` with.
 
     Args:
         operator: its name.
         requested: "auto" or one of `BACKENDS`.
-        x: the operator's main input; its device and dtype decide.
+        x: the operator's main input; its device and dtype determine the choice.
 
     Raises:
-        BackendUnavailable: "cpu" or "gpu" was asked for and cannot run here; the message says why.
-        InputError: there is no such backend.
+        BackendUnavailable: "cpu" or "gpu" was requested and cannot run here; the message says why.
+        InputError: unknown backend.
     """
     if requested in ("reference", "torch"):
         return requested  # type: ignore[return-value]
@@ -50,14 +50,14 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
     if requested != "auto":
         kernels = kernels.removeprefix("compiled ")
         raise BackendUnavailable(f"{operator}: the {kernels} cannot run because {problem}; use backend='auto' or 'torch'")
-    # On a GPU the kernels are what it was bought for; that they are missing is worth a warning.
+    # On a GPU, missing kernels cost most of its speed, so this is a warning.
     say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if on_gpu else logging.INFO)
     return "torch"
 
 
 def _dtype_problem(x: Tensor) -> str | None:
     if x.dtype not in (torch.float32, torch.bfloat16):
-        return f"the input is {str(x.dtype).removeprefix('torch.')} (they take float32 and bfloat16)"
+        return f"the input is {str(x.dtype).removeprefix('torch.')} (they support float32 and bfloat16)"
     return None
 
 
@@ -66,7 +66,7 @@ def _cpu_problem(x: Tensor) -> str | None:
 
 
 def _gpu_problem(operator: str, x: Tensor) -> str | None:
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # then Triton runs kernels on the CPU: slow, for tests
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs kernels on the CPU: slow, for tests
     if x.device.type != "cuda" and not interpreted:
         return f"the input is on {x.device.type}"
     if x.device.type == "cuda" and torch.version.hip is not None:
@@ -80,14 +80,14 @@ def _gpu_problem(operator: str, x: Tensor) -> str | None:
 def _import_problem(module: str) -> str | None:
     try:
         importlib.import_module(module)
-    except (ImportError, RuntimeError, AttributeError) as error:  # all three have come from mismatched versions
-        return f"{module} cannot be imported ({error}); pip install 'runnel[gpu]' installs what it needs"
+    except (ImportError, RuntimeError, AttributeError) as error:  # mismatched versions have raised all three
+        return f"{module} cannot be imported ({error}); run pip install 'runnel[gpu]'"
     return None
 
 
 @functools.cache
 def numba_problem() -> str | None:
-    """Why numba kernels cannot run here, or None if they can."""
+    """Return why numba kernels cannot run here, or None if they can."""
     try:
         import numba
     except ImportError as error:
@@ -99,5 +99,5 @@ def numba_problem() -> str | None:
 
 @functools.cache
 def say_once(message: str, level: int = logging.INFO) -> None:
-    """Log it the first time only."""
+    """Log a message only the first time."""
     _log.log(level, message)

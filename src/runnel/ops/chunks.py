@@ -1,4 +1,4 @@
-"""A step's sequences cut into chunks, for the CPU kernels of a block: Mamba-2's and xLSTM's.
+"""Cut a step's sequences into chunks, for the CPU kernels of Mamba-2's and xLSTM's blocks.
 
 S  sequences    C  chunks, of at most CHUNK tokens of one sequence
 """
@@ -16,15 +16,15 @@ CHUNK = 64
 
 
 class Plan(NamedTuple):
-    """Where the chunks of a step are."""
+    """The positions of a step's chunks."""
 
     cu_seqlens: NDArray[np.int64]  # (S+1,)
     read_rows: NDArray[np.int64]  # (S,), -1: start from zero
-    write_rows: NDArray[np.int64]  # (S,), -1: the end state is not wanted
+    write_rows: NDArray[np.int64]  # (S,), -1: the end state is not kept
     first_chunk: NDArray[np.int64]  # (S+1,)
-    sequence: NDArray[np.int64]  # (C,) which sequence a chunk belongs to
-    start: NDArray[np.int64]  # (C,) its first token
-    row: NDArray[np.int64]  # (C+1,) its first row in the buffers, a multiple of 16
+    sequence: NDArray[np.int64]  # (C,) the sequence of each chunk
+    start: NDArray[np.int64]  # (C,) the first token of each chunk
+    row: NDArray[np.int64]  # (C+1,) the first row of each chunk in the buffers, a multiple of 16
 
 
 def plan_chunks(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> Plan:

@@ -1,4 +1,4 @@
-"""Bias and exact GELU over the middle of a feed-forward layer, in one pass (CPU inference).
+"""Add the bias and apply exact GELU in a feed-forward layer, in one pass (CPU inference).
 
 T  tokens      F  width      G  groups of 8-bit outputs      Kp  F / G padded to whole words
 """
@@ -30,7 +30,7 @@ from runnel.ops.simd import (
 )
 
 _BLOCK = 16  # tokens per task
-# Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 for |x| <= _END, and within 2e-8 of a half beyond; found by
+# Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 for |x| <= _END, and within 2e-8 of a half beyond; fitted by
 # reweighted least squares in fp64. Highest powers first. In fp32 the result has an error of at most 2e-7 max(1, |x|).
 _END = 5.5
 _P = (
@@ -53,7 +53,7 @@ def _polynomial(builder: Any, coefficients: tuple[float, ...], x: Any) -> Any:
 
 @intrinsic
 def _gelu(typing_context: Any, x: Any) -> Any:
-    """x Phi(x), Phi being the normal distribution; exactly 0 or x beyond 5.5."""
+    """Return x Phi(x), with Phi the normal distribution; exactly 0 or x beyond 5.5."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         x = values[0]
@@ -72,7 +72,7 @@ def _gelu(typing_context: Any, x: Any) -> Any:
 
 @njit(**SERIAL)
 def _row(x: Any, bias: Any, width: int, out: Any) -> None:
-    """out = gelu(x + bias) for one token. Pointers; `out` may be `x`."""
+    """Set out = gelu(x + bias) for one token. Pointers; `out` may be `x`."""
     whole, rest = width - width % LANES, width % LANES
     for c in range(0, whole, LANES):
         store(out, c, _gelu(add(load(x, c), load(bias, c))))
@@ -82,7 +82,7 @@ def _row(x: Any, bias: Any, width: int, out: Any) -> None:
 
 @njit(**PARALLEL)
 def bias_gelu(x: Any, bias: Any) -> None:
-    """x = gelu(x + bias), in place. Call it inside `numba_math.parallel()`.
+    """Set x = gelu(x + bias), in place. Call it inside `numba_math.parallel()`.
 
     Args:
         x: (T, F) fp32 or bf16 bits (uint16).
@@ -97,7 +97,7 @@ def bias_gelu(x: Any, bias: Any) -> None:
 
 @njit(**PARALLEL)
 def bias_gelu_bytes(x: Any, bias: Any, out: Any, scales: Any) -> None:
-    """`bias_gelu` with its result in 8 bits for `int8_matmul.multiply`: out (T, G Kp) uint8, scales (T, G) fp32; x is kept."""
+    """Run `bias_gelu` with an 8-bit result for `int8_matmul.multiply`: out (T, G Kp) uint8, scales (T, G) fp32; keep x."""
     tokens, width = x.shape
     groups = scales.shape[1]
     size, padded = width // groups, out.shape[1] // groups

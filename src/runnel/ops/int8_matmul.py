@@ -4,12 +4,12 @@
     Kp  Kg padded to whole words of four bytes              Np  N padded to whole tiles
 
 A weight is q scale with q in -127 .. 127 and one scale per output. An input is (b - 128) scale with b in 1 .. 255 and one scale
-per token and group, taken from the largest number in it, so that a token's result does not depend on those beside it. Products
-are summed exactly in int32 within a group; the scales enter in fp32. The zero point of the inputs costs nothing: 128 times the
-sum of a group's weights is subtracted at the start of the sum.
+per token and group, computed from the group's largest number, so that a token's result does not depend on other tokens. Products
+are summed exactly in int32 within a group; the scales are applied in fp32. The zero point of the inputs costs nothing: 128 times
+the sum of a group's weights is subtracted at the start of the sum.
 
-Kernels that see a whole group of inputs write the bytes themselves, with `quantize_row`. NaN and infinity end up in the scale,
-and so in every number of the result.
+Kernels that compute a whole group of inputs write the bytes themselves, with `quantize_row`. NaN and infinity enter the scale,
+and so every number of the result.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from runnel.ops.simd import (
 
 _BYTES_PER_WORD = 4
 _ZERO_POINT = 128
-_ROWS_PER_TASK = 32 * TILE_ROWS  # their inputs stay in the second-level cache
+_ROWS_PER_TASK = 32 * TILE_ROWS  # whose inputs fit the second-level cache
 _FEATURES = binding.get_host_cpu_features()
 
 
 def vnni_problem() -> str | None:
-    """Why 8-bit products cannot run here, or None if they can."""
+    """Return why 8-bit products cannot run here, or None if they can."""
     if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
-        return "numba is told to make code for another processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES)"
+        return "numba is configured for another processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES)"
     if not (_FEATURES.get("avx512vnni") or _FEATURES.get("avxvnni")):
         return "the processor has no VNNI instructions"
     return None
@@ -71,10 +71,10 @@ def vnni_problem() -> str | None:
 
 
 class Int8Weights(NamedTuple):
-    """The weights of a linear layer as `multiply` takes them."""
+    """The weights of a linear layer in the layout of `multiply`."""
 
     words: NDArray[np.int32]  # (Np / TILE_COLUMNS, G Kp / 4, TILE_COLUMNS): four inputs of one output in each
-    offsets: NDArray[np.int32]  # (Np / TILE_COLUMNS, G, TILE_COLUMNS): what a group's sum starts from
+    offsets: NDArray[np.int32]  # (Np / TILE_COLUMNS, G, TILE_COLUMNS): initial values of a group's sums
     scale: NDArray[np.float32]  # (N,)
 
 
@@ -92,14 +92,14 @@ def pack(q: Tensor, scale: Tensor, groups: int) -> Int8Weights:
 
 
 def unpack(w: Int8Weights, inputs: int) -> Tensor:
-    """The q (N, K) that `pack` was given, K = `inputs`."""
+    """Return the q (N, K) that was given to `pack`, with K = `inputs`."""
     groups = w.offsets.shape[1]
     rows = w.words[..., None].view(np.int8).transpose(0, 2, 1, 3).reshape(-1, groups, bytes_per_group(inputs, groups))
     return torch.from_numpy(np.ascontiguousarray(rows[: len(w.scale), :, : inputs // groups]).reshape(len(w.scale), inputs))
 
 
 def bytes_per_group(inputs: int, groups: int) -> int:
-    """Kp of a layer with `inputs` inputs: a row of its input has `groups` times as many bytes."""
+    """Return Kp of a layer with `inputs` inputs; a row of its input has Kp `groups` bytes."""
     return -(-inputs // groups // _BYTES_PER_WORD) * _BYTES_PER_WORD
 
 
@@ -108,10 +108,10 @@ def bytes_per_group(inputs: int, groups: int) -> int:
 
 @intrinsic
 def _larger(typing_context: Any, a: Any, b: Any) -> Any:
-    """The larger of |a| and |b| in each lane, with b already positive. NaN counts as larger than all numbers."""
+    """Return the larger of |a| and |b| in each lane, with b already positive. NaN is larger than all numbers."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        a, b = (builder.bitcast(v, VI32) for v in values)  # positive numbers, infinity and NaN are in the order of their bits
+        a, b = (builder.bitcast(v, VI32) for v in values)  # positive numbers, infinity and NaN compare like their bits
         a = builder.and_(a, build_constant(VI32, 0x7FFFFFFF))
         return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), VF32)
 
@@ -120,7 +120,7 @@ def _larger(typing_context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def _largest(typing_context: Any, x: Any) -> Any:
-    """The largest lane of positive numbers, or NaN if there is one."""
+    """Return the largest lane of positive numbers, or NaN if a lane is NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         bits = build_call(builder, "llvm.vector.reduce.umax.v16i32", I32, [builder.bitcast(values[0], VI32)])
@@ -131,7 +131,7 @@ def _largest(typing_context: Any, x: Any) -> Any:
 
 @intrinsic
 def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: Any) -> Any:
-    """Write the first `count` lanes, whole numbers from -127 to 127 after rounding, as bytes from 1 to 255."""
+    """Write the first `count` lanes, rounded to integers from -127 to 127, as bytes from 1 to 255."""
     vector = ir.VectorType(ir.IntType(8), LANES)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -162,7 +162,7 @@ def quantize_row(source: Any, size: int, target: Any) -> Any:
 
 @njit(**PARALLEL)
 def quantize_rows(source: Any, target: Any, scales: Any) -> None:
-    """Rows as bytes in groups, where the kernel before could not write them. Call it inside `numba_math.parallel()`.
+    """Write rows as bytes in groups, if the kernel before could not. Call it inside `numba_math.parallel()`.
 
     Args:
         source: (T, K) fp32 or bf16 bits, C-contiguous.
@@ -181,7 +181,7 @@ def quantize_rows(source: Any, target: Any, scales: Any) -> None:
 
 
 def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
-    """sums + the sum of four products of unsigned and signed bytes, in each of sixteen words."""
+    """Return sums + the sum of four products of unsigned and signed bytes, in each of sixteen words."""
     if _FEATURES.get("avx512vnni"):
         return build_call(builder, "llvm.x86.avx512.vpdpbusd.512", VI32, [sums, inputs, weights])
     half = ir.VectorType(I32, LANES // 2)
@@ -197,13 +197,13 @@ def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
 def _tile(
     typing_context: Any, x: Any, x_row: Any, rows: Any, scales: Any, groups: Any, words: Any, offsets: Any, depth: Any, out: Any
 ) -> Any:
-    """One tile: out[r, :] = sum over g of scales[r, g] * (offsets[g, :] + sum over k in g of x[r, k] * words[k, :]).
+    """Compute one tile: out[r, :] = sum over g of scales[r, g] * (offsets[g, :] + sum over k in g of x[r, k] * words[k, :]).
 
     Args:
-        x: the bytes of the first of `rows` <= TILE_ROWS tokens, `x_row` bytes apart.
-        scales: fp32, `groups` of each token.
-        words, offsets: of one panel; `depth` words in each group.
-        out: TILE_ROWS rows of TILE_COLUMNS fp32; those from `rows` on are filled with something.
+        x: the first byte of `rows` <= TILE_ROWS tokens, `x_row` bytes apart.
+        scales: fp32, `groups` per token.
+        words, offsets: of one panel; `depth` words per group.
+        out: TILE_ROWS rows of TILE_COLUMNS fp32; the content of rows from `rows` on is undefined.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -211,7 +211,7 @@ def _tile(
         parts = range(0, TILE_COLUMNS, LANES)
         last = builder.sub(count, ir.Constant(I64, 1))
         rows_ = [ir.Constant(I64, r) for r in range(TILE_ROWS)]
-        rows_ = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows_]  # none behind the last token
+        rows_ = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows_]  # not past the last token
         starts = [builder.bitcast(builder.gep(x_, [builder.mul(stride, r)]), I32.as_pointer()) for r in rows_]
         sums = [[cgutils.alloca_once(builder, VI32) for _ in parts] for _ in rows_]
         totals = [[cgutils.alloca_once_value(builder, build_constant(VF32, 0.0)) for _ in parts] for _ in rows_]
@@ -250,7 +250,7 @@ def _tile(
 
 @njit(**SERIAL)
 def _panel(x: Any, scales: Any, w: Any, out: Any, first: int, stop: int, panel: int, tile: Any) -> None:
-    """The columns of one panel for the tokens [first, stop)."""
+    """Compute the columns of one panel for the tokens [first, stop)."""
     stride, groups, width, depth = x.shape[1], scales.shape[1], out.shape[1], w.words.shape[1]
     column = panel * TILE_COLUMNS
     words = shift(address(w.words), column * depth)
@@ -268,14 +268,14 @@ def _panel(x: Any, scales: Any, w: Any, out: Any, first: int, stop: int, panel: 
 
 @njit(**PARALLEL)
 def multiply(x: Any, scales: Any, w: Any, out: Any, workers: int) -> None:
-    """out = x weight^T. Call it inside `numba_math.parallel()`.
+    """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
-        x: (T, G Kp) uint8, C-contiguous; bytes between groups may be anything.
+        x: (T, G Kp) uint8, C-contiguous; padding bytes may have any value.
         scales: (T, G) fp32.
         w: `Int8Weights` packed for G groups.
         out: (T, N) fp32 or bf16 bits.
-        workers: how many take part; each takes what is next.
+        workers: the number of workers, which take tasks dynamically.
     """
     tokens, panels = x.shape[0], w.words.shape[0]
     tasks = (tokens + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK * panels

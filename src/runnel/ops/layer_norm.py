@@ -1,4 +1,4 @@
-"""Bias, residual addition and LayerNorm in one pass over the residual stream (CPU inference).
+"""Add bias and residual and apply LayerNorm in one pass over the residual stream (CPU inference).
 
 T  tokens      D  width      G  groups of 8-bit outputs      Kp  D / G padded to whole words
 """
@@ -19,7 +19,7 @@ _BLOCK = 16  # tokens per task
 
 @njit(**SERIAL)
 def _add(residual: Any, added: Any, bias: Any, width: int, out: Any) -> Any:
-    """out = residual + added + bias for one token; returns its mean. Pointers; `out` may be `residual`."""
+    """Set out = residual + added + bias for one token and return its mean. Pointers; `out` may be `residual`."""
     whole, rest = width - width % LANES, width % LANES
     sums = splat(np.float32(0.0))
     for c in range(0, whole, LANES):
@@ -35,7 +35,7 @@ def _add(residual: Any, added: Any, bias: Any, width: int, out: Any) -> Any:
 
 @njit(**SERIAL)
 def _deviation(row: Any, mean: Any, width: int) -> Any:
-    """The mean square of row - mean."""
+    """Return the mean square of row - mean."""
     whole, rest = width - width % LANES, width % LANES
     center, squares = splat(mean), splat(np.float32(0.0))
     for c in range(0, whole, LANES):
@@ -79,8 +79,8 @@ def add_layer_norm(
         added: (T, D) fp32 or bf16 bits (uint16).
         bias, weight, shift_by: (D,) fp32.
         out: (T, D) fp32; may be `residual`.
-        low: the same again as the next product takes it: (T, D) bf16 bits or (T, G Kp) uint8; (T, 0) fp32 if it takes `out`.
-        scales: (T, G) fp32, of the bytes; (T, 0) if there are none.
+        low: a copy of `out` for the next product: (T, D) bf16 bits or (T, G Kp) uint8; (T, 0) fp32 if that uses `out`.
+        scales: (T, G) fp32, scales of the bytes; (T, 0) without bytes.
     """
     tokens, width = residual.shape
     groups = scales.shape[1]

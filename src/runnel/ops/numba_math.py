@@ -1,9 +1,9 @@
-"""What the numba kernels share: bf16 on raw bits, fast elementary functions, and the guard around parallel regions.
+"""Shared code of the numba kernels: bf16 as raw bits, fast elementary functions, and the guard around parallel regions.
 
 Every kernel is compiled with `@njit(**SERIAL)` or `@njit(**PARALLEL)`. The functions here work on fp32 scalars inside jitted
-loops and are written so that LLVM turns those loops into vector code; they cannot be called from plain Python.
+loops and are written so that LLVM vectorizes those loops; they cannot be called from plain Python.
 
-numba's file cache watches only the file of the cached function: after an edit here, remove `__pycache__` of the kernels.
+numba's cache checks only the file of the cached function: after an edit here, remove `__pycache__` of the kernels.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from numba.extending import intrinsic
 
 from runnel.errors import BackendUnavailable
 
-# Sums may be reordered and multiply-adds fused, which vector code needs. `nnan` and `ninf` stay off: with them a NaN in the
-# weights could silently become a number. `arcp` and `afn` stay off: their approximate division costs accuracy.
+# Vectorization needs reordered sums and fused multiply-adds. `nnan` and `ninf` are off: with them a NaN in the
+# weights could silently become a number. `arcp` and `afn` are off: their approximate division costs accuracy.
 FASTMATH = {"contract", "reassoc", "nsz"}
-# Reordering has a price: a loop that both sums and stores is compiled twice, for arrays that overlap and that do not, and the two
-# sum in different orders. So kernels sum in loops without stores; then a result does not depend on where memory happens to lie.
-# error_model="numpy": with Python's, every division tests for zero and raises, and its loop cannot become vector code.
+# A reordered loop that both sums and stores is compiled twice, for overlapping and for separate arrays, and the two versions
+# sum in different orders. So kernels sum in loops without stores; then a result does not depend on memory addresses.
+# error_model="numpy": with Python's, every division tests for zero and raises, which prevents vectorization.
 SERIAL: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy", "nogil": True, "cache": True}
 PARALLEL: dict[str, Any] = SERIAL | {"parallel": True}
 
@@ -37,9 +37,9 @@ _I32 = ir.IntType(32)
 _I16 = ir.IntType(16)
 
 _LOG2_E = 1.4426950408889634
-_LN2_HIGH = 0.693359375  # short enough that k * _LN2_HIGH is exact for every |k| <= 128
+_LN2_HIGH = 0.693359375  # few enough bits that k * _LN2_HIGH is exact for every |k| <= 128
 _LN2_LOW = -2.12194440054690583e-4
-# Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), found by reweighted least squares in fp64.
+# Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), fitted by reweighted least squares in fp64.
 _EXP = (
     1.0,
     1.0000000321837788,
@@ -69,7 +69,8 @@ def _round(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     bits = builder.bitcast(arguments[-1], _I32)
     odd = builder.and_(builder.lshr(bits, _int(16)), _int(1))
     rounded = builder.add(bits, builder.add(odd, _int(0x7FFF)))
-    # Rounding would carry some NaNs into infinity or the sign bit. Decided on the bits, where fast-math cannot drop it.
+    # Rounding would turn some NaNs into infinity or change the sign bit. Tested on the bits, so that fast-math cannot remove the
+    # test.
     is_nan = builder.icmp_unsigned(">", builder.and_(bits, _int(0x7FFFFFFF)), _int(0x7F800000))
     rounded = builder.select(is_nan, builder.or_(bits, _int(0x400000)), rounded)
     return builder.trunc(builder.lshr(rounded, _int(16)), _I16)
@@ -81,36 +82,36 @@ def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 @intrinsic
 def bf16_to_f32(typing_context: Any, bits: Any) -> Any:
-    """bf16 bit pattern (uint16) -> fp32; exact."""
+    """Convert a bf16 bit pattern (uint16) to fp32, exactly."""
     return types.float32(types.uint16), _widen
 
 
 @intrinsic
 def f32_to_bf16(typing_context: Any, value: Any) -> Any:
-    """fp32 -> bf16 bit pattern (uint16), to nearest, ties to even; NaN stays NaN."""
+    """Convert fp32 to a bf16 bit pattern (uint16), rounding to nearest, ties to even; NaN stays NaN."""
     return types.uint16(types.float32), _round
 
 
 @intrinsic
 def load(typing_context: Any, value: Any) -> Any:
-    """An element of an fp32 array, or of a bf16 array viewed as uint16, -> fp32: one kernel serves both."""
+    """Convert an element of an fp32 array, or of a bf16 array viewed as uint16, to fp32, so that one kernel serves both."""
     return types.float32(value), _same if value == types.float32 else _widen
 
 
 @intrinsic
 def rounded_for(typing_context: Any, array: Any, value: Any) -> Any:
-    """An fp32 value as `array` (fp32, or bf16 viewed as uint16) stores it."""
+    """Convert an fp32 value to the element type of `array` (fp32, or bf16 viewed as uint16)."""
     return array.dtype(array, types.float32), _same if array.dtype == types.float32 else _round
 
 
 @intrinsic
 def fast_exp(typing_context: Any, value: Any) -> Any:
-    """exp(value) in fp32, relative error below 1.2e-7.
+    """Return exp(value) in fp32, with a relative error below 1.2e-7.
 
     Exactly 0 below -88.03 (a decay never turns into slow denormal numbers), constant above 88.37 (never infinite), NaN for NaN.
     """
 
-    # Built from intrinsic calls because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
+    # Built from intrinsics because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def multiply_add(a: Any, b: Any, c: Any) -> Any:
             function = builder.module.declare_intrinsic("llvm.fmuladd", [_F32], ir.FunctionType(_F32, [_F32] * 3))
@@ -133,19 +134,19 @@ def fast_exp(typing_context: Any, value: Any) -> Any:
 
 @njit(inline="always")
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)) in fp32."""
+    """Return 1 / (1 + exp(-x)) in fp32."""
     return np.float32(1.0) / (np.float32(1.0) + fast_exp(-x))
 
 
 @njit(inline="always")
 def silu(x: Any) -> Any:
-    """x * sigmoid(x) in fp32."""
+    """Return x * sigmoid(x) in fp32."""
     return x / (np.float32(1.0) + fast_exp(-x))
 
 
 @njit(inline="always")
 def silu_grad(x: Any) -> Any:
-    """Derivative of `silu` in fp32."""
+    """Return the derivative of `silu` in fp32."""
     e = fast_exp(-x)
     s = np.float32(1.0) / (np.float32(1.0) + e)
     return s * (np.float32(1.0) + x * (e * s))  # e*s is 1 - s without its cancellation
@@ -153,7 +154,7 @@ def silu_grad(x: Any) -> Any:
 
 @njit(inline="always")
 def softplus(x: Any) -> Any:
-    """log(1 + exp(x)) in fp32, relative error below 5e-7 for every x (it equals x from about 17 on)."""
+    """Return log(1 + exp(x)) in fp32, with a relative error below 5e-7 for every x (it equals x from about 17 on)."""
     e = fast_exp(-abs(x))
     s = e / (np.float32(2.0) + e)  # log(1 + e) = 2 atanh(s)
     q = s * s
@@ -165,23 +166,23 @@ def softplus(x: Any) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-# numba's OpenMP layer takes its symbols from the OpenMP library that torch has already loaded (so torch must be imported first,
-# as above), and both run on one pool of threads. Any other layer has threads of its own, which compete with torch's: short texts
-# took up to three times as long. The price: a forked child has no such pool.
+# numba's OpenMP layer uses the OpenMP library that torch has already loaded (so torch must be imported first,
+# as above), and both share one pool of threads. Any other layer has its own threads, which compete with torch's: short texts
+# took up to three times as long. The disadvantage: a forked child has no such pool.
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 _region = threading.RLock()
-_entered = False  # a region has run in this process or in the one it was forked from
+_entered = False  # a region has run in this process or its parent before a fork
 _pool_is_lost = False
 
 
 @contextmanager
 def parallel() -> Iterator[None]:
-    """Enter before calling any kernel compiled with `parallel=True`.
+    """Guard calls of kernels compiled with `parallel=True`.
 
-    One region runs at a time, because numba's portable pool must not be entered twice and because two regions at once would only
-    share the same cores; other Python threads wait here. The region uses as many threads as torch does. Where that is one,
-    each Python thread is its own worker, and they run side by side if numba's pool allows it.
+    One region runs at a time, because numba's portable pool must not be entered twice and because two concurrent regions would
+    only share the same cores; other Python threads wait here. The region uses as many threads as torch. With one thread,
+    each Python thread is its own worker, and they run concurrently if numba's pool allows it.
 
     Raises:
         BackendUnavailable: this process was forked from one whose kernels had run on OpenMP threads.
@@ -190,19 +191,19 @@ def parallel() -> Iterator[None]:
     if _pool_is_lost:
         raise BackendUnavailable(
             "this process was forked after a model had been used, and has no OpenMP threads: use the start method 'spawn', use "
-            "the model in the child only, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
+            "the model only in the child, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
         )
     _entered = True
     threads = torch.get_num_threads()
     with nullcontext() if threads == 1 and _pool_may_be_shared() else _region:
         numba.set_num_threads(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
-        if torch.get_num_threads() != threads:  # starting numba's pool, once per process, resets the shared library's count
+        if torch.get_num_threads() != threads:  # the first start of numba's pool resets the shared library's thread count
             torch.set_num_threads(threads)
         yield
 
 
 def _layer() -> str | None:
-    """numba's threading layer; None before the first kernel has run."""
+    """Return numba's threading layer; None before the first kernel has run."""
     try:
         return numba.threading_layer()
     except ValueError:
@@ -214,9 +215,9 @@ def _pool_may_be_shared() -> bool:
 
 
 def _after_fork() -> None:
-    """Refuse kernels in a child that has lost their threads; let torch work on one thread, for it would wait for the others."""
+    """Refuse kernels in a child without their threads; limit torch to one thread, because it would wait for the others."""
     global _region, _pool_is_lost
-    _region = threading.RLock()  # another thread of the parent may have held it
+    _region = threading.RLock()  # another thread of the parent may have held the lock
     if _entered:
         torch.set_num_threads(1)
         _pool_is_lost = _layer() == "omp"

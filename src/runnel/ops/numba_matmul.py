@@ -1,8 +1,8 @@
-"""Small fp32 matrix products inside numba kernels, at the speed of a BLAS and without calling one.
+"""Small fp32 matrix products inside numba kernels, as fast as BLAS and without calling it.
 
-LLVM cannot keep a tile of sums in registers on its own when the loops come from numba, so the innermost tile is written in
+LLVM does not keep a tile of sums in registers for numba's loops, so the innermost tile is written in
 LLVM's vector types here. Operands are scratch matrices in cache whose row lengths are multiples of `LANES` and whose row
-counts are multiples of `ROWS` (padded with zeros), which leaves no edges to treat.
+counts are multiples of `ROWS` (padded with zeros), so there are no edge cases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runnel.ops.numba_math import SERIAL
 
 _WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
 LANES = 16 if _WIDE else 8  # numbers per vector
-ROWS = 8 if _WIDE else 4  # rows of a tile: ROWS * 2 vectors of sums, which leaves registers for the operands
+ROWS = 8 if _WIDE else 4  # rows of a tile: ROWS * 2 vectors of sums leave registers for the operands
 
 _F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -27,7 +27,7 @@ _INDEX = ir.IntType(64)
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to a multiple of LANES (and so of ROWS)."""
+    """Round `size` up to a multiple of LANES (and so of ROWS)."""
     return -(-size // LANES) * LANES
 
 
@@ -37,7 +37,7 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: An
 
 
 def _tile(vectors: int, accumulate: bool) -> Any:
-    """An intrinsic for out[ROWS, vectors * LANES] = (scale * out +) a @ b; every matrix given as array, offset and strides."""
+    """Return an intrinsic for out[ROWS, vectors * LANES] = (scale * out +) a @ b; matrices are arrays, offsets and strides."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         out, out_at, out_row, a, a_at, a_row, a_step, b, b_at, b_row, inner, scale = arguments
@@ -100,20 +100,20 @@ _set_two, _set_one = _tile(2, False), _tile(1, False)
 _add_two, _add_one = _tile(2, True), _tile(1, True)
 
 
-# Which elements of a square left side are known to be zero; their products are skipped, tile by tile.
+# The known zero elements of a square left side; their products are skipped, tile by tile.
 FULL, LOWER, UPPER = 0, 1, 2
 
 
 @njit(**SERIAL)
 def multiply(out: Any, a: Any, a_row: int, a_step: int, b: Any, rows: int, inner: int, scale: Any, triangle: int = FULL) -> None:
-    """out = scale * out + a @ b; with scale 0, `out` is not read.
+    """Set out = scale * out + a @ b; with scale 0, `out` is not read.
 
     Args:
         out: (>= rows, columns) C-contiguous fp32; all its columns are written.
         a: C-contiguous fp32, any shape; element (i, k) of the product's left side is the flat element i * a_row + k * a_step.
         b: (>= inner, >= columns) C-contiguous fp32.
         rows: multiple of ROWS.   columns: multiple of LANES.   inner: any; with a triangle it equals `rows`.
-        triangle: LOWER: a is zero where k > i. UPPER: a is zero where k < i. The zeros must be there, within tiles.
+        triangle: LOWER: a is zero where k > i. UPPER: a is zero where k < i. Within tiles the zeros must be stored.
     """
     columns, b_row = out.shape[1], b.shape[1]
     for column in range(0, columns, 2 * LANES):

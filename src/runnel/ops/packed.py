@@ -1,4 +1,4 @@
-"""Index arithmetic on packed sequences, shared by the operators. T tokens, S sequences."""
+"""Index arithmetic on packed sequences for all operators. T tokens, S sequences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def boundaries(
         state: (S, *state_shape) or None.
 
     Raises:
-        InputError: cu_seqlens does not rise from 0 to T, or the state has another shape.
+        InputError: cu_seqlens does not increase from 0 to T, or the state has another shape.
     """
     if cu_seqlens is None:
         cu = torch.tensor([0, tokens])
@@ -44,37 +44,37 @@ def expect(operator: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> 
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of arithmetic and of states: fp64 for fp64 inputs, else fp32."""
+    """Return the dtype of arithmetic and of states: fp64 for fp64 inputs, else fp32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def shortened(chunk: int, cu: Tensor) -> int:
-    """`chunk`, or the power of two that holds the longest sequence if that is less: short texts are not padded to long chunks."""
+    """Return `chunk`, or a smaller power of two that holds the longest sequence, to avoid padding short texts."""
     longest = int(cu.diff().max()) if cu.numel() > 1 else 0
     return min(chunk, 1 << max(longest - 1, 0).bit_length())
 
 
 def sequence_of_token(cu: Tensor) -> Tensor:
-    """(T,) which sequence each token belongs to."""
+    """Return the sequence of each token (T,)."""
     return torch.repeat_interleave(torch.arange(cu.numel() - 1), cu.diff())
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """The tensor's memory as numpy; bf16 as its bit patterns (uint16)."""
+    """Return a view of the tensor as numpy; bf16 as bit patterns (uint16)."""
     tensor = tensor.detach()
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def index_array(tensor: Tensor) -> np.ndarray:
-    """Indices as int64, copied only if they are not."""
+    """Return indices as int64, copied only if necessary."""
     return tensor.to(torch.int64).contiguous().numpy()
 
 
 def flat_rows(tensor: Tensor) -> tuple[np.ndarray, int]:
-    """A tensor (T, ...) for a kernel: its memory as one line, and the distance between rows.
+    """Return a tensor (T, ...) for a kernel: its memory as a 1-D array, and the distance between rows.
 
     Element (t, i) with i counted within the row is line[t * distance + i]. Rows that are columns of a wider matrix are not
-    copied; anything else that is not contiguous within rows is.
+    copied; other tensors that are not contiguous within rows are.
     """
     row = tensor.shape[1:].numel()
     if tensor.numel() == 0:
@@ -86,5 +86,5 @@ def flat_rows(tensor: Tensor) -> tuple[np.ndarray, int]:
 
 
 def float_array(tensor: Tensor | None, *shape: int) -> np.ndarray:
-    """A tensor as fp32 and contiguous, copied only if it is not; None as zeros of `shape`."""
+    """Return a contiguous fp32 tensor, copied only if necessary; zeros of `shape` for None."""
     return np.zeros(shape, np.float32) if tensor is None else as_array(tensor.detach().float().contiguous())

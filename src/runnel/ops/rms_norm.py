@@ -1,4 +1,4 @@
-"""Residual addition and RMSNorm in one pass over the residual stream (CPU inference).
+"""Add the residual and apply RMSNorm in one pass over the residual stream (CPU inference).
 
 T  tokens      D  width      K  partial sums of squares per token      Dp  D padded to whole words
 """
@@ -19,7 +19,7 @@ _BLOCK = 16  # tokens per task
 
 @njit(**SERIAL)
 def _add(residual: Any, added: Any, scale: Any, eps: Any, width: int) -> Any:
-    """residual += scale * added for one token; returns 1 / rms(residual). The arrays are pointers to its rows."""
+    """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to its rows."""
     whole, rest = width - width % LANES, width % LANES
     factor, sums = splat(scale), splat(np.float32(0.0))
     for c in range(0, whole, LANES):
@@ -35,7 +35,7 @@ def _add(residual: Any, added: Any, scale: Any, eps: Any, width: int) -> Any:
 
 @njit(**SERIAL)
 def _multiply(residual: Any, inverse: Any, weight: Any, width: int, out: Any) -> None:
-    """out = residual * inverse * weight for one token."""
+    """Set out = residual * inverse * weight for one token."""
     whole, rest = width - width % LANES, width % LANES
     factor = splat(inverse)
     for c in range(0, whole, LANES):
@@ -46,7 +46,7 @@ def _multiply(residual: Any, inverse: Any, weight: Any, width: int, out: Any) ->
 
 @njit(**SERIAL)
 def _scale(squares: Any, t: int, count: Any, eps: Any) -> Any:
-    """What the block's output of token `t` is multiplied by: see `add_rms_norm`."""
+    """Return the factor of the block's output of token `t`: see `add_rms_norm`."""
     parts = squares.shape[1]
     if parts == 0:
         return np.float32(1.0)
@@ -58,14 +58,14 @@ def _scale(squares: Any, t: int, count: Any, eps: Any) -> Any:
 
 @njit(**PARALLEL)
 def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: Any, eps: Any, out: Any) -> None:
-    """residual += scale * added; out = residual / rms(residual) * weight. Call it inside `numba_math.parallel()`.
+    """Add scale * added to residual; set out = residual / rms(residual) * weight. Call it inside `numba_math.parallel()`.
 
     Args:
         residual: (T, D) fp32, updated in place.
         added: (T, D) fp32 or bf16 bits (uint16): the block's output.
-        squares: (T, K) fp32: scale of token t is 1 / sqrt(sum(squares[t]) / count + eps), the norm that a Mamba-2 block puts off
+        squares: (T, K) fp32: scale of token t is 1 / sqrt(sum(squares[t]) / count + eps), the norm that a Mamba-2 block postpones
             until after its output projection. K = 0: scale is 1.
-        count: numbers behind the sums of squares.
+        count: how many numbers the sums of squares cover.
         weight: (D,) fp32.
         out: (T, D) fp32 or bf16 bits.
     """
@@ -79,7 +79,7 @@ def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: An
 
 @njit(**PARALLEL)
 def add_rms_norm_bytes(residual: Any, added: Any, squares: Any, count: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
-    """`add_rms_norm` with its result in 8 bits for `int8_matmul.multiply`: out (T, Dp) uint8, scales (T, 1) fp32."""
+    """Run `add_rms_norm` with an 8-bit result for `int8_matmul.multiply`: out (T, Dp) uint8, scales (T, 1) fp32."""
     tokens, width = residual.shape
     for block in prange((tokens + _BLOCK - 1) // _BLOCK):
         normed = np.empty(width, np.float32)

@@ -1,13 +1,13 @@
-"""Sixteen fp32 numbers as one value inside numba kernels.
+"""Vectors of sixteen fp32 numbers inside numba kernels.
 
-Loops over scalars leave register use and vector width to the compiler's guesses; the kernels that must run at the speed of
-a matrix product are written with these instead. LLVM splits the vectors where the machine's are narrower.
+With scalar loops, the compiler guesses register use and vector width; kernels that must be as fast as
+a matrix product use these vectors instead. LLVM splits them on machines with narrower vectors.
 The `build_*` functions emit the same code inside other intrinsics.
 
-Memory is reached through `address(array)` and a flat element offset: callers pass C-contiguous arrays and stay inside them.
+Memory is accessed by `address(array)` and a flat element offset: callers pass C-contiguous arrays and stay inside them.
 (Arrays themselves would be reference-counted around every load, which costs more than the loads.) Pointers to uint16
 mean bf16 bit patterns, which loads widen and stores round. A *word* is 32 bits: one fp32 number, or two bf16 numbers of
-neighbouring index, low half first; words are kept in float32 arrays whatever they hold.
+neighboring index, low half first; words are kept in float32 arrays whatever their content.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LANES = 16
 
 
 def _has_native_bf16() -> bool:
-    """Whether the code that numba generates here may use the bf16 dot product."""
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:  # the user asked for another processor than this one
+    """Return whether numba's code may use the bf16 dot product."""
+    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:  # the user selected another processor
         return False
     features = binding.get_host_cpu_features()
     return bool(features.get("avx512bf16") and features.get("avx512vl"))
@@ -33,7 +33,7 @@ def _has_native_bf16() -> bool:
 
 NATIVE_BF16 = _has_native_bf16()
 _WIDE = bool(binding.get_host_cpu_features().get("avx512f")) and not numba.config.CPU_NAME
-# A tile of the matrix product: its accumulators must fit the vector registers (32 of 16 lanes, or 16 of 8).
+# A tile of the matrix product; its accumulators must fit the vector registers (32 of 16 lanes, or 16 of 8).
 TILE_ROWS = 8 if _WIDE else 4
 TILE_COLUMNS = 2 * LANES if _WIDE else LANES
 
@@ -63,7 +63,7 @@ _VBF16, BF16_PAIRS = ir.VectorType(_BFloat(), LANES), ir.VectorType(_BFloat(), 2
 
 
 class F32x16(types.Type):
-    """numba's type of the vectors."""
+    """The numba type of the vectors."""
 
     def __init__(self) -> None:
         super().__init__(name="F32x16")
@@ -82,7 +82,7 @@ class _F32x16Model(models.PrimitiveModel):
 
 
 def build_constant(vector: ir.VectorType, value: float) -> ir.Constant:
-    """The same constant in all lanes."""
+    """Return a constant in all lanes."""
     return ir.Constant(vector, [value] * LANES)
 
 
@@ -94,18 +94,18 @@ def build_call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -
 
 
 def build_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
+    """Return a * b + c, rounded once."""
     return build_call(builder, "llvm.fma.v16f32", VF32, [a, b, c])
 
 
 def build_splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
-    """A scalar in all lanes."""
+    """Return a scalar in all lanes."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(VI32, [0] * LANES))
 
 
 def build_pointer(builder: Any, base: Any, offset: Any, vector: ir.Type) -> Any:
-    """Pointer to `vector` at element `offset` of `base`."""
+    """Return a pointer to `vector` at element `offset` of `base`."""
     return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
 
 
@@ -114,7 +114,7 @@ def _widen(builder: Any, bits: Any) -> Any:
 
 
 def build_round(builder: Any, value: Any) -> Any:
-    """fp32 -> bf16 bits, ties to even; NaN stays NaN."""
+    """Convert fp32 to bf16 bits, ties to even; NaN stays NaN."""
     if NATIVE_BF16:
         return builder.bitcast(builder.fptrunc(value, _VBF16), _VI16)
     bits = builder.bitcast(value, VI32)
@@ -132,11 +132,11 @@ def _lanes_below(builder: Any, count: Any) -> Any:
 
 
 def is_bf16(pointer: Any) -> bool:
-    """Whether a pointer type of numba means bf16 bits."""
+    """Return whether a numba pointer type means bf16 bits."""
     return bool(pointer.dtype == types.uint16)
 
 
-# 2^f on |f| <= 1/2, relative error 9.2e-8 before rounding, found by reweighted least squares in fp64; highest power first.
+# 2^f on |f| <= 1/2, relative error 9.2e-8 before rounding, fitted by reweighted least squares in fp64; highest power first.
 _EXP2 = (1.3264726056424689e-3, 9.671513044619755e-3, 5.5507337500530246e-2, 0.24022242078532924, 0.6931469775930709, 1.0)
 
 
@@ -144,7 +144,7 @@ _EXP2 = (1.3264726056424689e-3, 9.671513044619755e-3, 5.5507337500530246e-2, 0.2
 
 
 def _elementwise(arguments: int, build: Callable[..., Any], doc: str) -> Any:
-    """An intrinsic of `arguments` vectors giving one."""
+    """Return an intrinsic from `arguments` vectors to one."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return build(builder, *values)
@@ -164,7 +164,7 @@ def _elementwise(arguments: int, build: Callable[..., Any], doc: str) -> Any:
 
 
 def build_exp(builder: Any, x: Any) -> Any:
-    """See `exp`."""
+    """Return exp(x); see `exp`."""
     low, high = build_constant(VF32, -88.0), build_constant(VF32, 88.0)
     zero = builder.fcmp_ordered("<", x, low)
     x = builder.select(zero, low, x)
@@ -181,7 +181,7 @@ def build_exp(builder: Any, x: Any) -> Any:
 
 
 def build_silu(builder: Any, x: Any) -> Any:
-    """x / (1 + 2^t), t = -x log2(e): no need for the accuracy of `exp` at large |t|, where the sum hides it."""
+    """Return x / (1 + 2^t), t = -x log2(e); at large |t|, where the sum hides errors, less accurate than `exp`."""
     t = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375))
     t = builder.select(builder.fcmp_ordered("<", t, build_constant(VF32, -125.0)), build_constant(VF32, -125.0), t)
     t = builder.select(builder.fcmp_ordered(">", t, build_constant(VF32, 125.0)), build_constant(VF32, 125.0), t)
@@ -196,7 +196,7 @@ def build_silu(builder: Any, x: Any) -> Any:
 
 
 def build_divide(builder: Any, a: Any, b: Any) -> Any:
-    """a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7) are faster than the division."""
+    """Return a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7) are faster than division."""
     if not _WIDE:
         return builder.fdiv(a, b)
     unused = [build_constant(VF32, 0.0), ir.Constant(_I16, 0xFFFF)]
@@ -216,7 +216,7 @@ silu = _elementwise(1, build_silu, "x / (1 + exp(-x))")
 
 @intrinsic
 def splat(typing_context: Any, x: Any) -> Any:
-    """The same fp32 number in all lanes."""
+    """Return the same fp32 number in all lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return build_splat(builder, values[0], VF32)
@@ -226,7 +226,7 @@ def splat(typing_context: Any, x: Any) -> Any:
 
 @intrinsic
 def keep(typing_context: Any, x: Any, count: Any) -> Any:
-    """x in the first `count` lanes, 0 in the others (also where x is NaN there)."""
+    """Return x in the first `count` lanes, 0 in the others (even where x is NaN)."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.select(_lanes_below(builder, values[1]), values[0], build_constant(VF32, 0.0))
@@ -236,7 +236,7 @@ def keep(typing_context: Any, x: Any, count: Any) -> Any:
 
 @intrinsic
 def total(typing_context: Any, x: Any) -> Any:
-    """The sum of the lanes."""
+    """Return the sum of the lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         v, width = values[0], LANES
@@ -254,7 +254,7 @@ def total(typing_context: Any, x: Any) -> Any:
 
 @intrinsic
 def address(typing_context: Any, array: Any) -> Any:
-    """Pointer to the first element of a C-contiguous array, which must outlive it."""
+    """Return a pointer to the first element of a C-contiguous array, which must outlive the pointer."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return context.make_array(array)(context, builder, values[0]).data
@@ -264,7 +264,7 @@ def address(typing_context: Any, array: Any) -> Any:
 
 @intrinsic
 def shift(typing_context: Any, base: Any, offset: Any) -> Any:
-    """Pointer to element `offset`."""
+    """Return a pointer to element `offset`."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.gep(values[0], [values[1]])
@@ -274,7 +274,7 @@ def shift(typing_context: Any, base: Any, offset: Any) -> Any:
 
 @intrinsic
 def number(typing_context: Any, base: Any, offset: Any) -> Any:
-    """One element of fp32 or bf16 memory as fp32."""
+    """Return one element of fp32 or bf16 memory as fp32."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         read = builder.load(builder.gep(values[0], [values[1]]))
@@ -286,14 +286,14 @@ def number(typing_context: Any, base: Any, offset: Any) -> Any:
 
 
 def build_load(builder: Any, pointer_type: Any, base: Any, offset: Any) -> Any:
-    """See `load`; `pointer_type` is numba's type of `base`."""
+    """Emit `load`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
         return _widen(builder, builder.load(build_pointer(builder, base, offset, _VI16), align=2))
     return builder.load(build_pointer(builder, base, offset, VF32), align=4)
 
 
 def build_store(builder: Any, pointer_type: Any, base: Any, offset: Any, value: Any) -> None:
-    """See `store`; `pointer_type` is numba's type of `base`."""
+    """Emit `store`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
         builder.store(build_round(builder, value), build_pointer(builder, base, offset, _VI16), align=2)
     else:
@@ -302,7 +302,7 @@ def build_store(builder: Any, pointer_type: Any, base: Any, offset: Any, value: 
 
 @intrinsic
 def load(typing_context: Any, base: Any, offset: Any) -> Any:
-    """Elements offset .. offset+15 of fp32 or bf16 memory."""
+    """Load elements offset .. offset+15 of fp32 or bf16 memory."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return build_load(builder, base, *values)
@@ -312,7 +312,7 @@ def load(typing_context: Any, base: Any, offset: Any) -> Any:
 
 @intrinsic
 def load_some(typing_context: Any, base: Any, offset: Any, count: Any) -> Any:
-    """Like `load`, but only the first `count` lanes are read; the others are 0."""
+    """Load only the first `count` lanes; the others are 0."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         vector = _VI16 if is_bf16(base) else VF32
@@ -338,7 +338,7 @@ def store(typing_context: Any, base: Any, offset: Any, x: Any) -> Any:
 
 @intrinsic
 def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) -> Any:
-    """Like `store`, but only the first `count` lanes are written."""
+    """Write only the first `count` lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         bf16 = is_bf16(base)
@@ -353,12 +353,12 @@ def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) 
 
 @intrinsic
 def prefetch(typing_context: Any, base: Any, offset: Any) -> Any:
-    """Ask for the cache line of an element; a place outside of the array does no harm."""
+    """Prefetch the cache line of an element; offsets outside the array are harmless."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         line = builder.bitcast(builder.gep(values[0], [values[1]]), byte)
-        hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]  # to read, into the first cache, data
+        hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]  # for reading, into the first-level cache, data
         build_call(builder, "llvm.prefetch.p0", ir.VoidType(), [line, *hints])
         return context.get_dummy_value()
 
@@ -367,7 +367,7 @@ def prefetch(typing_context: Any, base: Any, offset: Any) -> Any:
 
 @intrinsic
 def next_task(typing_context: Any, counter: Any) -> Any:
-    """The number in int64 memory, which is raised by 1 for whoever asks next; safe between threads."""
+    """Return the number in int64 memory and increment it atomically."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.atomic_rmw("add", values[0], ir.Constant(I64, 1), "monotonic")

@@ -1,6 +1,6 @@
-"""Matrix products inside numba kernels, in fp32 or in pairs of bf16 numbers, and the layouts that they need.
+"""Matrix products inside numba kernels, in fp32 or in pairs of bf16 numbers, and their layouts.
 
-See `simd` for pointers and words. `kind` is any pointer whose type chooses: to float32, or to uint16 for bf16.
+See `simd` for pointers and words. `kind` is any pointer whose type selects the numbers: float32, or uint16 for bf16.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ZERO = np.float32(0.0)
 
 @intrinsic
 def as_kind(typing_context: Any, kind: Any, base: Any) -> Any:
-    """`base` as a pointer to what `kind` points to (fp32, or uint16 for bf16)."""
+    """Return `base` as a pointer to the type of `kind` (fp32, or uint16 for bf16)."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.bitcast(values[1], context.get_value_type(kind))
@@ -54,7 +54,7 @@ def as_kind(typing_context: Any, kind: Any, base: Any) -> Any:
 
 @intrinsic
 def numbers_per_word(typing_context: Any, kind: Any) -> Any:
-    """1 if `kind` points to fp32, 2 if to bf16, 4 if to bytes."""
+    """Return 1 if `kind` points to fp32, 2 for bf16, 4 for bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return ir.Constant(I64, 32 // kind.dtype.bitwidth)
@@ -85,7 +85,7 @@ def transpose(typing_context: Any, source: Any, stride: Any, target: Any, target
 
         rows = [builder.load(place(0, row), align=4) for row in range(LANES)]
         width = LANES // 2
-        while width:  # swap the off-diagonal halves of ever smaller blocks
+        while width:  # swap the off-diagonal halves of successively smaller blocks
             low = [lane if not lane & width else lane - width + LANES for lane in range(LANES)]
             high = [lane + width if not lane & width else lane + LANES for lane in range(LANES)]
             for row in range(LANES):
@@ -102,7 +102,7 @@ def transpose(typing_context: Any, source: Any, stride: Any, target: Any, target
 
 
 def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) -> Any:
-    """sums + words * word in all lanes; for bf16 the sum of both products of the pairs."""
+    """Return sums + words * word in all lanes; for bf16 the sum of both products of the pairs."""
     a, b = builder.bitcast(words, VI32), build_splat(builder, word, VI32)
     if not bf16:
         return build_fma(builder, builder.bitcast(a, VF32), builder.bitcast(b, VF32), sums)
@@ -115,7 +115,7 @@ def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) ->
 
 
 def _row_starts(builder: Any, base: Any) -> list[list[Any]]:
-    """Pointers to the vectors of a tile of sums."""
+    """Return pointers to the vectors of a tile of sums."""
     starts = [[row * TILE_COLUMNS + c for c in range(0, TILE_COLUMNS, LANES)] for row in range(TILE_ROWS)]
     return [[build_pointer(builder, base, ir.Constant(I64, at), VF32) for at in row] for row in starts]
 
@@ -133,7 +133,7 @@ def tile_product(
     right: Any,
     depth: Any,
 ) -> Any:
-    """One tile of a matrix product: sums[r, :] = factors[r] * sums[r, :] + sum over k of left[r, k] * right[k, :].
+    """Compute one tile of a matrix product: sums[r, :] = factors[r] * sums[r, :] + sum over k of left[r, k] * right[k, :].
 
     `sums` has TILE_ROWS rows of TILE_COLUMNS fp32 numbers; row r of `left` starts left_row words after row r-1 and its words
     are left_depth apart; `right` has rows of TILE_COLUMNS words; `depth` counts words. With factors_stride < 0 the old sums
@@ -177,14 +177,14 @@ def tile_product(
 
 @njit(**SERIAL)
 def fill(out: Any, count: int, value: Any) -> None:
-    """The same value in the first `count` places."""
+    """Set the first `count` elements to a value."""
     for i in range(count):
         out[i] = value
 
 
 @njit(**SERIAL)
 def pack(kind: Any, source: Any, stride: int, rows: int, factors: Any, words: Any, width: int) -> None:
-    """Rows of `source` times their factors as words for a tile product: for bf16, two rows become one row of pairs."""
+    """Write rows of `source` times their factors as words for a tile product; for bf16, two rows become one row of pairs."""
     step = numbers_per_word(kind)
     for r in range(0, rows, step):
         first, second = r * stride, (r + 1) * stride

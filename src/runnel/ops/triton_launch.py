@@ -1,4 +1,4 @@
-"""What the Triton kernels of all operators share on the side that launches them. No Triton here.
+"""Shared launch code of all Triton kernels. Does not import Triton.
 
 T tokens, S sequences, N chunks of all sequences together.
 """
@@ -18,12 +18,12 @@ from runnel.ops.packed import sequence_of_token
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current GPU, not on that of its arguments."""
+    """Make the GPU of `x` current, because Triton launches on the current GPU, not on that of its arguments."""
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
 def rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """A tensor (T, ...) whose rows are contiguous, and the distance between them in elements.
+    """Return a tensor (T, ...) with contiguous rows, and the distance between rows in elements.
 
     Columns of a wider matrix are not copied.
     """
@@ -33,22 +33,22 @@ def rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def power_of_two(size: int, least: int = 1) -> int:
-    """The smallest power of two that is at least `size` and `least`: what a tile's side must be."""
+    """Return the smallest power of two that is at least `size` and `least`, as required for a tile's side."""
     return max(least, 1 << max(size - 1, 0).bit_length())
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Packed sequences cut into chunks; each sequence starts a new one. All on the GPU, int64."""
+    """Packed sequences cut into chunks; each sequence starts a new chunk. All tensors on the GPU, int64."""
 
-    table: Tensor  # (3, N): sequence, first token, token behind the last
+    table: Tensor  # (3, N): sequence, first token, token after the last
     first: Tensor  # (S+1,) the first chunk of each sequence, and N
     count: int  # N
-    most: int  # the largest number of chunks of one sequence
+    most: int  # the largest number of chunks of a sequence
 
     @classmethod
     def of(cls, cu: Tensor, size: int, device: torch.device) -> Chunks:
-        """Cut at every `size` tokens of each sequence; cu (S+1,) int64 on the CPU."""
+        """Cut each sequence every `size` tokens; cu (S+1,) int64 on the CPU."""
         counts = (cu.diff() + size - 1) // size
         first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         sequence = sequence_of_token(first)
@@ -61,9 +61,9 @@ class Chunks:
 def with_torch_backward(
     forward: Callable[..., tuple[Tensor, ...]], path: Callable[..., tuple[Tensor, ...]], *inputs: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """`forward(*inputs)`, differentiable: its backward pass runs `path`, the same function in torch operations, once more.
+    """Run `forward(*inputs)` differentiably: the backward pass reruns `path`, the same function in torch operations.
 
-    Costs the memory and time of the torch path in the backward pass, and none of it where no gradient is wanted.
+    The backward pass has the memory and time of the torch path; without gradients there is no such cost.
     """
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
         return forward(*inputs)
@@ -97,14 +97,14 @@ class _TorchBackward(torch.autograd.Function):
 
 
 def without_empty(cu: Tensor, *states: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-    """Leave out sequences of no tokens, which flash-linear-attention's kernels do not take.
+    """Remove empty sequences, which flash-linear-attention's kernels do not support.
 
     Args:
         cu: (S+1,) int64 on the CPU.
         states: (S, ...) each, or None.
 
     Returns:
-        (R,) the sequences that are left, on the CPU; their cumulative lengths (R+1,); and their states.
+        (R,) the remaining sequences, on the CPU; their cumulative lengths (R+1,); and their states.
     """
     left = cu.diff().nonzero().squeeze(1)
     if left.numel() == cu.numel() - 1:
