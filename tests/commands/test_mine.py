@@ -228,4 +228,4 @@ def test_what_cannot_be_done(run, pairs, embedder, options, message):
 def test_bad_data_is_told_with_its_line(run, pairs, tmp_path):
     (tmp_path / "pairs.csv").write_text(PAIRS + "a,b,c\n")
     done = run(*pairs)
-    assert done.code == 1 and "pairs.csv, line 42: expected 2 fields (query, positive), got 3" in done.err
+    assert done.code == 1 and "pairs.csv, line 42: 3 values in 2 columns; quote what holds ','" in done.err

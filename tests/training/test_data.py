@@ -228,7 +228,7 @@ def test_copies_judged_differently(beir):
             "line 1: expected the names of the columns before the first pair, got 'What is it",
         ),
         ("x.csv", ["query,positive", '"q","a\nb"', "r"], "line 4: expected 2 fields .query, positive., got 1"),
-        ("x.csv", ["query,positive", 'q,"a"b'], "line 2: not valid CSV"),
+        ("x.csv", ["query,positive", 'q,"a"b'], "line 2: not a valid table"),
         ("x.csv", ["query,positive,score", "q,a,1"], "line 2: 'score' is a score of one pair; expected for each query a list"),
         (
             "x.csv",

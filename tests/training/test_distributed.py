@@ -14,7 +14,7 @@ from programs.training_workers import together
 from safetensors.torch import load_file
 
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.training.evidence import SentenceData
+from runnel.training.sentence_table import SentenceData
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,9 @@ import runnel
 from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError, StoreBusy
 from runnel.models.base import load_model
 from runnel.training import recipes, smoke
-from runnel.training.examples import Examples
 from runnel.training.progress import Recorder, read_metrics
 from runnel.training.run import LOCK, RECIPE, SEARCH, SUMMARY, prepared, train
+from runnel.training.run_data import RunData
 from runnel.training.settings import DataSet, DataTable
 from runnel.training.trainers import EmbedderBatches
 
@@ -317,7 +317,7 @@ def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
     message += "2 processes share full batches only; " * (world > 1) + f"lower train.batch{', use one process' * (world > 1)} or "
     message += "give more rows with different texts, in another folder (--to)"
     with pytest.raises(InputError, match=re.escape(message)):
-        run._fit(tiny("embed", "train.batch=4"), None, Examples(sets, None), tmp_path)
+        run._fit(tiny("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
 
 
 def test_a_model_without_the_head(tmp_path):

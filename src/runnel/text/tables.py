@@ -55,7 +55,7 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
     delimiter = "\t" if kind == "tsv" else max(",;\t|", key=first.count)
     reader = csv.reader(every, delimiter=delimiter, strict=True)
     cells = _parsed(lines, reader)
-    columns = next(cells, [])
+    columns = next(filter(None, cells), [])
     return Table(columns, _named(lines, reader, columns, cells, delimiter))
 
 

@@ -16,6 +16,7 @@ from runnel.errors import InputError, ReadError
 from runnel.records import titled
 from runnel.text.lines import Lines, find, keys, read_json, read_lines
 from runnel.text.reading import open_bytes
+from runnel.text.tables import read_table
 from runnel.text.trec import read_qrels
 from runnel.training.corpora import Texts, read_corpus, read_queries
 
@@ -146,7 +147,7 @@ def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         InputError: a row is damaged; the message has the line.
     """
     _, first = next(read_lines(path), ("", ""))
-    return read_json(path) if first.startswith("{") else _read_csv(path, first)
+    return read_json(path) if first.startswith("{") else _read_columns(path, _kind(first))
 
 
 def column_names(path: Path) -> list[str]:
@@ -255,26 +256,16 @@ def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     return Raw(where, _id(row), query, positives, negatives, instruction=instruction)
 
 
-def _read_csv(path: Path, first: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows under their header; fields in quotes may hold line ends."""
-    csv.field_size_limit(2**31 - 1)  # documents are longer than the 128 kB that the module allows
-    rows = csv.reader(Lines(open_bytes(path), str(path)), delimiter=_delimiter(first), strict=True)
-    names: list[str] | None = None
-    where = f"{path}, line 1"
-    try:
-        for row in rows:
-            if names is None and row:
-                names = [name.strip() for name in row]
-            elif row and names is not None:
-                if len(row) != len(names):
-                    raise InputError(
-                        f"{where}: expected {len(names)} fields ({', '.join(names)}), got {len(row)}; a field with a "
-                        f"{'tab' if _delimiter(first) != ',' else 'comma'} or a line end in it must stand in double quotes"
-                    )
-                yield where, dict(zip(names, row, strict=True))
-            where = f"{path}, line {rows.line_num + 1}"
-    except csv.Error as error:
-        raise InputError(f"{where}: not valid CSV ({error}); quotes inside a field in quotes are doubled") from error
+def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of csv or tsv under their header; fields in quotes may hold line ends."""
+    lines = Lines(open_bytes(path), str(path))
+    names, rows = read_table(lines, kind, names=True)
+    names = [name.strip() for name in names]
+    for number, row in rows:
+        if len(row) < len(names):
+            expected = f"expected {len(names)} fields ({', '.join(names)})"
+            raise InputError(f"{lines.place(number)}: {expected}, got {len(row)}; leave an empty one where there is none")
+        yield str(lines.place(number)), dict(zip(names, row.values(), strict=True))
 
 
 # ---- ids in the rows ---------------------------------------------------------------------------------------------------
@@ -392,10 +383,10 @@ def _got(row: dict[str, Any], key: str) -> str:
     return f"{str(row[key])[:80]!r}" if key in row else keys(row)
 
 
-def _delimiter(line: str) -> str:
-    return "\t" if "\t" in line else ","
+def _kind(line: str) -> str:
+    return "tsv" if "\t" in line else "csv"
 
 
 def _cells(line: str) -> list[str]:
     """The fields of one line of CSV; if its quotes do not close here, up to the end of the line."""
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=_delimiter(line)))]
+    return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else ","))]

@@ -39,14 +39,14 @@ from runnel.models.heads import EndScore
 from runnel.training import recipes
 from runnel.training.adapters import add_lora, merge, save_adapter
 from runnel.training.checkpoints import find_whole_checkpoint
-from runnel.training.examples import Examples, locate_data, read_examples, take_share
 from runnel.training.forward import finished
 from runnel.training.progress import Recorder, Watch
-from runnel.training.rows import trained_prompts
+from runnel.training.run_data import RunData, locate_data, read_run_data, take_share
 from runnel.training.segments import check_segments
 from runnel.training.settings import Recipe
 from runnel.training.smoke import write_data, write_model
 from runnel.training.trainers import EmbedderBatches, embedder_trainer, long, reranker_trainer, sentence_trainer, tensorboard
+from runnel.training.triple_table import trained_prompts
 
 log = logging.getLogger("runnel")
 
@@ -99,7 +99,7 @@ def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
         return Summary(**json.loads((folder / SUMMARY).read_text(encoding="utf-8")))
     model = prepared(recipe)
     with state.main_process_first():
-        examples = read_examples(recipe, model, folder / _DATA, write=state.is_local_main_process)
+        examples = read_run_data(recipe, model, folder / _DATA, write=state.is_local_main_process)
     if recipe.search is not None:
         recipe = replace(recipe, train=replace(recipe.train, learning_rate=_search(recipe, model, examples, folder)))
         model = prepared(recipe)
@@ -193,13 +193,13 @@ def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def _trainer(recipe: Recipe, model: Model, data: Examples, folder: Path, watch: Watch) -> Trainer:
+def _trainer(recipe: Recipe, model: Model, data: RunData, folder: Path, watch: Watch) -> Trainer:
     make: Any = {"embed": embedder_trainer, "rerank": reranker_trainer, "sentences": sentence_trainer}[recipe.job]
     trainer: Trainer = make(model, recipe, data.train, data.held_out, folder, watch)
     return trainer
 
 
-def _fit(recipe: Recipe, model: Model, data: Examples, folder: Path) -> Summary:
+def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     """Train, and save the model."""
     watch = Watch()
     recorder = Recorder(folder, watch)
@@ -240,7 +240,7 @@ def _fit(recipe: Recipe, model: Model, data: Examples, folder: Path) -> Summary:
     )
 
 
-def _require_steps(trainer: Trainer, recipe: Recipe, data: Examples) -> None:
+def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
     """Raise InputError if the Trainer found no batch: it ends then, after no step, as if all were done."""
     if trainer.state.global_step:
         return
@@ -293,7 +293,7 @@ def _losses(metrics: dict[str, float]) -> dict[str, float]:
     return {**kept, "loss": sum(losses) / len(losses)}
 
 
-def _search(recipe: Recipe, model: Model, data: Examples, folder: Path) -> float:
+def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
     """The learning rate with the lowest held-out loss on a part of the data; what was tried before is not tried again.
 
     One that ends in NaN has lost; search.jsonl has null for it.

@@ -29,7 +29,6 @@ from runnel.models.base import Model
 from runnel.models.match import Item
 from runnel.training.adapters import load_adapter, save_adapter
 from runnel.training.batches import TokenBatches
-from runnel.training.evidence import SentenceData
 from runnel.training.forward import (
     Long,
     SegmentScores,
@@ -38,6 +37,7 @@ from runnel.training.forward import (
     trainable,
 )
 from runnel.training.losses import sentence_loss, sentence_weights
+from runnel.training.sentence_table import SentenceData
 
 _EVALUATION_SEGMENT = 4096  # tokens; where nothing is differentiated, segments only bound memory
 

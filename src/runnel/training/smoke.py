@@ -20,8 +20,8 @@ from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector
 from runnel.text.tokenizer import Tokenizer
-from runnel.training.rows import EVIDENCE
 from runnel.training.settings import DataSet, Job
+from runnel.training.triple_table import EVIDENCE
 
 _WIDTH, _LAYERS = 32, 2
 _PARAGRAPHS = 4  # of a chapter that are used

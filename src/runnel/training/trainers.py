@@ -36,9 +36,9 @@ from runnel.integrations.sentence_transformers import cross_encoder, sentence_tr
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.training.adapters import load_adapter
-from runnel.training.evidence import SentenceData
 from runnel.training.forward import Long
 from runnel.training.progress import Watch, Watched
+from runnel.training.sentence_table import SentenceData
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import DataTable, Recipe
 
@@ -77,7 +77,7 @@ class _SentenceRetrievers(Watched, SentenceTrainer):
 def embedder_trainer(
     model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
 ) -> Trainer:
-    """A Trainer for `rows` of `training.rows`. Each batch, over all devices, comes from one data set, drawn by its size."""
+    """A Trainer for `rows` of `triple_table`. Each batch, over all devices, comes from one data set, drawn by its size."""
     table, world = recipe.train, processes()
     _divides("train.batch", table.batch, world)
     if world > 1:
@@ -105,7 +105,7 @@ def embedder_trainer(
 def reranker_trainer(
     model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
 ) -> Trainer:
-    """A Trainer for `rows` of `training.rows`. Only documents are cut."""
+    """A Trainer for `rows` of `training.triple_table`. Only documents are cut."""
     args = CrossEncoderTrainingArguments(
         **arguments(recipe, folder), **_accumulated(recipe), multi_dataset_batch_sampler="proportional"
     )
@@ -114,7 +114,7 @@ def reranker_trainer(
 
     def preprocess(*inputs: Any, **options: Any) -> dict[str, Any]:
         features: dict[str, Any] = counted(*inputs, **options)
-        watch.tokens += sum(len(pair.ids) for pair in features.get("pairs", ())) if encoder.training else 0
+        watch.tokens += sum(len(pair.request.ids) for pair in features.get("pairs", ())) if encoder.training else 0
         return features
 
     encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss

@@ -13,9 +13,9 @@ from runnel.models.base import Model
 from runnel.text.sentence_tokens import UNITS
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
-from runnel.training.evidence import SentenceData, choose_window, label_sentences
 from runnel.training.forward import make_item
 from runnel.training.recipes import read
+from runnel.training.sentence_table import SentenceData, choose_window, label_sentences
 
 TEXT = "The cat sat on the mat.  A river runs to the sea. \n\nFinally the dog sat. The end of it."
 

@@ -10,9 +10,9 @@ from datasets import Dataset
 from runnel.errors import InputError
 from runnel.text.sentences import split_sentences
 from runnel.training.decontaminate import Decontaminator
-from runnel.training.evidence import label_sentences
-from runnel.training.rows import by_negatives, trained_prompts, write_rows
+from runnel.training.sentence_table import label_sentences
 from runnel.training.settings import DataSet, DataTable
+from runnel.training.triple_table import by_negatives, trained_prompts, write_triple_table
 
 
 def rows_of(tmp_path, lines, job="embed", one=None, prompts=None, **table):
@@ -21,7 +21,7 @@ def rows_of(tmp_path, lines, job="embed", one=None, prompts=None, **table):
     guard = Decontaminator(table.get("exclude", ()))
     one, table = one or DataSet(str(source)), DataTable(**table)
     prompts = trained_prompts(table, prompts or {})
-    rows = write_rows(tmp_path / "rows.arrow", source, one, table, job, 0, guard, prompts)
+    rows = write_triple_table(tmp_path / "rows.arrow", source, one, table, job, 0, guard, prompts)
     assert isinstance(rows, Dataset) and not list(tmp_path.glob("*.partial"))
     return rows.to_list()
 

@@ -24,7 +24,7 @@ from runnel.files import replacing
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Triple, read_evidence, read_triples
 from runnel.training.decontaminate import Decontaminator
-from runnel.training.evidence import label_sentences
+from runnel.training.sentence_table import label_sentences
 from runnel.training.settings import DataSet, DataTable, Job
 
 log = logging.getLogger("runnel")
@@ -34,7 +34,7 @@ _NEGATIVES_FROM = "find some with `runnel mine`, take documents of other queries
 _NOT_THE_ONE = float("-inf")  # what a softmax over labels makes 0
 
 
-def write_rows(
+def write_triple_table(
     path: Path,
     source: Path,
     one: DataSet,
@@ -83,7 +83,7 @@ def write_rows(
 
 
 def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:
-    """Return the prompts of a trained embedder: what `write_rows` and `Embedder.encode_query` put before texts.
+    """Return the prompts of a trained embedder: what `write_triple_table` and `Embedder.encode_query` put before texts.
 
     Args:
         prompts: the model's own. The recipe's prompt takes the place of "query"; one with "{instruction}" makes a prompt for each

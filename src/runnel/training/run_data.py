@@ -15,15 +15,15 @@ from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
-from runnel.training.evidence import SentenceData
-from runnel.training.rows import EVIDENCE, by_negatives, require_negatives, write_rows
+from runnel.training.sentence_table import SentenceData
 from runnel.training.settings import DataSet, Recipe
+from runnel.training.triple_table import EVIDENCE, by_negatives, require_negatives, write_triple_table
 
 log = logging.getLogger("runnel")
 
 
 @dataclass(frozen=True)
-class Examples:
+class RunData:
     """What is trained on and, maybe, what is held out."""
 
     train: Any
@@ -66,7 +66,7 @@ def locate_data(recipe: Recipe, folder: Path, data: str | Path | None, home: str
     return replace(recipe, data=replace(recipe.data, sets=tuple(placed), exclude=tuple(exclude)))
 
 
-def read_examples(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> Examples:
+def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> RunData:
     """Read the examples as the Trainers take them from Arrow files in `folder`, which the first process writes.
 
     Raises:
@@ -80,7 +80,7 @@ def read_examples(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
     for number, one in enumerate(table.sets):
         path = folder / f"{number}.arrow"
         rows[_name(one.path, rows)] = (
-            write_rows(path, Path(one.path), one, table, recipe.job, seed, guard, model.prompts)
+            write_triple_table(path, Path(one.path), one, table, recipe.job, seed, guard, model.prompts)
             if write
             else Dataset.from_file(str(path))
         )
@@ -89,17 +89,17 @@ def read_examples(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
         require_negatives(rows, table)
     made: Any = by_negatives if recipe.job == "embed" else DatasetDict
     if not table.held_out:
-        return Examples(made(rows), None)
+        return RunData(made(rows), None)
     if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
         raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none to train on")
     split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
-    return Examples(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
+    return RunData(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
 
 
-def take_share(examples: Examples, parts: int, seed: int) -> Examples:
+def take_share(examples: RunData, parts: int, seed: int) -> RunData:
     """Draw one part in `parts` of what is trained on, at least a row of each set."""
     drawn = {name: rows.shuffle(seed).select(range(max(1, len(rows) // parts))) for name, rows in examples.train.items()}
-    return Examples(DatasetDict(drawn), examples.held_out)
+    return RunData(DatasetDict(drawn), examples.held_out)
 
 
 def _tell(guard: Decontaminator) -> None:
@@ -107,7 +107,7 @@ def _tell(guard: Decontaminator) -> None:
         log.warning("left out: %s", guard)
 
 
-def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> Examples:
+def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
     table = recipe.data
     clean = (guard.clean(read_evidence(one.path)) for one in table.sets)
     examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
@@ -119,7 +119,7 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
         return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
 
     held_out = made("held_out", itertools.islice(examples, table.held_out)) if table.held_out else None
-    data = Examples(made("train", examples), held_out)
+    data = RunData(made("train", examples), held_out)
     _tell(guard)
     return data
 
