@@ -67,6 +67,10 @@ class Places:
         row = self._row(offset)
         return (row[3], tuple(self._rows_and_paths[1][row[4]])) if row else (None, ())
 
+    def page_spans(self, page: int) -> list[tuple[int, int]]:
+        """Return the characters [start, end) of each block of a page."""
+        return [(row[0], row[1]) for row in self._rows_and_paths[0] if row[3] == page]
+
     def kind_at(self, offset: int) -> str | None:
         """Return the kind of the block that holds a character; None before the first block."""
         row = self._row(offset)

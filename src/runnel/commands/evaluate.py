@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,13 +16,16 @@ from runnel.commands.options import Dtype, Json, refuse
 from runnel.errors import InputError, ReadError
 from runnel.files import write
 
+if TYPE_CHECKING:
+    from runnel.commands.evaluate_retrieval import System
+
 VERSION = 1  # of the result files
 
 What = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL TASK...]",
-        help="A model (or bm25, or a run file), and BEIR folders, qrels or evidence files.",
+        help="A model, bm25 or a run file; and BEIR folders, qrels or evidence files.",
         show_default=False,
     ),
 ]
@@ -55,6 +58,21 @@ Compare = Annotated[
         metavar="FOLDER FOLDER", help="Instead: compare the results in two folders, query by query.", show_default=False
     ),
 ]
+Questions = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Instead: your own questions, with the file, page or text that answers (jsonl or csv).",
+        show_default=False,
+    ),
+]
+Place = Annotated[
+    str | None, typer.Option("--in", metavar="DIR", help="With --questions: the index to search.", show_default=False)
+]
+TopK = Annotated[
+    int, typer.Option("--top-k", "-k", min=1, max=50, help="With --questions: documents that a reader would look at.")
+]
+Sweep = Annotated[bool, typer.Option("--sweep", help="With --questions: try the settings of search, and print the best.")]
 
 
 def evaluate(
@@ -71,46 +89,107 @@ def evaluate(
     dense_weight: DenseWeight = None,
     rerank: Rerank = None,
     dtype: Dtype = "auto",
+    questions: Questions = None,
+    place: Place = None,
+    top_k: TopK = 10,
+    sweep: Sweep = False,
     compare: Compare = None,
     as_json: Json = False,
 ) -> int:
-    """Measure how good MODEL is on each TASK, by the rules of trec_eval. Interrupted work resumes when you repeat the command."""
+    """Measure how good MODEL is on each TASK, by the rules of trec_eval; or how well an index answers your own questions.
+
+    Interrupted work resumes when you repeat the command.
+    """
+    bm25, search = _given(k1=k1, b=b), _given(dense_weight=dense_weight, rerank=rerank)
+    _check_usage(
+        what, {"--as": how, "--questions": questions, "--in": place, "--sweep": sweep, "--compare": compare, "--out": out}
+    )
     if compare is not None:
-        refuse({"MODEL": what, "--as": how, "--out": out}, "has no effect with --compare")
         return _compare(*compare, as_json=as_json)
     model, *tasks = what or [""]
-    if not tasks:
-        raise typer.BadParameter("give MODEL and TASK..., or --compare FOLDER FOLDER")
-    from runnel.commands.evaluate_retrieval import System, kind_of, measure
-    from runnel.evaluation.metrics import parse_metrics
-    from runnel.evaluation.tasks import expect_task, find_task, is_evidence
+    if questions is not None:
+        return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
+    from runnel.commands.evaluate_retrieval import System, kind_of
+    from runnel.evaluation.tasks import expect_task
 
     paths = [expect_task(task) for task in tasks]
-    parsed = parse_metrics(metrics.split(","))
-    bm25 = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
-    search = {name: value for name, value in (("dense_weight", dense_weight), ("rerank", rerank)) if value is not None}
+    system = System(model, kind_of(model, how) or "embed", dtype, depth, run, bm25, search)
+    if system.how != "rerank":
+        refuse({"--run": run}, "goes with --as rerank")
+    if system.how not in ("bm25", "rerank"):
+        refuse({"--k1": k1, "--b": b}, "is for BM25, which does not search here")
+    if system.how != "index":
+        refuse({"--dense-weight": dense_weight, "--rerank": rerank}, "goes with --as index")
+    results = _measure(paths, corpus, queries, system, metrics.split(","), out)
+    if as_json:
+        print_json({"version": VERSION, "results": results})
+    else:
+        _show(results)
+    return 0
+
+
+def _given(**options: float | None) -> dict[str, float]:
+    """Return the options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_usage(what: Sequence[str] | None, options: Mapping[str, object]) -> None:
+    """Raise a usage error unless the arguments are those of tasks, of questions or of a comparison."""
+    others = {name: options[name] for name in ("--in", "--sweep")}
+    if options["--compare"] is not None:
+        refuse({"MODEL": what, **{n: v for n, v in options.items() if n != "--compare"}}, "has no effect with --compare")
+    elif options["--questions"] is not None:
+        refuse({"--as": options["--as"], "TASK": (what or [])[1:]}, "has no effect with --questions")
+        if options["--in"] is None:
+            raise typer.BadParameter("--questions needs the index to search: --in DIR")
+    else:
+        refuse(others, "goes with --questions")
+        if len(what or []) < 2:
+            raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
+
+
+def _measure(
+    paths: Sequence[Path], corpus: str | None, queries: str | None, system: System, metrics: Sequence[str], out: str | None
+) -> list[dict[str, Any]]:
+    """Return the result of each task, which is also written to OUT."""
+    from runnel.commands.evaluate_retrieval import measure
+    from runnel.evaluation.metrics import parse_metrics
+    from runnel.evaluation.tasks import find_task, is_evidence
+
+    parsed = parse_metrics(metrics)
     if any(is_evidence(path) for path in paths):
         raise InputError("evidence")
-    kind = kind_of(model, how) or "embed"
-    if kind != "rerank":
-        refuse({"--run": run}, "goes with --as rerank")
-    if kind not in ("bm25", "rerank"):
-        refuse({"--k1": k1, "--b": b}, "is for BM25, which does not search here")
-    if kind != "index":
-        refuse({"--dense-weight": dense_weight, "--rerank": rerank}, "goes with --as index")
-    system = System(model, kind, dtype, depth, run, bm25, search)
     names = [find_task(path, corpus, queries).name for path in paths]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two tasks are called {repeated!r}, and their results would be in one file; evaluate them one by one")
     results = []
     with _folder(out) as folder:
         for path in paths:
-            result, values = measure(path, corpus, queries, system, parsed, folder)
-            results.append(_save(result, values, folder))
+            results.append(_save(*measure(path, corpus, queries, system, parsed, folder), folder))
+    return results
+
+
+def _ask(
+    questions: str,
+    place: str,
+    model: str | None,
+    top_k: int,
+    search: Mapping[str, float],
+    out: str | None,
+    *,
+    sweep: bool,
+    as_json: bool,
+) -> int:
+    """Evaluate an index on the user's own questions."""
+    from runnel.commands import evaluate_questions
+
+    with _folder(out) as folder:
+        result, values = evaluate_questions.measure(Path(questions), place, model, top_k, search, sweep=sweep)
+        result = _save(result, values, folder)
     if as_json:
-        print_json({"version": VERSION, "results": results})
+        print_json(result)
     else:
-        _show(results)
+        evaluate_questions.show(result)
     return 0
 
 
@@ -161,9 +240,13 @@ def _compare(first: str, second: str, *, as_json: bool) -> int:
     for task in tasks:
         if set(a[task]) != set(b[task]):
             raise InputError(f"{task}: {first} and {second} have different queries; evaluate both with the same judgments")
-        metrics = next(iter(a[task].values()))
-        for metric in [m for m in metrics if m in next(iter(b[task].values()))]:
-            pairs = [(a[task][query][metric], b[task][query][metric]) for query in a[task]]
+        metrics = dict.fromkeys(metric for values in a[task].values() for metric in values)
+        for metric in metrics:
+            pairs = [
+                (v[metric], b[task][query][metric]) for query, v in a[task].items() if metric in v and metric in b[task][query]
+            ]
+            if not pairs:
+                continue
             one = compare([x for x, _ in pairs], [y for _, y in pairs])
             fields = {name: getattr(one, name) for name in ("queries", "a", "b", "difference", "low", "high", "p")}
             found.append({"task": task, "metric": metric, **fields})

@@ -33,6 +33,10 @@ def search(
         int | None,
         typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.", show_default=False),
     ] = None,
+    dense_weight: Annotated[
+        float | None,
+        typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).", show_default=False),
+    ] = None,
     read: Annotated[
         int | None,
         typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.", show_default=False),
@@ -55,7 +59,9 @@ def search(
     index = Index.open(place, model)
     timings = {"open": time.perf_counter() - start}
     where = parse_conditions(conditions or [], index.store.settings)
-    hits = index.search(query, top_k, where=where, rerank=rerank, read=read, sentences=sentences, timings=timings)
+    hits = index.search(
+        query, top_k, where=where, dense_weight=dense_weight, rerank=rerank, read=read, sentences=sentences, timings=timings
+    )
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
     if as_json:
         print_json({"query": query, "index": place, "documents": [_as_json(hit) for hit in hits], "seconds": timings})

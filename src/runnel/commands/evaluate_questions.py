@@ -1,0 +1,102 @@
+"""A user's own questions in `runnel evaluate`: what search finds, what went wrong, and the settings to use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runnel.commands.display import Meter, note_compiling, one_line, print_table, print_text
+
+if TYPE_CHECKING:
+    from runnel.evaluation.questions import Answer, Setting
+
+_SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
+
+
+def measure(
+    path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], *, sweep: bool
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Return the result and the values of each question."""
+    note_compiling()
+    from runnel.evaluation import questions as own
+    from runnel.search.index import Index
+
+    questions = own.read_questions(path)
+    index = Index.open(place, model)
+    targets = own.locate(questions, index)
+    with Meter("searching", unit="questions") as meter:
+        answers = []
+        for question in questions:
+            answers.append(own.ask(question, targets[question.id], index, top_k, options))
+            meter.add(1)
+    result = {"task": path.name.split(".")[0], "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
+    result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
+    result |= {"metrics": own.summarize(answers), "answers": [_as_json(answer) for answer in answers]}
+    if sweep:
+        settings = own.sweep(questions, targets, index)
+        result["settings"] = [_setting(one) for one in settings]
+        result["advice"] = advice(settings, place)
+    return result, {answer.question.id: answer.values() for answer in answers}
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print the table, what went wrong, and the settings."""
+    metrics, count = result["metrics"], result["queries"]
+    wrong = [answer for answer in result["answers"] if answer["problem"]]
+    where = f"the first {result['top_k']} of {result['documents']:,} documents in {one_line(result['index'])}"
+    print_text(f"{count - len(wrong):,} of {count:,} questions answered by {where}")
+    names = [name for name in metrics if not name.startswith("place ")]
+    rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
+    if result["places"]:
+        rows.append(["page or text", f"{result['places']:,}", *(_number(n, metrics[f"place {n}"]) for n in names)])
+    print_table(["found", "questions", *names], rows)
+    if wrong:
+        kinds = Counter(answer["problem"]["kind"] for answer in wrong)
+        print_text(f"what went wrong: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}")
+    for answer in wrong:
+        print_text(f"  {answer['id']}. {one_line(answer['question'])}")
+        print_text(f"     expected {one_line(answer['expected'])}: {one_line(answer['problem']['text'])}")
+        if answer["rank"] != 1 and answer["found"]:
+            print_text(f"     first: {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}")
+    if "settings" in result:
+        rows = [
+            [s["name"], *(_number(name, s["metrics"][name]) for name in names), f"{s['difference']:+.3f}", f"{s['p']:.3f}"]
+            for s in result["settings"]
+        ]
+        print_text("")
+        print_table(["settings", *names, "difference", "p"], rows)
+        print_text(result["advice"])
+
+
+def advice(settings: Sequence[Setting], place: str) -> str:
+    """Return what to make of a sweep, with the command to use. The default comes first, the best of the others second."""
+    default, best = settings[0], settings[1]
+    count, tried = best.comparison.queries, len(settings) - 1
+    command = f'runnel search "..." --in {place} {best.arguments}'
+    if best.comparison.difference <= 0:
+        return f"No setting has a higher MRR than the default: keep it ({count:,} questions)."
+    gain = f"MRR {best.metrics['MRR']:.3f} instead of {default.metrics['MRR']:.3f}, p = {best.comparison.p:.3f}"
+    if best.comparison.p * tried < _SURE:
+        return f"Better than the default: {best.name} ({gain}). Use: {command}"
+    return (
+        f"Highest MRR: {best.name} ({gain}), but with {count:,} questions and {tried} settings tried this may be chance. "
+        f"Keep the default, or ask more questions. To try it: {command}"
+    )
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    question = {"id": answer.question.id, "question": answer.question.query, "expected": answer.question.expected}
+    ranks = {"rank": answer.rank, "place_rank": answer.place, "sentence_rank": answer.sentence}
+    return question | ranks | {"problem": answer.problem and asdict(answer.problem), "found": list(answer.found)}
+
+
+def _setting(one: Setting) -> dict[str, Any]:
+    compared = {name: asdict(one.comparison)[name] for name in ("difference", "low", "high", "p")}
+    return {"name": one.name, "options": dict(one.options), "arguments": one.arguments, "metrics": dict(one.metrics)} | compared
+
+
+def _number(name: str, value: float) -> str:
+    return f"{value:.3f}" if name == "MRR" else f"{value:.0%}"

@@ -1,0 +1,340 @@
+"""A user's own questions about an index: what search finds, what went wrong with the rest, and which settings find more."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from runnel.errors import InputError
+from runnel.evaluation.metrics import Comparison, compare, mean
+from runnel.records import Hit, Places, Sentence
+from runnel.search.encoding import remembers_sentences, reranker_of
+from runnel.text.lines import keys
+from runnel.training.formats import read_named
+
+if TYPE_CHECKING:
+    from runnel.search.index import Index
+
+DEPTH = 50  # ranks to look at; deeper searches take more passages into their lists, and so rank the first ones in another way
+SHOWN = 3  # sentences of a document that search shows
+_SCORED = 20  # sentences of a document whose rank is known
+CUTOFFS = (1, 3, 5, 10)
+ONLY_MEANING = 10_000  # a weight of meaning with which the words only order documents that meaning does not rank
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with the files that answer it, and perhaps the page or the text in them."""
+
+    id: str
+    query: str
+    files: tuple[str, ...]
+    page: int | None = None
+    text: str = ""
+
+    @property
+    def has_place(self) -> bool:
+        return self.page is not None or bool(self.text)
+
+    @property
+    def expected(self) -> str:
+        """What is expected, for messages."""
+        place = f", page {self.page}" if self.page is not None else f', "{_short(self.text)}"' if self.text else ""
+        return " or ".join(self.files) + place
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong with a question: its kind, and the details in words."""
+
+    kind: Literal["not in the index", "not in the file", "ranked too low", "wrong place"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """The documents that answer a question, with the spans of the expected text or page in each; or why there are none."""
+
+    documents: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What search found for a question.
+
+    Attributes:
+        rank: of the first document that answers, from 1; None: it is not among the first `DEPTH`.
+        place: the same of the first document of which a shown sentence is at the expected place.
+        sentence: rank of the expected sentence among those of the document at `rank`; None: not known.
+        found: the first documents.
+        problem: what went wrong; None if nothing did.
+    """
+
+    question: Question
+    rank: int | None
+    place: int | None
+    sentence: int | None
+    found: tuple[str, ...]
+    problem: Problem | None = None
+
+    def values(self) -> dict[str, float]:
+        """Return the metrics of this question; those of places only if it expects one."""
+        ranks = {"": self.rank} | ({"place ": self.place} if self.question.has_place else {})
+        values: dict[str, float] = {}
+        for name, rank in ranks.items():
+            values |= {f"{name}hits@{k}": float(rank is not None and rank <= k) for k in CUTOFFS}
+            values[f"{name}MRR"] = 0.0 if rank is None else 1 / rank
+        return values
+
+
+def read_questions(path: str | Path) -> list[Question]:
+    """Read questions from jsonl, or from csv or tsv with a header.
+
+    A row has a "question" (or "query"), the "file" (or "document") that answers it, or a list of them, and may have a "page", a
+    "text" that is in the answer, and an "id".
+
+    Raises:
+        InputError: a row is not so, two rows have one id, or there are none.
+    """
+    questions: dict[str, Question] = {}
+    for number, (where, row) in enumerate(read_named(Path(path)), start=1):
+        one = _question(row, where, str(number))
+        if one.id in questions:
+            raise InputError(f"{where}: the id {one.id!r} is used twice; expected each id once")
+        questions[one.id] = one
+    if not questions:
+        raise InputError(f'{path} has no questions; expected rows with a "question" and a "file"')
+    return list(questions.values())
+
+
+def _question(row: dict[str, Any], where: str, number: str) -> Question:
+    query, files = row.get("question", row.get("query")), row.get("file", row.get("document"))
+    files = [files] if isinstance(files, str) else files
+    if not isinstance(query, str) or not query.strip():
+        raise InputError(f'{where}: expected a text as "question", got {keys(row)}')
+    if not isinstance(files, list) or not files or not all(isinstance(name, str) and name.strip() for name in files):
+        raise InputError(f'{where}: expected a path, or a list of paths, as "file", got {keys(row)}')
+    page, text = row.get("page") or None, row.get("text") or ""
+    if page is not None and (isinstance(page, bool) or not str(page).isdecimal() or int(page) < 1):
+        raise InputError(f'{where}: expected a whole number from 1 as "page", got {page!r}')
+    if not isinstance(text, str):
+        raise InputError(f'{where}: expected a text as "text", got {str(text)[:60]!r}')
+    return Question(str(row.get("id") or number), query, tuple(files), None if page is None else int(page), text.strip())
+
+
+# ---- which documents answer --------------------------------------------------------------------------------------------
+
+
+def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
+    """Return what answers each question in an index, by question id.
+
+    A file is a document's id, or the end of its path: notes/a.md is found as /home/me/notes/a.md.
+
+    Raises:
+        InputError: a name could mean several files, or no file of any question is in the index.
+    """
+    names = _Names({name: known.source for name, known in index.store.known().items()})
+    targets = {question.id: _target(question, names, index) for question in questions}
+    if targets and not any(target.documents for target in targets.values()):
+        first = next(target.problem.text for target in targets.values() if target.problem)
+        raise InputError(f"no question can be answered from {index.store.uri}: {first}; give the index of these files")
+    return targets
+
+
+class _Names:
+    """Documents of an index by their id and by the ends of their paths."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._ids = sources
+        self._ends: dict[str, dict[str, list[str]]] = {}  # last part of a path -> path -> ids
+        for name, source in sources.items():
+            for path in dict.fromkeys((name, source)):
+                if path:
+                    self._ends.setdefault(_parts(path)[-1], {}).setdefault(path, []).append(name)
+
+    def find(self, file: str) -> list[str]:
+        """Return the ids of a file.
+
+        Raises:
+            InputError: it could be several.
+        """
+        if file in self._ids:
+            return [file]
+        wanted = _parts(file)
+        found = {path: ids for path, ids in self._ends.get(wanted[-1], {}).items() if _parts(path)[-len(wanted) :] == wanted}
+        absolute = str(Path(file).absolute())
+        found = {absolute: found[absolute]} if absolute in found else found
+        if len(found) > 1:
+            raise InputError(f"{file!r} could be {' or '.join(sorted(found)[:3])}; give more of the path")
+        return next(iter(found.values()), [])
+
+    def nearest(self, file: str) -> str:
+        """Return what to say of a file that is missing."""
+        near = difflib.get_close_matches(_parts(file)[-1], self._ends, 1, cutoff=0.8)
+        return f"; the nearest name is {near[0]}" if near else ""
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.replace("\\", "/").split("/") if part not in ("", ".")) or (path,)
+
+
+def _target(question: Question, names: _Names, index: Index) -> Target:
+    ids = {file: names.find(file) for file in question.files}
+    if not any(ids.values()):
+        missing = question.files[0]
+        return Target(problem=Problem("not in the index", f"{missing} is not in the index{names.nearest(missing)}"))
+    found = [name for some in ids.values() for name in some]
+    if not question.has_place:
+        return Target({name: () for name in found})
+    rows = index.store.documents(found)
+    spans = {name: _spans(row.text, Places(row.blocks), question) for name, row in rows.items()}
+    if any(spans.values()):
+        return Target({name: some for name, some in spans.items() if some})
+    what, advice = f"page {question.page}", ""
+    if question.text:
+        what = "the expected text" + ("" if question.page is None else f" on page {question.page}")
+        advice = _nearest(question.text, [row.text for row in rows.values()])
+    return Target(problem=Problem("not in the file", f"{what} is not in {' or '.join(question.files)} as it was indexed{advice}"))
+
+
+def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int]]:
+    """Return where the expected text is, whatever its case and white space, on the expected page if one is given."""
+    if question.text:
+        pattern = r"\s+".join(map(re.escape, question.text.split()))
+        found = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
+        return [span for span in found if question.page in (None, places.at(span[0])[0])]
+    return places.page_spans(question.page or 0)
+
+
+def _nearest(wanted: str, texts: Iterable[str]) -> str:
+    """Return what to say of the sentence that has most words of the expected text, if it has half of them."""
+    words = set(wanted.lower().split())
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text)]
+    best = max(sentences, key=lambda sentence: len(words & set(sentence.lower().split())), default="")
+    return f'; the nearest is "{_short(best)}"' if 2 * len(words & set(best.lower().split())) >= len(words) else ""
+
+
+# ---- what search finds -------------------------------------------------------------------------------------------------
+
+
+def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> Answer:
+    """Search for a question, and say what went wrong if its document or place is not among the first `top_k`.
+
+    Args:
+        options: of `Index.search`.
+    """
+    if not target.documents:
+        return Answer(question, None, None, None, (), target.problem)
+    read = max(top_k, CUTOFFS[-1]) if index.store.settings.remember and remembers_sentences(index.embedder) else None
+    hits = index.search(question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options)
+    right = [hit for hit in hits if hit.id in target.documents]
+    rank = right[0].rank if right else None
+    in_place = [hit.rank for hit in right if (best := _best_in_place(hit, target)) is not None and best <= SHOWN]
+    place = in_place[0] if in_place else None
+    sentence = _best_in_place(right[0], target) if right else None
+    answer = Answer(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]))
+    if rank is None or rank > top_k:
+        problem = Problem("ranked too low", _how_low(question, target, index, rank))
+    elif question.has_place and (place is None or place > top_k):
+        problem = Problem("wrong place", _wrong_place(right[0], sentence))
+    else:
+        return answer
+    return Answer(question, rank, place, sentence, answer.found, problem)
+
+
+def _best_in_place(hit: Hit, target: Target) -> int | None:
+    """Return the rank, from 1, of the best sentence at the expected place; None: none is among those that are scored."""
+    spans = target.documents[hit.id]
+    by_score = sorted(hit.sentences, key=lambda s: (-s.score, s.index))
+    return next((rank for rank, s in enumerate(by_score, start=1) if any(_meet(hit, s, span) for span in spans)), None)
+
+
+def _meet(hit: Hit, sentence: Sentence, span: tuple[int, int]) -> bool:
+    start, end = max(sentence.start, span[0]), min(sentence.end, span[1])
+    return start < end and not (hit.text or "")[start:end].isspace()
+
+
+def _how_low(question: Question, target: Target, index: Index, rank: int | None) -> str:
+    ranks = []
+    for name, weight, least in (("words", 0, 0.0), ("meaning", ONLY_MEANING, 1.0)):  # `least`: of documents that it ranks
+        hits = index.search(question.query, DEPTH, dense_weight=weight, rerank=0, sentences=0)
+        found = next((hit.rank for hit in hits if hit.id in target.documents and hit.score > least), None)
+        ranks.append(f"{found or f'not among the first {DEPTH}'} by {name}")
+    return f"{'not found' if rank is None else f'found at rank {rank}'} ({', '.join(ranks)})"
+
+
+def _wrong_place(hit: Hit, sentence: int | None) -> str:
+    best = max(hit.sentences, key=lambda s: s.score, default=None)
+    if best is None:
+        return f"right file at rank {hit.rank}, but search shows no sentences of it"
+    rank = f"the expected one is number {sentence}" if sentence else f"the expected one is not among the best {_SCORED}"
+    return f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}", {rank}'
+
+
+def summarize(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return the mean of each metric: those of files over all questions, those of places over questions that expect one."""
+    values = {answer.question.id: answer.values() for answer in answers}
+    places = {name: {k: v for k, v in one.items() if k.startswith("place")} for name, one in values.items()}
+    files = {name: {k: v for k, v in one.items() if not k.startswith("place")} for name, one in values.items()}
+    return mean(files) | mean({name: one for name, one in places.items() if one})
+
+
+# ---- which settings find more ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to search: its name, the options of `Index.search`, the metrics, and how its MRR compares with the default's."""
+
+    name: str
+    options: Mapping[str, float]
+    metrics: Mapping[str, float]
+    comparison: Comparison
+
+    @property
+    def arguments(self) -> str:
+        """Return the options of `runnel search`."""
+        return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in self.options.items())
+
+
+def settings_of(index: Index) -> dict[str, dict[str, float]]:
+    """Return the settings that a sweep tries; reranking only where it reads no documents."""
+    tried: dict[str, dict[str, float]] = {
+        "default": {},
+        "words only": {"dense_weight": 0, "rerank": 0},
+        "meaning only": {"dense_weight": ONLY_MEANING, "rerank": 0},
+    }
+    tried |= {f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0} for weight in (0.2, 0.5, 1, 2)}
+    if index.store.settings.remember and reranker_of(index.embedder) is not None:
+        tried |= {f"meaning {weight:g}, reranked": {"dense_weight": weight, "rerank": DEPTH} for weight in (0, 0.5, 2)}
+    return tried
+
+
+def sweep(questions: Sequence[Question], targets: Mapping[str, Target], index: Index) -> list[Setting]:
+    """Search with every setting; the default comes first, then the others by MRR, best first."""
+    found: dict[str, list[Answer]] = {}
+    tried = settings_of(index)
+    for name, options in tried.items():
+        found[name] = [_rank_only(question, targets[question.id], index, options) for question in questions]
+    base = [answer.values()["MRR"] for answer in found["default"]]
+    settings = [
+        Setting(name, tried[name], summarize(answers), compare(base, [answer.values()["MRR"] for answer in answers]))
+        for name, answers in found.items()
+    ]
+    return [settings[0], *sorted(settings[1:], key=lambda one: -one.metrics["MRR"])]
+
+
+def _rank_only(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> Answer:
+    hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
+    rank = next((hit.rank for hit in hits if hit.id in target.documents), None)
+    return Answer(Question(question.id, question.query, question.files), rank, None, None, ())
+
+
+def _short(text: str, most: int = 70) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= most else words[:most].rsplit(" ", 1)[0] + " ..."
