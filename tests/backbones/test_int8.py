@@ -101,7 +101,7 @@ def test_a_layer_rounds_its_weight_alone() -> None:
 @needs_kernels
 def test_without_the_kernels_plain_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_backbone("mamba2", CONFIG.to_dict(), weights(), "int8", "cpu")
-    monkeypatch.setattr("runnel.backbones.mamba2.model.int8_problem", lambda device: "of a test")
+    monkeypatch.setattr("runnel.backbones.base.int8_problem", lambda device: "of a test")
     model.prepare()
     assert model.fast is None
 

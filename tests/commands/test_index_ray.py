@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from runnel.commands.index import New, Room
-from runnel.commands.index_ray import parse_shards, read_shards
+from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.errors import InputError
 from runnel.integrations import ray as runnel_ray
 from runnel.integrations.ray import Outcome, Progress

@@ -33,9 +33,6 @@ class Toy(Backbone):
     def embed(self, ids: Tensor) -> Tensor:
         return self.table[ids]
 
-    def prepare(self) -> None:
-        pass
-
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         self.steps.append(len(hidden))
         out, ends = torch.empty_like(hidden), []

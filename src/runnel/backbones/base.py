@@ -7,15 +7,22 @@ D  width of the hidden vectors       L  layers                               V  
 from __future__ import annotations
 
 import hashlib
+import logging
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol, Self
+from importlib import import_module
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from runnel.backbones.config import BackboneConfig
+from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
+from runnel.ops.backend import numba_problem
+
+_log = logging.getLogger("runnel")
 
 
 class FastPath(Protocol):
@@ -24,18 +31,6 @@ class FastPath(Protocol):
     def step(
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
     ) -> Tensor: ...
-
-
-class BackboneConfig(Protocol):
-    """The shape of a backbone, as its folder keeps it."""
-
-    @property
-    def num_layers(self) -> int: ...
-
-    def to_dict(self) -> dict[str, Any]: ...
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self: ...
 
 
 class Backbone(nn.Module, ABC):
@@ -53,6 +48,7 @@ class Backbone(nn.Module, ABC):
     matrices: ClassVar[tuple[str, ...]]  # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
     # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
     int8_layers: ClassVar[tuple[str, ...]] = ()  # ends of the names of the linear layers that have kernels for 8 bits
+    has_kernels: ClassVar[bool] = False  # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
     block: int | None = 1  # tokens that are read together: 1 in a recurrence, which a step may cut after any token; a passage's
     # in an encoder; None: the whole text
     max_tokens: int | None = None  # the longest block it can read; None: any
@@ -81,12 +77,36 @@ class Backbone(nn.Module, ABC):
     def embed(self, ids: Tensor) -> Tensor:
         """Token embeddings (T, D) fp32 of ids (T,)."""
 
-    @abstractmethod
     def prepare(self) -> None:
-        """Build `self.fast` for the present device and dtype, where there are kernels for it."""
+        """Build `self.fast` where kernels run for the present device and weights. Call it again after changing weights."""
+        self.fast = None
+        problem = self.kernel_problem()
+        if problem is not None:
+            _log.info("%s runs in plain torch, because %s", self.title, problem)
+            return
+        family = type(self).__module__.rpartition(".")[0]
+        kernels = import_module(f"{family}.cpu")  # here, because numba takes a while to import
+        self.fast = getattr(kernels, f"{type(self).__name__}Cpu")(self)
+
+    def kernel_problem(self) -> str | None:
+        """Return why the CPU kernels cannot run, or None if they can."""
+        if not self.has_kernels:
+            return "it has no kernels"
+        if self.device.type != "cpu":
+            return f"it is on {self.device}"
+        if self.adapted:
+            return "it has adapters; merge them for the kernels"
+        linear = [(name, m) for name, m in self.named_modules() if isinstance(m, nn.Linear | Int8Linear)]
+        large = {weight_dtype(layer) for name, layer in linear if name.endswith(self.int8_layers)}
+        other = {weight_dtype(layer) for name, layer in linear if not name.endswith(self.int8_layers)}
+        wide = other | large - {torch.int8}
+        if len(large) > 1 or len(wide) > 1 or not wide <= {torch.float32, torch.bfloat16}:
+            dtypes = ", ".join(sorted(map(str, large | other)))
+            return f"its linear layers are {dtypes} (the kernels take all float32, all bfloat16, or 8 bits with one of them)"
+        return int8_problem(self.device) if torch.int8 in large else numba_problem()
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode drops the kernels' copies of the weights and the fingerprint; `eval()` builds the kernels anew."""
+        """Set the mode. Training drops the kernels' copies of the weights and the fingerprint; `eval()` builds the kernels."""
         super().train(mode)
         self.fast, self._fingerprint = None, None
         if not mode:

@@ -1,4 +1,4 @@
-"""Values of configs: JSON objects read strictly, as the arguments of a class, and the ranges of sizes."""
+"""Configs: the shape of a backbone as its folder keeps it, checked, and JSON objects read strictly."""
 
 from __future__ import annotations
 
@@ -6,22 +6,43 @@ import dataclasses
 import inspect
 import math
 import types
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from runnel.errors import CheckpointError, InputError
 
 _MOST = 1 << 31  # no size, count or token id is larger
 
 
-def check_values(config: object, sizes: Iterable[str], scales: Iterable[str]) -> None:
-    """Raise InputError unless the named sizes of a config are at least 1 and its scales positive and finite."""
-    for name in sizes:
-        if getattr(config, name) < 1:
-            raise InputError(f"{name} must be at least 1, got {getattr(config, name)}")
-    for name in scales:
-        if not 0 < getattr(config, name) < math.inf:
-            raise InputError(f"{name} must be positive and finite, got {getattr(config, name)}")
+@dataclasses.dataclass(frozen=True)
+class BackboneConfig:
+    """The shape of a backbone. Sub-classes are frozen dataclasses; `unchecked` names fields that any number may be in."""
+
+    unchecked: ClassVar[tuple[str, ...]] = ()
+    if TYPE_CHECKING:
+
+        @property
+        def num_layers(self) -> int: ...  # a field or a property of every sub-class
+
+    def __post_init__(self) -> None:
+        """Raise InputError unless sizes (whole numbers) are at least 1 and scales (the others) positive and finite."""
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), str(field.type).removesuffix(" | None")
+            if value is None or field.name in self.unchecked:
+                continue
+            if kind == "int" and value < 1:
+                raise InputError(f"{field.name} must be at least 1, got {value}")
+            if kind == "float" and not 0 < value < math.inf:
+                raise InputError(f"{field.name} must be positive and finite, got {value}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the inverse of `to_dict`. Raises CheckpointError on unknown or missing names and values of another type."""
+        return cls(**arguments(cls, values, "the config"))
 
 
 def arguments(target: type, values: object, what: str, given: tuple[str, ...] = ()) -> dict[str, Any]:

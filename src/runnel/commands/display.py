@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -55,6 +55,14 @@ def one_line(name: str) -> str:
 def say(message: str) -> None:
     """Write one line to stderr, where notes, progress and errors go."""
     sys.stderr.write(printable(one_line(f"runnel: {message}")) + "\n")
+
+
+def report_failed(failed: Mapping[str, str]) -> None:
+    """Report the files that other processes have left out; this process logs its own at once."""
+    from runnel.search.files import left_out
+
+    for name, reason in failed.items():
+        say(left_out(name, reason))
 
 
 def describe(error: Exception) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, report_failed, say
+from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.commands.options import Json, refuse
 from runnel.errors import InputError
 from runnel.text.shards import Shard
@@ -89,23 +90,6 @@ _NEEDS = {
 }
 
 
-class New(NamedTuple):
-    """Options of a new index, as `Index.create` takes them."""
-
-    fields: Mapping[str, FieldType]
-    passage_tokens: int | None
-    remember: bool
-
-
-class Room(NamedTuple):
-    """Where shards are read on Ray: a cluster's address, None for Ray on this machine, and its workers with their size."""
-
-    address: str | None
-    workers: int | None
-    cpus: int
-    gpus: float
-
-
 def index(
     to: Place,
     paths: Paths = None,
@@ -144,8 +128,6 @@ def index(
         raise InputError(f"shards are written to a folder, which all machines can see; got {to}")
     if ray is None:
         return _read_shard(paths or [], to, Shard.parse(shard), model, new, as_json)
-    from runnel.commands.index_ray import parse_shards, read_shards
-
     room = Room(None if ray == "local" else ray, workers, worker_cpus or 1, worker_gpus or 0.0)
     return read_shards(paths or [], to, parse_shards(shard), model, new, room, as_json)
 
@@ -270,14 +252,6 @@ def parse_fields(fields: Sequence[str]) -> dict[str, FieldType]:
             raise InputError(f"--field is {field!r}; expected NAME:TYPE with one of the types {', '.join(FIELD_TYPES)}")
         kinds[name] = cast("FieldType", kind)
     return kinds
-
-
-def report_failed(failed: Mapping[str, str]) -> None:
-    """Report the files that other processes have left out; this process logs its own at once."""
-    from runnel.search.files import left_out
-
-    for name, reason in failed.items():
-        say(left_out(name, reason))
 
 
 def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from runnel.commands.display import Meter, print_json, print_text, say
-from runnel.commands.index import New, Room, report_failed
+from runnel.commands.display import Meter, print_json, print_text, report_failed, say
 from runnel.errors import InputError
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
     from runnel.integrations.ray import Outcome, Progress
+    from runnel.search.records import FieldType
+
+
+class New(NamedTuple):
+    """Options of a new index, as `Index.create` takes them."""
+
+    fields: Mapping[str, FieldType]
+    passage_tokens: int | None
+    remember: bool
+
+
+class Room(NamedTuple):
+    """Where shards are read on Ray: a cluster's address, None for Ray on this machine, and its workers with their size."""
+
+    address: str | None
+    workers: int | None
+    cpus: int
+    gpus: float
 
 
 def read_shards(

@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from runnel.backbones.base import Backbone, BackboneConfig
+from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import build_backbone, meta_backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint
 from runnel.backbones.checkpoint.files import read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config

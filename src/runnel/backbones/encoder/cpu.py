@@ -8,7 +8,7 @@ T  tokens    S  sequences    D  hidden_size    F  intermediate_size    H  heads
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep
+from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
 from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
@@ -25,9 +26,6 @@ from runnel.ops.gelu import bias_gelu, bias_gelu_bytes
 from runnel.ops.layer_norm import add_layer_norm
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, float_array, index_array
-
-if TYPE_CHECKING:
-    from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
 
 _GROUP = 64  # inputs of an 8-bit layer that share a scale, where it divides their number; those of `out` do in each head
 

@@ -13,8 +13,8 @@ A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,18 +22,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config import arguments, check_values
-from runnel.backbones.int8 import int8_problem, weight_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import WideBiasLinear, init_embedding, run_layer, stream_dtype, sub_batches
 from runnel.backbones.state import State
 from runnel.errors import InputError
-from runnel.ops.backend import numba_problem
 
 MARKERS = 2  # [CLS] and [SEP] around a passage
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(BackboneConfig):
     """Shape of an encoder.
 
     Documents are read in passages of at most `passage_tokens` tokens between the markers; each begins with the token `begin_id`.
@@ -49,10 +47,10 @@ class EncoderConfig:
     layer_norm_eps: float = 1e-12
     passage_tokens: int = 160
     begin_id: int | None = None
+    unchecked = ("begin_id",)
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "passage_tokens")
-        check_values(self, sizes, ["layer_norm_eps"])
+        super().__post_init__()
         if self.hidden_size % self.num_heads:
             raise InputError(f"hidden_size {self.hidden_size} must be a multiple of the {self.num_heads} heads")
         if self.passage_tokens + MARKERS > self.max_positions:
@@ -64,15 +62,6 @@ class EncoderConfig:
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> EncoderConfig:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
-        return cls(**arguments(cls, values, "an encoder config"))
 
 
 class Padded(NamedTuple):
@@ -162,6 +151,7 @@ class Encoder(Backbone):
     """
 
     architecture = "encoder"
+    has_kernels = True
     config_class = EncoderConfig
     title = "Encoder"
     matrices = ("qkv.weight", "out.weight", "up.weight", "down.weight", "embeddings.weight")
@@ -220,18 +210,3 @@ class Encoder(Backbone):
         for layer in self.blocks:
             hidden = run_layer(layer, recompute, hidden, packing)
         return hidden, State({}, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
-
-    def prepare(self) -> None:
-        """Use the kernels where they run: on the CPU, with all linear layers in fp32, all in bf16 or all in 8 bits.
-
-        Call it again after changing weights.
-        """
-        dtypes = {weight_dtype(linear) for layer in self.blocks for linear in layer.linears}
-        self.fast = None
-        if self.adapted:
-            return
-        problem = int8_problem(self.device) if dtypes == {torch.int8} else numba_problem()
-        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}, {torch.int8}) and problem is None:
-            from runnel.backbones.encoder.cpu import EncoderCpu  # numba takes a while to import
-
-            self.fast = EncoderCpu(self)

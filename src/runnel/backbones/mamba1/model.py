@@ -10,17 +10,15 @@ y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu an
 
 from __future__ import annotations
 
-import logging
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config import arguments, check_values
-from runnel.backbones.int8 import int8_problem, weight_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import (
     RMSNorm,
     WideBiasLinear,
@@ -33,13 +31,10 @@ from runnel.backbones.layers import (
 )
 from runnel.backbones.state import State
 from runnel.ops import causal_conv1d, selective_scan
-from runnel.ops.backend import numba_problem
-
-_log = logging.getLogger("runnel")
 
 
 @dataclass(frozen=True)
-class Mamba1Config:
+class Mamba1Config(BackboneConfig):
     """Shape of a Mamba-1 backbone. `dt_rank` None: hidden_size / 16, rounded up, as published."""
 
     vocab_size: int
@@ -56,8 +51,7 @@ class Mamba1Config:
     def __post_init__(self) -> None:
         if self.dt_rank is None:
             object.__setattr__(self, "dt_rank", -(-self.hidden_size // 16))
-        sizes = ("vocab_size", "hidden_size", "num_layers", "state_size", "conv_width", "expand", "dt_rank")
-        check_values(self, sizes, ["norm_eps"])
+        super().__post_init__()
 
     @property
     def inner_size(self) -> int:
@@ -68,15 +62,6 @@ class Mamba1Config:
         """`dt_rank` as a number."""
         assert self.dt_rank is not None
         return self.dt_rank
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Mamba1Config:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
-        return cls(**arguments(cls, values, "a Mamba-1 config"))
 
 
 class Mamba1Mixer(nn.Module):
@@ -129,6 +114,7 @@ class Mamba1(Backbone):
     """A Mamba-1 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba1"
+    has_kernels = True
     config_class = Mamba1Config
     title = "Mamba-1"
     matrices = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
@@ -183,30 +169,7 @@ class Mamba1(Backbone):
         tensors = {"conv": torch.stack(conv_states, dim=1), "ssm": torch.stack(ssm_states, dim=1)}
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
 
-    def prepare(self) -> None:
-        """Build the fused kernels' runner on CPU with fp32, bf16 or 8-bit linear layers; elsewhere `step` runs `_forward`."""
-        self.fast = None
-        problem = self._kernel_problem()
-        if problem is not None:
-            _log.info("Mamba-1 runs in plain torch, because %s", problem)
-            return
-        from runnel.backbones.mamba1.cpu import Mamba1Cpu
-
-        self.fast = Mamba1Cpu(self)
-
-    def _kernel_problem(self) -> str | None:
-        """Why the fused CPU kernels cannot run, or None if they can."""
-        mixers = [layer.mixer for layer in self.blocks]
-        outer = {weight_dtype(m) for mixer in mixers for m in (mixer.in_proj, mixer.out_proj)}
-        inner = {m.weight.dtype for mixer in mixers for m in (mixer.x_proj, mixer.dt_proj)}
-        if self.device.type != "cpu":
-            return f"it is on {self.device}"
-        if self.adapted:
-            return "it has adapters; merge them for the kernels"
-        if inner not in ({torch.float32}, {torch.bfloat16}) or outer not in (inner, {torch.int8}):
-            return (
-                f"its linear layers are {outer | inner} (the kernels take all float32, all bfloat16, or 8 bits with one of them)"
-            )
+    def kernel_problem(self) -> str | None:
         if self.config.inner_size % 16:
             return f"its inner width {self.config.inner_size} is not a multiple of 16"
-        return int8_problem(self.device) if outer == {torch.int8} else numba_problem()
+        return super().kernel_problem()

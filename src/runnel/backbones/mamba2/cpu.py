@@ -7,7 +7,7 @@ T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -18,15 +18,13 @@ from torch import Tensor
 from runnel.backbones.cpu_step import CpuStep, pool_arrays
 from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.mamba2 import kernel_plan, kernels
+from runnel.backbones.mamba2.model import Mamba2, Mamba2Layer
 from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.chunks import Plan, plan_chunks
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, float_array, index_array
 from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
-
-if TYPE_CHECKING:
-    from runnel.backbones.mamba2.model import Mamba2, Mamba2Layer
 
 
 class _Block(NamedTuple):

@@ -11,7 +11,7 @@ h += out_proj(gated_rms_norm(y, z)). Dao and Gu, "Transformers are SSMs", 2024.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,17 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config import arguments, check_values
-from runnel.backbones.int8 import int8_problem, weight_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
-from runnel.ops.backend import numba_problem
 
 
 @dataclass(frozen=True)
-class Mamba2Config:
+class Mamba2Config(BackboneConfig):
     """Shape of a Mamba-2 backbone. `dt_min` and `dt_max` clamp the time step after softplus (published models do not)."""
 
     vocab_size: int
@@ -45,10 +43,10 @@ class Mamba2Config:
     proj_bias: bool = False
     dt_min: float = 0.0
     dt_max: float = float("inf")
+    unchecked = ("dt_min", "dt_max")
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "state_size", "head_size", "groups", "conv_width", "expand")
-        check_values(self, sizes, ["norm_eps"])
+        super().__post_init__()
         if self.inner_size % self.head_size:
             raise InputError(
                 f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
@@ -78,17 +76,14 @@ class Mamba2Config:
         return self.inner_size + self.conv_channels + self.num_heads
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; an infinite `dt_max` becomes None."""
-        values = asdict(self)
-        values["dt_max"] = None if self.dt_max == float("inf") else self.dt_max
-        return values
+        """Return plain values for JSON; an infinite `dt_max` becomes None."""
+        return super().to_dict() | {"dt_max": None if self.dt_max == float("inf") else self.dt_max}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Mamba2Config:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
-        if values.get("dt_max", 0.0) is None:
-            values = {**values, "dt_max": float("inf")}
-        return cls(**arguments(cls, values, "a Mamba-2 config"))
+        """Return the inverse of `to_dict`; see `BackboneConfig.from_dict`."""
+        infinite = {"dt_max": float("inf")} if values.get("dt_max", 0.0) is None else {}
+        return super().from_dict({**values, **infinite})
 
 
 class Mamba2Mixer(nn.Module):
@@ -149,6 +144,7 @@ class Mamba2(Backbone):
     """A Mamba-2 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba2"
+    has_kernels = True
     config_class = Mamba2Config
     title = "Mamba-2"
     matrices = ("in_proj.weight", "out_proj.weight", "embeddings.weight")
@@ -203,18 +199,3 @@ class Mamba2(Backbone):
             ssm_states.append(ssm)
         tensors = {"conv": torch.stack(conv_states, dim=1), "ssm": torch.stack(ssm_states, dim=1)}
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
-
-    def prepare(self) -> None:
-        """Use the fused kernels where they run: on the CPU, with all projections in fp32, all in bf16 or all in 8 bits.
-
-        Call it again after changing weights.
-        """
-        dtypes = {weight_dtype(linear) for layer in self.blocks for linear in (layer.mixer.in_proj, layer.mixer.out_proj)}
-        self.fast = None
-        if self.adapted:
-            return
-        problem = int8_problem(self.device) if dtypes == {torch.int8} else numba_problem()
-        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}, {torch.int8}) and problem is None:
-            from runnel.backbones.mamba2.cpu import Mamba2Cpu  # numba takes a while to import
-
-            self.fast = Mamba2Cpu(self)

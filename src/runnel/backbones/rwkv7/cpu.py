@@ -8,7 +8,7 @@ T  tokens    S  sequences    D  hidden_size    F  ffn_size    H  heads    G  gro
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -20,14 +20,12 @@ from runnel.backbones.cpu_step import CpuStep, pool_arrays
 from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.product import Product
 from runnel.backbones.rwkv7 import kernel_plan, kernels, shift_kernels
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Layer
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, float_array, index_array
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
-
-if TYPE_CHECKING:
-    from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Layer
 
 _GROUP = 128  # inputs of an 8-bit ffn.value that share a scale, where it divides their number
 

@@ -18,20 +18,18 @@ Source: Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", 202
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config import arguments, check_values
-from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
-from runnel.ops.backend import numba_problem
 from runnel.ops.wkv7 import wkv7
 
 _LOG_DECAY = -math.exp(-0.5)  # the fastest decay is exp(_LOG_DECAY) = 0.545 per token
@@ -39,7 +37,7 @@ _KK_FLOOR = 1e-12  # least length that removal keys are divided by, as in the of
 
 
 @dataclass(frozen=True)
-class Rwkv7Config:
+class Rwkv7Config(BackboneConfig):
     """Shape of an RWKV-7 backbone. `ffn_size` None: 4 x hidden_size, as published.
 
     The ranks are those of the published 0.1B and 0.4B models; no formula gives all published ones, so a checkpoint's are read
@@ -60,8 +58,7 @@ class Rwkv7Config:
     def __post_init__(self) -> None:
         if self.ffn_size is None:
             object.__setattr__(self, "ffn_size", 4 * self.hidden_size)
-        sizes = ("vocab_size", "hidden_size", "num_layers", "head_size", "ffn_size")
-        check_values(self, (*sizes, "decay_rank", "a_rank", "v_rank", "gate_rank"), ["norm_eps"])
+        super().__post_init__()
         if self.hidden_size % self.head_size:
             raise InputError(f"hidden_size {self.hidden_size} must be a multiple of head_size {self.head_size}")
 
@@ -79,14 +76,6 @@ class Rwkv7Config:
     def group_norm_eps(self) -> float:
         """Of the norm of each head's output: 64e-5 in every published model."""
         return self.head_size * self.norm_eps
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Rwkv7Config:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
-        return cls(**arguments(cls, values, "an RWKV-7 config"))
 
 
 class Shift(NamedTuple):
@@ -215,6 +204,7 @@ class Rwkv7(Backbone):
     """An RWKV-7 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "rwkv7"
+    has_kernels = True
     config_class = Rwkv7Config
     title = "RWKV-7"
     matrices = (
@@ -287,24 +277,6 @@ class Rwkv7(Backbone):
                 ends[name].append(end)
         tensors = {name: torch.stack(layers, dim=1) for name, layers in ends.items()}
         return _norm(self.norm_f, hidden), State(tensors, torch.zeros(sequences, dtype=torch.int64))
-
-    def prepare(self) -> None:
-        """Use the fused kernels where they run: on the CPU, with all linear layers in fp32, all in bf16, or the large in 8 bits.
-
-        Call it again after changing weights.
-        """
-        linear = [(name, m) for name, m in self.layers.named_modules() if isinstance(m, nn.Linear | Int8Linear)]
-        large = {weight_dtype(layer) for name, layer in linear if name.endswith(self.int8_layers)}
-        dtypes = {weight_dtype(layer) for name, layer in linear if not name.endswith(self.int8_layers)}
-        known = dtypes in ({torch.float32}, {torch.bfloat16}) and large in (dtypes, {torch.int8})
-        problem = int8_problem(self.device) if large == {torch.int8} else numba_problem()
-        self.fast = None
-        if self.adapted:
-            return
-        if self.device.type == "cpu" and known and problem is None:
-            from runnel.backbones.rwkv7.cpu import Rwkv7Cpu  # numba takes a while to import
-
-            self.fast = Rwkv7Cpu(self)
 
 
 def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:

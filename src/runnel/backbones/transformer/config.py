@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
 
+from runnel.backbones.config import BackboneConfig
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
 
 Output = Literal["encoder", "decoder", "first"]
@@ -54,7 +55,7 @@ def recognizes(config: Mapping[str, Any] | None) -> bool:
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(BackboneConfig):
     """Shape of a transformer.
 
     Args:
@@ -71,6 +72,7 @@ class TransformerConfig:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.library.get("model_type") not in FAMILIES:
             raise InputError(f"unknown model_type {self.library.get('model_type')!r}; known are {', '.join(FAMILIES)}")
         allowed = OUTPUTS if self.family.kind == "encoder-decoder" else (self.family.kind,)
@@ -107,21 +109,6 @@ class TransformerConfig:
     @property
     def num_layers(self) -> int:
         return int(self.for_library().num_hidden_layers)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TransformerConfig:
-        """The inverse of `to_dict`.
-
-        Raises:
-            CheckpointError: a missing or unknown key.
-        """
-        known = {field.name for field in fields(cls)}
-        if odd := sorted(known ^ values.keys()):
-            raise CheckpointError(f"a transformer's config has the keys {', '.join(sorted(known))}; missing or unknown: {odd}")
-        return cls(**values)
 
     def for_library(self, attention: str = "sdpa") -> Any:
         """The transformers library's config object.

@@ -5,7 +5,7 @@ T  tokens    D  hidden_size    H  heads    K, V  key and value size of a head   
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from runnel.backbones.cpu_step import CpuStep, pool_arrays
 from runnel.backbones.state import State
 from runnel.backbones.xlstm import kernel_plan, kernels
+from runnel.backbones.xlstm.model import FeedForward, MlstmLayer, Xlstm, XlstmLayer
 from runnel.ops.chunks import Plan, plan_chunks
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, float_array, index_array
 from runnel.ops.rms_norm import add_rms_norm
 from runnel.ops.simd import TILE_ROWS, round_up
-
-if TYPE_CHECKING:
-    from runnel.backbones.xlstm.model import FeedForward, MlstmLayer, Xlstm, XlstmLayer
 
 _Pool = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # C, n, m
 

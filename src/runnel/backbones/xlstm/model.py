@@ -11,20 +11,18 @@ cap(x) = c tanh(x / c); head_norm is a LayerNorm over each head. Beck et al., "x
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.config import arguments, check_values
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import RMSNorm, apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops import mlstm
-from runnel.ops.backend import numba_problem
 
 MlstmState = tuple[Tensor, Tensor, Tensor]  # C (S, H, K, V), n (S, H, K), m (S, H)
 
@@ -33,7 +31,7 @@ _FORGET_GATE_BIAS = 3.0, 6.0  # and by keeping what it has for 20 (first head) t
 
 
 @dataclass(frozen=True)
-class XlstmConfig:
+class XlstmConfig(BackboneConfig):
     """Shape of an xLSTM backbone.
 
     Args:
@@ -57,8 +55,7 @@ class XlstmConfig:
     cell_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "qk_size", "v_size", "ffn_size")
-        check_values(self, sizes, ("gate_cap", "norm_eps", "cell_eps"))
+        super().__post_init__()
         for name in ("qk_size", "v_size"):
             if getattr(self, name) % self.num_heads:
                 raise InputError(f"{name} {getattr(self, name)} must be a multiple of num_heads {self.num_heads}")
@@ -70,15 +67,6 @@ class XlstmConfig:
     @property
     def value_size(self) -> int:
         return self.v_size // self.num_heads
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> XlstmConfig:
-        """Inverse of `to_dict`. Raises CheckpointError on unknown or missing names and on values of another type."""
-        return cls(**arguments(cls, values, "an xLSTM config"))
 
 
 class CappedGate(nn.Module):
@@ -180,6 +168,7 @@ class Xlstm(Backbone):
 
     architecture = "xlstm"
     title = "xLSTM"
+    has_kernels = True
     config_class = XlstmConfig
     matrices = (
         "embeddings.weight",
@@ -231,21 +220,6 @@ class Xlstm(Backbone):
             ends.append(end)
         tensors = {name: torch.stack(parts, dim=1) for name, parts in zip(("C", "n", "m"), zip(*ends, strict=True), strict=True)}
         return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
-
-    def prepare(self) -> None:
-        """Use the fused kernels where they run: on the CPU, with all linear layers in fp32 or all in bf16.
-
-        Call it again after changing weights.
-        """
-        linear = [module for layer in self.blocks for module in layer.modules() if isinstance(module, nn.Linear)]
-        dtypes = {module.weight.dtype for module in linear}
-        self.fast = None
-        if self.adapted:
-            return
-        if self.device.type == "cpu" and dtypes in ({torch.float32}, {torch.bfloat16}) and numba_problem() is None:
-            from runnel.backbones.xlstm.cpu import XlstmCpu  # numba takes a while to import
-
-            self.fast = XlstmCpu(self)
 
 
 def _init_small(weight: Tensor, hidden_size: int) -> None:
