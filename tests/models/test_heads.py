@@ -1,11 +1,17 @@
 """`VectorScore`: what it starts as, what it cannot see, and odd sizes."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.tiny import tiny_model
 
-from runnel.models.heads import HEADS, VectorScore
+from runnel.errors import CheckpointError
+from runnel.models.heads import HEADS, EndScore, MatchScore, VectorRelevance, VectorScore, vector_head
 from runnel.models.lexical import FEATURES
+from runnel.request import Result
 
 D = 16
 
@@ -68,3 +74,26 @@ def test_every_part_learns():
     head = stirred().train()
     F.log_softmax(head(*drawn(6)), 0)[2].backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in head.parameters() if p is not head.out.bias)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "eos", "mean"])
+def test_a_head_asks_for_what_it_pools(pooling):
+    head, ids = vector_head(pooling), np.arange(7)
+    request = head.request(ids, tag="mine")
+    positions, ranges = request.wanted()
+    assert request.tag == "mine" and request.ids is ids
+    assert positions.tolist() == {"cls": [0], "eos": [6], "mean": []}[pooling]
+    assert ranges.tolist() == ([[0, 7]] if pooling == "mean" else [])
+    result = Result(0, hidden=torch.ones(1, D), sums=torch.full((1, D), 6.0), totals=torch.tensor([2.0]))
+    assert head.pooled(result).tolist() == [[3.0 if pooling == "mean" else 1.0] * D]
+
+
+def test_what_heads_say_of_themselves(tmp_path: Path):
+    assert [name for name, head in HEADS.items() if head.matches] == ["match_score"]
+    assert [name for name, head in HEADS.items() if head.stored] == ["vector_score", "vector_relevance"]
+    assert EndScore(D, pooling="cls").options == {"outputs": 1, "bias": True, "pooling": "cls"}
+    assert VectorRelevance(D).options == {}
+    model = tiny_model(tmp_path, papers_heads=True)
+    model.heads["sentences"] = MatchScore(32, 2, 8)
+    with pytest.raises(CheckpointError, match="tiny has no features of tokens, which its 'sentences' head needs"):
+        model.head("sentences")

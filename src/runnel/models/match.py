@@ -24,8 +24,9 @@ class Item:
     """A query and a document to be read as one row, in which a pair or the document's sentences (n) are scored.
 
     Attributes:
-        request: what is read. With a head that matches, its ranges are what the scored parts are compared with and then each of
-            the parts, its positions are where these end, and its tag is their lexical features (n, F) float32.
+        request: what is read. Its positions are where the scored units end. With a head that matches, its ranges are what they
+            are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their lexical
+            features (n, F) float32.
         cut: tokens of the document left out for `max_tokens`.
         sentences: of the document; None for a pair.
         labels: (S,) float32, 1 for sentences that answer the query, if they are known.

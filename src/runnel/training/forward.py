@@ -1,6 +1,6 @@
 """Forward passes that can be trained: the vectors and scores of `Embedder`, `Reranker` and `SentenceRetriever`, with a graph.
 
-T  tokens of a row   S  sentences of a document   N  scored parts of all items: pairs, or sentences that have a token
+T  tokens of a row   S  sentences of a document   N  scored units of all items: pairs, or sentences that have a token
 d  width of vectors  n  rows or pairs             D  width of hidden vectors   F  lexical features
 """
 
@@ -147,7 +147,7 @@ def make_item(
 
 def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:
     """Scores (n,) of pairs, as `Reranker.score` gives them."""
-    return _Parts.of(model, "rerank", pairs).read(long)
+    return _Units.of(model, "rerank", pairs).read(long)
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
@@ -155,11 +155,11 @@ def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> 
 
     A sentence without a token has the lowest score of the others, without gradient.
     """
-    parts = _Parts.of(model, "sentences", items)
-    scores = parts.read(long)
+    units = _Units.of(model, "sentences", items)
+    scores = units.read(long)
     result = []
     for number, item in enumerate(items):
-        mine = scores[torch.from_numpy(parts.item == number)]
+        mine = scores[torch.from_numpy(units.item == number)]
         lowest = mine.detach().amin() if len(mine) else scores.new_zeros(())
         full = torch.from_numpy(item.full).to(scores.device)
         result.append(lowest.expand(len(full)).masked_scatter(full, mine))
@@ -167,11 +167,11 @@ def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class _Parts:
-    """All parts that are scored, in order, and where the numbers for their scores are.
+class _Units:
+    """All units that are scored, in order, and where the numbers for their scores are.
 
     Attributes:
-        item, part: (N,) whose they are, and their number in it.
+        item, unit: (N,) whose they are, and their number in it.
         range: (N,) their range among those of all requests, and `other`: the one that they are compared with; empty for a head
             that does not match.
         lexical: (N, F) float32.
@@ -181,38 +181,38 @@ class _Parts:
     head: Head
     requests: list[Request]
     item: np.ndarray
-    part: np.ndarray
+    unit: np.ndarray
     range: Tensor
     other: Tensor
     lexical: Tensor
 
     @staticmethod
-    def of(model: Model, job: str, items: Sequence[Item]) -> _Parts:
+    def of(model: Model, job: str, items: Sequence[Item]) -> _Units:
         head, device, requests = model.head(job), model.backbone.device, [item.request for item in items]
         counts = [len(request.wanted()[0]) for request in requests]
         owner = np.repeat(np.arange(len(items)), counts)
         matched = torch.from_numpy(owner)[: None if head.matches else 0]
         first = torch.from_numpy(np.cumsum([0, *counts]))[matched]
         lexical = np.concatenate([request.tag for request in requests]) if head.matches and requests else np.zeros((0, 0))
-        return _Parts(
+        return _Units(
             model,
             head,
             requests,
             item=owner,
-            part=np.concatenate([_NOTHING, *(np.flatnonzero(item.full) for item in items)]),
+            unit=np.concatenate([_NOTHING, *(np.flatnonzero(item.full) for item in items)]),
             range=(torch.arange(len(matched)) + matched + 1).to(
                 device
-            ),  # before an item's parts comes what they are compared with
+            ),  # before an item's units comes what they are compared with
             other=(first + matched).to(device),
             lexical=torch.from_numpy(lexical).to(device),
         )
 
     def read(self, long: Long) -> Tensor:
-        """Scores (N,) of all parts."""
+        """Scores (N,) of all units."""
         return self.scores(list(read(self.model, self.requests, long)), torch.arange(len(self.item)))
 
     def scores(self, parts: Sequence[Part], chosen: Tensor) -> Tensor:
-        """Scores (m,) of the chosen parts (m,), whose tokens are all in `parts`."""
+        """Scores (m,) of the chosen units (m,), whose tokens are all in `parts`."""
         chosen = chosen.to(self.range.device)
         result: Tensor
         if not self.head.matches:
@@ -232,7 +232,7 @@ class _Parts:
         return -(-longest // (long.segment_tokens or longest))
 
     def last_steps(self, long: Long) -> tuple[np.ndarray, np.ndarray]:
-        """The step that each part (N,) ends in, and the last one whose scores need each range (B,)."""
+        """The step that each unit (N,) ends in, and the last one whose scores need each range (B,)."""
         size = long.segment_tokens or max(len(request.ids) for request in self.requests)
         ends, uses = [], [_NOTHING]
         for request in self.requests:
@@ -261,21 +261,21 @@ def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterat
     the document: a segment's graph goes when no later sentence can reach it. The gradients of all pieces together are those of
     one backward pass over `sentence_scores` with the same `long`. Sentences without a token appear in no piece.
     """
-    parts = _Parts.of(model, "sentences", items)
-    each = long.gradient_segments or parts.steps(long)
-    ends, last_use = parts.last_steps(long)
+    units = _Units.of(model, "sentences", items)
+    each = long.gradient_segments or units.steps(long)
+    ends, last_use = units.last_steps(long)
     done = 0
     blocks: list[list[tuple[Part, Part]]] = [[]]
-    for part in read(model, parts.requests, long):
+    for part in read(model, units.requests, long):
         blocks[-1].append((part, cut(part)))
         done += 1
-        if done % each and done < parts.steps(long):
+        if done % each and done < units.steps(long):
             continue
         chosen = np.flatnonzero((ends >= done - len(blocks[-1])) & (ends < done))
         if len(chosen):
             leaves = [leaf for block in blocks for _, leaf in block]
-            scores = parts.scores(leaves, torch.from_numpy(chosen))
-            yield SegmentScores(parts.item[chosen], parts.part[chosen], scores)
+            scores = units.scores(leaves, torch.from_numpy(chosen))
+            yield SegmentScores(units.item[chosen], units.unit[chosen], scores)
         still = []
         for block in blocks:
             if any(bool((last_use[leaf.ranges.cpu()] >= done).any()) for _, leaf in block):
