@@ -42,7 +42,7 @@ class Architecture:
 def open_xlstm(config: XlstmConfig) -> Xlstm:
     """Input gates at exp(-5) to exp(-1): those of a fresh model are shut, and an empty memory would hide mistakes.
 
-    The configs have a large norm_eps, because a head norm blows rounding errors up where a query is orthogonal to what it reads.
+    A large norm_eps: a head norm magnifies rounding errors where a query is orthogonal to what it reads.
     """
     model = Xlstm(config)
     for layer in model.blocks:
@@ -259,9 +259,6 @@ def test_a_pool_of_another_dtype_is_rounded_but_used(architecture: Architecture,
     assert all(tensor.dtype == torch.bfloat16 for tensor in half.tensors.values())
     assert_states_close(half.to(torch.float32), end, 5e-2)
     assert half.tokens.tolist() == [35]
-
-
-# ---- threads and copies --------------------------------------------------------------------------------------------------
 
 
 def test_several_threads_at_once(model: Backbone) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 FIELDS = {"kind": "str"}
 PASSAGE_TOKENS = 32
@@ -27,6 +29,31 @@ def write_files(folder: Path, count: int = 24, *, pages: bool = True) -> Path:
     (folder / "bad.pdf").write_bytes(b"%PDF-1.4 cut off" if pages else b"\x89PNG")
     (folder / "deep" / "empty.txt").write_text(" ")
     return folder
+
+
+def write_few(folder: Path) -> Path:
+    folder.mkdir()
+    for i in range(6):
+        (folder / f"{i}.txt").write_text(f"The cat {i} sat on the mat.")
+    return folder
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    """Return the files of a shard; of its manifest, what a second run must have too."""
+    from runnel.search.shards import read_manifest
+
+    found = {path.name: path.read_bytes() for path in place.iterdir() if path.name != "writer.lock"}
+    found["manifest.json"] = repr(replace(read_manifest(place), seconds=0, tokens_read=0)).encode()
+    return found
+
+
+def everything(index: Any) -> tuple[Any, Any]:
+    """Return all documents and passages of an index."""
+    from runnel.search.records import WHOLE
+
+    documents = index.store.documents(list(index.store.known()), saved=True)
+    keys = [(name, number) for name in documents for number in range(WHOLE, 60)]
+    return documents, index.store.passages(keys)
 
 
 def main(files: str, model: str) -> None:

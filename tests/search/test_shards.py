@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -19,20 +17,15 @@ import numpy as np
 import pytest
 from helpers.children import PATHS, PROGRAMS
 from helpers.tiny import tiny_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from programs.sharded import BATCH, FIELDS, PASSAGE_TOKENS, write_files
+from programs.sharded import BATCH, FIELDS, PASSAGE_TOKENS, contents, everything, write_few, write_files
 
 from runnel import Embedder
 from runnel.errors import StoreError
 from runnel.lock import WriterLock
 from runnel.search import encoding, shards
 from runnel.search.encoding import Encoder, new_settings
-from runnel.search.files import Scan, read_files
 from runnel.search.index import Index
-from runnel.search.records import WHOLE
 from runnel.search.shards import encode_shard, read_manifest
-from runnel.search.units import Plan, read_units
 from runnel.text.shards import Shard
 
 COUNT = 3
@@ -76,122 +69,12 @@ def made(files, embedder, wanted, tmp_path_factory):
     return folder
 
 
-def contents(place: Path) -> dict[str, bytes]:
-    """The files of a shard; of its manifest what a second run must have, too."""
-    found = {path.name: path.read_bytes() for path in place.iterdir() if path.name != "writer.lock"}
-    manifest = read_manifest(place)
-    found["manifest.json"] = repr(replace(manifest, seconds=0, tokens_read=0)).encode()
-    return found
-
-
-# ---- what a shard owns -----------------------------------------------------------------------------------------------
-
-ROWS = st.lists(
-    st.sampled_from(['{"text": "a"}', '{"id": "%d", "text": "b"}', '{"text": "a longer text \\u00e9 \u2028"}', "", " "]),
-    max_size=12,
-)
-FILES = st.lists(
-    st.tuples(st.sampled_from(["txt", "jsonl", "csv"]), ROWS, st.sampled_from(["\n", "\r\n"]), st.booleans()), max_size=5
-)
-
-
-@settings(deadline=None)
-@given(FILES, st.integers(1, 20))
-def test_the_shards_have_all_documents_once_and_in_order(described, count):
-    with tempfile.TemporaryDirectory() as name:
-        for number, (kind, rows, end, ended) in enumerate(described):
-            lines = [row.replace("%d", f"x{i}") for i, row in enumerate(rows)]
-            text = end.join(lines) + (end if ended and lines else "")
-            (Path(name) / f"{number}.{kind}").write_bytes(b"\xef\xbb\xbf" * ended + text.encode())
-        expected, scan = [], Scan()
-        expected = [(d.id, d.text, d.title, d.source, d.metadata, d.blocks) for d in read_files([name], {}, scan)]
-        failed: dict[str, str] = {}
-        plan = Plan([name])
-        parts = [list(read_units(plan.units(Shard(number, count)), failed)) for number in range(1, count + 1)]
-        found = [(d.id, d.text, d.title, d.source, d.metadata, d.blocks) for part in parts for d in part]
-        assert found == expected
-        assert failed == scan.failed
-
-
-def test_errors_have_the_lines_of_the_file(tmp_path):
-    lines = ['{"text": "a"}'] * 5 + ["", "{]"]
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    failed: dict[str, str] = {}
-    last = list(read_units(Plan([tmp_path]).units(Shard(3, 3)), failed))
-    assert [one.id.partition("#")[2] for one in last] == ["5"]
-    assert "rows.jsonl, line 7: not valid JSON" in failed[str(tmp_path / "rows.jsonl")]
-    (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:4], '{"body": 1}']))
-    list(read_units(Plan([tmp_path]).units(Shard(3, 3)), failed))
-    assert 'rows.jsonl, row 5: expected "text"' in failed[str(tmp_path / "rows.jsonl")]
-
-
-def test_rows_of_one_id_in_a_shard_are_left_out_with_the_lines_of_the_file(tmp_path):
-    lines = [json.dumps({"id": name, "text": "a text of some length"}) for name in ("a", "b", "c", "x", "d", "d", "\ud800")]
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    failed: dict[str, str] = {}
-    last = list(read_units(Plan([tmp_path]).units(Shard(2, 2)), failed))
-    assert [one.id.partition("#")[2] for one in last] == ["d"], failed
-    assert [name.rpartition(", ")[2] for name in failed] == ["line 6", "line 7"]
-    assert "the id 'd' is also that of line 5" in failed[f"{tmp_path / 'rows.jsonl'}, line 6"]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_pipes_are_left_out_of_shards_at_once(tmp_path):
-    os.mkfifo(tmp_path / "rows.jsonl")
-    failed: dict[str, str] = {}
-    assert list(read_units(Plan([tmp_path]).units(Shard(1, 1)), failed)) == []
-    assert "is a pipe, which may never end" in failed[str(tmp_path / "rows.jsonl")]
-
-
-def test_what_is_called_jsonl_and_is_not_is_not_cut(tmp_path):
-    import gzip
-
-    with gzip.open(tmp_path / "packed.jsonl", "wt") as file:
-        file.write("".join(f'{{"text": "row {i}"}}\n' for i in range(50)))
-    plan = Plan([tmp_path])
-    parts = [list(read_units(plan.units(Shard(number, 3)), {})) for number in (1, 2, 3)]
-    assert [len(part) for part in parts] == [50, 0, 0]
-
-
-def test_an_archive_that_claims_to_be_huge_leaves_the_other_shards_something(tmp_path):
-    import zipfile
-
-    with zipfile.ZipFile(tmp_path / "bomb.docx", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", b"a" * 30_000_000)
-    size = (tmp_path / "bomb.docx").stat().st_size
-    assert Plan([tmp_path]).weight <= 10 * size < 1_000_000
-
-
-def test_shards_are_even_in_tokens(tmp_path, embedder):
-    """A mixture as people have it: texts of very different lengths, pages with markup, one large file of rows."""
-    rng = random.Random(0)
-    words = ["the cat sat on the mat", "a river runs to the sea", "finally the clause is executed"]
-
-    def text(mean: int) -> str:
-        return ". ".join(rng.choice(words) for _ in range(1 + int(rng.lognormvariate(0, 0.8) * mean)))
-
-    for i in range(60):
-        (tmp_path / f"{i}.txt").write_text(text(40))
-        page = "".join(f'<div class="section" id="s{n}"><p class="text">{text(1)}</p></div>' for n in range(20))
-        (tmp_path / f"{i}.html").write_text(f"<html><body>{page}</body></html>")
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"id": i, "text": text(5)}) + "\n" for i in range(600)))
-    plan = Plan([tmp_path])
-    tokens = []
-    for number in range(1, 5):
-        documents = read_units(plan.units(Shard(number, 4)), {})
-        tokens.append(sum(len(embedder.model.tokenizer.encode(one.text).ids) for one in documents))
-    assert max(tokens) / np.mean(tokens) <= 1.2, tokens
-
-
 # ---- a shard can be ended anyhow -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def starter(model, tmp_path):
-    """Call with a folder and shards: starts a process for each, and kills those that are there when `until()` is true.
-
-    Returns how they ended.
-    """
+    """Start a process for each shard, kill those alive when `until()` is true; return how they ended."""
     files = write_files(tmp_path / "files", pages=False)  # no process to parse them: that would take most of the time
     no_threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}  # for fork
     command = [sys.executable, str(PROGRAMS / "sharded.py"), str(files), str(model)]
@@ -296,11 +179,7 @@ def test_a_manifest_tells_what_a_shard_is(made, embedder, wanted):
 
 @pytest.fixture
 def few(tmp_path):
-    folder = tmp_path / "few"
-    folder.mkdir()
-    for i in range(6):
-        (folder / f"{i}.txt").write_text(f"The cat {i} sat on the mat.")
-    return folder
+    return write_few(tmp_path / "few")
 
 
 def test_a_shard_of_other_work_is_refused(few, embedder, wanted, tmp_path):
@@ -377,12 +256,6 @@ def index(request, embedder, tmp_path):
     options = {"fields": FIELDS, "passage_tokens": PASSAGE_TOKENS, "store": request.param}
     with Index.create(tmp_path / "index", embedder, **options) as empty:
         yield empty
-
-
-def everything(index):
-    documents = index.store.documents(list(index.store.known()), saved=True)
-    keys = [(name, number) for name in documents for number in range(WHOLE, 60)]
-    return documents, index.store.passages(keys)
 
 
 def test_shards_make_the_index_that_the_files_make(made, files, embedder, index, tmp_path):

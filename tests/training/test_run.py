@@ -1,4 +1,4 @@
-"""Runs of recipes: every shipped one in small, what they learn, going on after a stop, and what they refuse."""
+"""Runs of recipes: every shipped one in small, what they learn, going on after a stop,."""
 
 import errno
 import json
@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,35 +13,20 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from helpers.tiny import tiny_encoder
+from helpers.tiny_training import smoke_recipe
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import runnel
-from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError, StoreBusy
+from runnel.errors import InputError, NumericalError
 from runnel.models.base import load_model
 from runnel.training import recipes, smoke
 from runnel.training.progress import Recorder, read_metrics
-from runnel.training.run import LOCK, RECIPE, SEARCH, SUMMARY, prepared, train
-from runnel.training.run_data import RunData
+from runnel.training.run import RECIPE, SEARCH, SUMMARY, train
 from runnel.training.settings import DataSet, DataTable
 from runnel.training.trainers import EmbedderBatches
 
-JOBS = {"embed": "pairs", "rerank": "rankmamba-documents", "sentences": "evidence"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny matrices: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def tiny(job, *changes):
-    """The smoke recipe of a job, with changes."""
-    return recipes.read(JOBS[job], smoke=True, changes=changes)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def weights(folder):
@@ -81,13 +65,13 @@ def use(summary):
 
 def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypatch):
     rates = ("search.learning_rates=[1e30, 0.3, 1e-3]", "search.share=2", "data.held_out=8", "train.max_steps=4")
-    summary = train(tiny("embed", *rates), tmp_path)
+    summary = train(smoke_recipe("embed", *rates), tmp_path)
     tried = {row["learning_rate"]: row["loss"] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
     assert list(tried) == [1e30, 0.3, 1e-3] and tried[1e30] is None and tried[1e-3] < tried[0.3] and summary.learning_rate == 1e-3
     assert set(summary.held_out) >= {"loss"}
     (tmp_path / SUMMARY).unlink()
     before = (tmp_path / SEARCH).read_text()
-    assert train(tiny("embed", *rates), tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
+    assert train(smoke_recipe("embed", *rates), tmp_path).learning_rate == 1e-3 and (tmp_path / SEARCH).read_text() == before
 
 
 # ---- what is learnt ----------------------------------------------------------------------------------------------------
@@ -95,7 +79,7 @@ def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypat
 
 def test_an_embedder_learns_its_pairs(tmp_path):
     """Mean reciprocal rank of the answering paragraph among all, before and after."""
-    recipe = tiny("embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24")
+    recipe = smoke_recipe("embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24")
     train(recipe, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "smoke" / "pairs.jsonl").read_text().splitlines()[:24]]
 
@@ -121,23 +105,25 @@ def test_a_reranker_learns_its_triples(tmp_path):
         "warmup=0",
         "train.batch=8",
     )
-    train(tiny("rerank", *changes), tmp_path)
+    train(smoke_recipe("rerank", *changes), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
 
 
 def test_a_sentence_retriever_learns_its_evidence(tmp_path):
-    summary = train(tiny("sentences", "train.max_steps=30", "data.rows=12", "data.held_out=4", "train.batch=8"), tmp_path)
+    summary = train(smoke_recipe("sentences", "train.max_steps=30", "data.rows=12", "data.held_out=4", "train.batch=8"), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     assert {"loss", "recall_at_1", "recall_at_5"} == set(summary.held_out)
 
 
 def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
-    summary = train(tiny("sentences", "train.max_steps=1", "data.rows=4", "train.batch=2", "model.unit=paragraph"), tmp_path)
+    summary = train(
+        smoke_recipe("sentences", "train.max_steps=1", "data.rows=4", "train.batch=2", "model.unit=paragraph"), tmp_path
+    )
     assert load_model(summary.model).unit == "paragraph"
     with pytest.raises(InputError, match="unit"):
-        tiny("sentences", "model.unit=page")
+        smoke_recipe("sentences", "model.unit=page")
 
 
 # ---- going on ----------------------------------------------------------------------------------------------------------
@@ -150,7 +136,7 @@ class Stop(Exception):
 @pytest.mark.parametrize(("job", "lora"), [("embed", False), ("embed", True), ("rerank", True), ("sentences", False)])
 def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path, monkeypatch):
     changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
-    recipe = tiny(job, *changes)
+    recipe = smoke_recipe(job, *changes)
     whole = train(recipe, tmp_path / "whole")
     once = Recorder.on_step_end
 
@@ -173,9 +159,9 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path, monkeypatc
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
-    first = train(tiny("embed", "train.max_steps=1"), tmp_path)
+    first = train(smoke_recipe("embed", "train.max_steps=1"), tmp_path)
     stamp = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
-    assert train(tiny("embed", "train.max_steps=1"), tmp_path) == first
+    assert train(smoke_recipe("embed", "train.max_steps=1"), tmp_path) == first
     assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == stamp
 
 
@@ -191,7 +177,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, monkeypatch):
         save(tensors, path, metadata=metadata)
 
     monkeypatch.setattr(base, "save_file", full)
-    recipe = tiny("embed", "train.max_steps=4", "train.checkpoints=4")
+    recipe = smoke_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
     with pytest.raises(OSError, match=r"the disk is full; checkpoint-2 is whole\. Make room and give the same command") as caught:
         train(recipe, tmp_path)
     assert caught.value.errno == errno.ENOSPC and calls
@@ -200,7 +186,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, monkeypatch):
 
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
-    recipe = tiny("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
+    recipe = smoke_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
     with pytest.raises(NumericalError, match=r"is (nan|inf) in step [2-5]; its batch was pairs\.jsonl: example \d+ .* is whole"):
         train(recipe, tmp_path)
     assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
@@ -208,7 +194,7 @@ def test_nan_ends_the_run_and_names_its_rows(tmp_path):
 
 def test_two_processes_give_the_losses_of_one(tmp_path):
     """The same batches, shared: in-batch negatives come from both."""
-    whole = train(tiny("embed", "train.max_steps=3"), tmp_path / "one")
+    whole = train(smoke_recipe("embed", "train.max_steps=3"), tmp_path / "one")
     command = "-v train pairs --smoke --set train.max_steps=3 --to two".split()
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
     done = subprocess.run(
@@ -249,130 +235,6 @@ def test_one_process_writes_a_checkpoint(first):
     trainer = Both()
     trainer._save("folder")
     assert trainer.saved is first
-
-
-# ---- what is refused ---------------------------------------------------------------------------------------------------
-
-
-def test_other_settings_in_the_same_folder(tmp_path):
-    train(tiny("embed", "train.max_steps=1"), tmp_path)
-    with pytest.raises(InputError, match=r"other settings \(train.seed: 0, 5: there, now\)"):
-        train(tiny("embed", "train.max_steps=1", "train.seed=5"), tmp_path)
-
-
-def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
-    """The examples of the first try cannot be read, the second has others."""
-    made = tiny("embed", "train.max_steps=1")
-    for name, line in (("bad", "{]"), ("good", json.dumps({"query": "a", "pos": ["b"], "neg": ["c"]}))):
-        (tmp_path / f"{name}.jsonl").write_text(f"{line}\n" * 4)
-    given = replace(made, smoke=None, model=replace(made.model, name="pocket"))
-    with pytest.raises(InputError, match=r"bad.jsonl"):
-        train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
-    assert train(given, tmp_path / "run", data=tmp_path / "good.jsonl").steps == 1
-    with pytest.raises(InputError, match="other settings"):
-        train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
-
-
-def test_a_folder_of_something_else(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and is no run folder"):
-        train(tiny("embed"), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
-    """It is refused, and the first one is not disturbed; a lock file whose process has died is in nobody's way."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOCK).write_text("process 1\n")
-    once, refused = Recorder.on_step_end, []
-
-    def train_again(self, args, state, control, **more):
-        once(self, args, state, control, **more)
-        with pytest.raises(StoreBusy, match=rf"run is being written by process {os.getpid()}; wait until it is done") as caught:
-            train(recipe, tmp_path / "run")
-        refused.append(caught)
-
-    monkeypatch.setattr(Recorder, "on_step_end", train_again)
-    recipe = tiny("embed", "train.max_steps=1")
-    assert train(recipe, tmp_path / "run").steps == len(refused) == 1
-    assert not (tmp_path / "run" / LOCK).exists()
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
-    """The library then ends after no step; what it does with such rows is another test's."""
-    from runnel.training import run
-
-    def make(*_):
-        state = SimpleNamespace(global_step=0)
-        args = SimpleNamespace(world_size=world)
-        return SimpleNamespace(
-            is_fsdp_enabled=False, is_world_process_zero=lambda: False, add_callback=lambda _: None, args=args, state=state,
-            train=lambda **_: None,
-        )  # fmt: skip
-
-    monkeypatch.setattr(run, "_trainer", make)
-    sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
-    message = "1,203 rows (a: 1,200, b: 3) do not fill a batch of train.batch = 4 rows, in which no text may repeat; "
-    message += "2 processes share full batches only; " * (world > 1) + f"lower train.batch{', use one process' * (world > 1)} or "
-    message += "give more rows with different texts, in another folder (--to)"
-    with pytest.raises(InputError, match=re.escape(message)):
-        run._fit(tiny("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
-
-
-def test_a_model_without_the_head(tmp_path):
-    smoke.write_model(tmp_path / "model", "mamba2")
-    recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
-    with pytest.raises(CheckpointError, match=r"has no head for 'sentences' \(it has: embed\).*model.new_head=true"):
-        prepared(recipe)
-
-
-@pytest.mark.parametrize("job", ["sentences", "rerank"])
-def test_heads_over_stored_vectors_are_trained_by_no_recipe(tmp_path, job):
-    tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
-    recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
-    message = f"model for '{job}' scores vectors that are stored, which no recipe trains; .*--model pocket-mamba2"
-    with pytest.raises(InputError, match=message):
-        prepared(replace(recipe, job=job))
-
-
-def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path):
-    smoke.write_model(tmp_path / "bert", "bert")
-    with pytest.raises(InputError, match=r"segment_tokens = 9 cannot be used: BERT reads a text only whole; remove it"):
-        prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'bert'}", "long.segment_tokens=9")))
-
-
-def test_four_bits_without_their_package(monkeypatch, tmp_path):
-    from runnel.training import run
-
-    smoke.write_model(tmp_path / "model", "mamba2")
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"pip install 'runnel\[qlora\]'"):
-        prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'model'}", "lora.four_bit=true")))
-
-
-def test_missing_data(tmp_path):
-    recipe = recipes.read("pairs")
-    with pytest.raises(InputError, match="comes without data; give --data"):
-        train(recipe, tmp_path / "run")
-    with pytest.raises(InputError, match=r"none.csv is missing"):
-        train(recipe, tmp_path / "run", data=tmp_path / "none.csv")
-    assert not (tmp_path / "run").exists()
-
-
-def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
-    from runnel.training import run
-
-    monkeypatch.setattr(run, "_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
-    with pytest.raises(InputError, match=r"trainer of 'rerank' does not gather weights that FSDP"):
-        run._fit(tiny("rerank"), None, None, tmp_path)
-
-
-def test_batches_that_cannot_be_shared():
-    with pytest.raises(InputError, match=r"train.batch = 5 cannot be shared by 3 \(processes times train.group\)"):
-        from runnel.training.trainers import _accumulated
-
-        _accumulated(tiny("rerank", "train.batch=5", "train.group=3"))
 
 
 # ---- data -------------------------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def _start(source: Any, s: int, h: int, out: Any) -> None:
                 out[p, n] = source[s, h, p, n]
 
 
-# Longer than our limit: each share's scratch memory has to be made inside the parallel loop, and both passes use all of it.
+# Long: each share's scratch memory has to be made inside the parallel loop, and both passes use all of it.
 @njit(**PARALLEL)
 def scan(
     x: Any, x_row: int, dy: Any, dy_row: int, dt: Any, A: Any, D: Any, queries: Any, keys: Any, pairs: Any, starts: Any,

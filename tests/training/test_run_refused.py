@@ -1,0 +1,141 @@
+"""What runs of recipes refuse."""
+
+import json
+import os
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+from helpers.tiny import tiny_encoder
+from helpers.tiny_training import smoke_recipe
+
+from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
+from runnel.training import recipes, smoke
+from runnel.training.progress import Recorder
+from runnel.training.run import LOCK, prepared, train
+from runnel.training.run_data import RunData
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_other_settings_in_the_same_folder(tmp_path):
+    train(smoke_recipe("embed", "train.max_steps=1"), tmp_path)
+    with pytest.raises(InputError, match=r"other settings \(train.seed: 0, 5: there, now\)"):
+        train(smoke_recipe("embed", "train.max_steps=1", "train.seed=5"), tmp_path)
+
+
+def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
+    """The examples of the first try cannot be read, the second has others."""
+    made = smoke_recipe("embed", "train.max_steps=1")
+    for name, line in (("bad", "{]"), ("good", json.dumps({"query": "a", "pos": ["b"], "neg": ["c"]}))):
+        (tmp_path / f"{name}.jsonl").write_text(f"{line}\n" * 4)
+    given = replace(made, smoke=None, model=replace(made.model, name="pocket"))
+    with pytest.raises(InputError, match=r"bad.jsonl"):
+        train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
+    assert train(given, tmp_path / "run", data=tmp_path / "good.jsonl").steps == 1
+    with pytest.raises(InputError, match="other settings"):
+        train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
+
+
+def test_a_folder_of_something_else(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty and is no run folder"):
+        train(smoke_recipe("embed"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
+    """It is refused, and the first one is not disturbed; a lock file whose process has died is in nobody's way."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).write_text("process 1\n")
+    once, refused = Recorder.on_step_end, []
+
+    def train_again(self, args, state, control, **more):
+        once(self, args, state, control, **more)
+        with pytest.raises(StoreBusy, match=rf"run is being written by process {os.getpid()}; wait until it is done") as caught:
+            train(recipe, tmp_path / "run")
+        refused.append(caught)
+
+    monkeypatch.setattr(Recorder, "on_step_end", train_again)
+    recipe = smoke_recipe("embed", "train.max_steps=1")
+    assert train(recipe, tmp_path / "run").steps == len(refused) == 1
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
+    """The library then ends after no step; what it does with such rows is another test's."""
+    from runnel.training import run
+
+    def make(*_):
+        state = SimpleNamespace(global_step=0)
+        args = SimpleNamespace(world_size=world)
+        return SimpleNamespace(
+            is_fsdp_enabled=False, is_world_process_zero=lambda: False, add_callback=lambda _: None, args=args, state=state,
+            train=lambda **_: None,
+        )  # fmt: skip
+
+    monkeypatch.setattr(run, "_trainer", make)
+    sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
+    message = "1,203 rows (a: 1,200, b: 3) do not fill a batch of train.batch = 4 rows, in which no text may repeat; "
+    message += "2 processes share full batches only; " * (world > 1) + f"lower train.batch{', use one process' * (world > 1)} or "
+    message += "give more rows with different texts, in another folder (--to)"
+    with pytest.raises(InputError, match=re.escape(message)):
+        run._fit(smoke_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
+
+
+def test_a_model_without_the_head(tmp_path):
+    smoke.write_model(tmp_path / "model", "mamba2")
+    recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
+    with pytest.raises(CheckpointError, match=r"has no head for 'sentences' \(it has: embed\).*model.new_head=true"):
+        prepared(recipe)
+
+
+@pytest.mark.parametrize("job", ["sentences", "rerank"])
+def test_heads_over_stored_vectors_are_trained_by_no_recipe(tmp_path, job):
+    tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
+    recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
+    message = f"model for '{job}' scores vectors that are stored, which no recipe trains; .*--model pocket-mamba2"
+    with pytest.raises(InputError, match=message):
+        prepared(replace(recipe, job=job))
+
+
+def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path):
+    smoke.write_model(tmp_path / "bert", "bert")
+    with pytest.raises(InputError, match=r"segment_tokens = 9 cannot be used: BERT reads a text only whole; remove it"):
+        prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'bert'}", "long.segment_tokens=9")))
+
+
+def test_four_bits_without_their_package(monkeypatch, tmp_path):
+    from runnel.training import run
+
+    smoke.write_model(tmp_path / "model", "mamba2")
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"pip install 'runnel\[qlora\]'"):
+        prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'model'}", "lora.four_bit=true")))
+
+
+def test_missing_data(tmp_path):
+    recipe = recipes.read("pairs")
+    with pytest.raises(InputError, match="comes without data; give --data"):
+        train(recipe, tmp_path / "run")
+    with pytest.raises(InputError, match=r"none.csv is missing"):
+        train(recipe, tmp_path / "run", data=tmp_path / "none.csv")
+    assert not (tmp_path / "run").exists()
+
+
+def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
+    from runnel.training import run
+
+    monkeypatch.setattr(run, "_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
+    with pytest.raises(InputError, match=r"trainer of 'rerank' does not gather weights that FSDP"):
+        run._fit(smoke_recipe("rerank"), None, None, tmp_path)
+
+
+def test_batches_that_cannot_be_shared():
+    with pytest.raises(InputError, match=r"train.batch = 5 cannot be shared by 3 \(processes times train.group\)"):
+        from runnel.training.trainers import _accumulated
+
+        _accumulated(smoke_recipe("rerank", "train.batch=5", "train.group=3"))
