@@ -14,15 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from runnel.backbones.base import has_no_state
-from runnel.backbones.state import State
-from runnel.errors import InputError, NumericalError, StateError
+from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.blocks import lay_out
 from runnel.models.heads import Pooling
-from runnel.models.passage_stream import PassageStream
+from runnel.models.stream import PassageStream, Stream
 from runnel.records import expect_text
-from runnel.request import Request, Result
+from runnel.request import Request
 from runnel.text.encoded import Encoded
 from runnel.text.sentence_tokens import sentence_of_tokens, whole_spans
 from runnel.text.sentences import split_sentences
@@ -243,111 +241,4 @@ class Embedder:
         Raises:
             StateError: damaged, or written by another model.
         """
-        return PassageStream.load(self, path) if self.model.backbone.reads_passages else Stream._load(self, path)
-
-
-_DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
-
-
-class Stream:
-    """The embedding of a text that is still being written, in constant memory.
-
-    `feed` any number of pieces, ask for `embedding()` at any time: it equals `embedder.encode` of all text so far (the end
-    marker and the last unsettled word are read on a copy of the state, so feeding can go on). `tokens` counts what has
-    been read.
-    """
-
-    def __init__(self, embedder: Embedder) -> None:
-        if not embedder.model.backbone.recurrent:
-            raise has_no_state(embedder.model.backbone.title)
-        self._embedder = embedder
-        self._model = embedder.model
-        self._tokens = embedder.model.tokenizer.stream()
-        self._state = embedder.model.backbone.new_state(1)
-        width = embedder.model.backbone.hidden_size
-        self._sum = torch.zeros(width, dtype=torch.float64)
-        self._total = 0.0
-        self._last = torch.full((1, width), torch.nan)  # hidden vector of the last token, once one has been read here
-        template = embedder.model.templates["document"]
-        self._rest = template.starting_at("document")
-        self._advance(template.before("document").render(embedder.model.tokenizer).ids)
-        self._begun = self.tokens  # a stream without text has read this many
-        self._advance(self._tokens.feed(template.lead(embedder.model.tokenizer, "document")).ids)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens read so far, the begin marker included, the unsettled end of the text not."""
-        return int(self._state.tokens[0])
-
-    def feed(self, text: str) -> Stream:
-        """Read more text. Words may be split between pieces.
-
-        Raises:
-            InputError: not a string.
-        """
-        expect_text(text, "the text")
-        self._advance(self._tokens.feed(text).ids)
-        return self
-
-    def embedding(self) -> np.ndarray:
-        """float32 (d,), unit length.
-
-        Raises:
-            InputError: nothing but white space has been fed.
-            NumericalError: the vector is NaN or infinite.
-        """
-        model = self._model
-        unsettled = self._tokens.peek().ids
-        tail = self._rest.render(model.tokenizer, document=unsettled).ids
-        if self.tokens + len(unsettled) == self._begun:
-            raise InputError("nothing but white space has been fed to this stream; feed() some text first")
-        total, weight, last = self._sum, self._total, self._last
-        if len(tail):
-            result = self._read(tail)
-            total, weight, last = total + result.sums[0], weight + float(result.totals[0]), result.hidden
-        with torch.inference_mode():
-            pooled = (total / weight).float()[None] if self._embedder.pooling == "mean" else last
-            vector: np.ndarray = self._embedder._head(pooled)[0].numpy()
-        if not np.isfinite(vector).all():
-            raise NumericalError(_DAMAGED)
-        return vector
-
-    def save(self, path: str | Path) -> None:
-        """Write everything needed to continue later to one safetensors file (atomically)."""
-        pending = torch.tensor(list(self._tokens.save().encode()), dtype=torch.uint8)
-        extra = {"sum": self._sum, "total": torch.tensor([self._total], dtype=torch.float64), "pending": pending}
-        self._state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
-
-    @classmethod
-    def _load(cls, embedder: Embedder, path: str | Path) -> Stream:
-        state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
-        if "pending" not in extra:
-            raise StateError(f"{path} is a saved state but not of an embedding stream; use the call that matches what wrote it")
-        stream = cls(embedder)
-        state.check(embedder.model.backbone.state_shapes(), str(path))
-        parts = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extra.items() if name != "pending"}
-        expected = {"sum": (torch.float64, tuple(stream._sum.shape)), "total": (torch.float64, (1,))}
-        if len(state) != 1 or parts != expected or extra["pending"].dtype != torch.uint8 or float(extra["total"]) < 0:
-            raise StateError(f"{path} does not hold one embedding stream; the file is damaged: read the text again")
-        stream._state = State({name: tensor.to(stream._state[name]) for name, tensor in state.tensors.items()}, state.tokens)
-        stream._sum, stream._total = extra["sum"], float(extra["total"])
-        try:
-            stream._tokens.restore(bytes(extra["pending"].flatten().tolist()).decode())
-        except (StateError, UnicodeDecodeError) as error:
-            raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
-        return stream
-
-    def _advance(self, ids: np.ndarray) -> None:
-        if len(ids):
-            result = self._read(ids)
-            assert result.state is not None
-            self._state, self._last = result.state, result.hidden
-            self._sum, self._total = self._sum + result.sums[0], self._total + float(result.totals[0])
-
-    def _read(self, ids: np.ndarray) -> Result:
-        """Read ids after the text so far, which stays as it is."""
-        request = Request(ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True)
-        try:
-            return self._model.engine.run([request])[0]
-        except NumericalError as error:
-            raise NumericalError(_DAMAGED) from error
+        return PassageStream.load(self, path) if self.model.backbone.reads_passages else Stream.load(self, path)

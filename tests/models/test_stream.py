@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runnel import Embedder
 from runnel.errors import InputError, StateError
-from runnel.models import passage_stream
+from runnel.models import stream as streams
 
 SENTENCES = [
     "The cat sat on the mat. ",
@@ -31,7 +31,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 
 @pytest.fixture(autouse=True)
 def settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passage_stream, "_SETTLE_CHARS", 40)
+    monkeypatch.setattr(streams, "_SETTLE_CHARS", 40)
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,0 +1,234 @@
+"""The embedding of a text that is still being written, in constant memory.
+
+A recurrent model goes on from its state. A model that reads passages keeps the text of the last one, as appended text can change
+no other: memory depends on the longest sentence, not on the text.
+
+D  width of hidden vectors   d  width of the vectors   R  tokens of a row, markers among them
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.backbones.base import has_no_state
+from runnel.backbones.state import State
+from runnel.errors import InputError, NumericalError, StateError
+from runnel.models.blocks import Row, lay_out
+from runnel.records import expect_text
+from runnel.request import Request, Result
+from runnel.text.sentence_tokens import SentenceTokens, read_sentences
+
+if TYPE_CHECKING:
+    from runnel.models.embedder import Embedder
+
+_SETTLE_CHARS = 4096  # of new text before complete passages are looked for
+_DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
+_EMPTY = "nothing but white space has been fed to this stream; feed() some text first"
+
+
+class Stream:
+    """The embedding of a text that is still being written, in constant memory.
+
+    `feed` any number of pieces, ask for `embedding()` at any time: it equals `embedder.encode` of all text so far (the end
+    marker and the last unsettled word are read on a copy of the state, so feeding can go on). `tokens` counts what has
+    been read.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        if not embedder.model.backbone.recurrent:
+            raise has_no_state(embedder.model.backbone.title)
+        self._embedder = embedder
+        self._model = embedder.model
+        self._tokens = embedder.model.tokenizer.stream()
+        self._state = embedder.model.backbone.new_state(1)
+        width = embedder.model.backbone.hidden_size
+        self._sum = torch.zeros(width, dtype=torch.float64)
+        self._total = 0.0
+        self._last = torch.full((1, width), torch.nan)  # hidden vector of the last token, once one has been read here
+        template = embedder.model.templates["document"]
+        self._rest = template.starting_at("document")
+        self._advance(template.before("document").render(embedder.model.tokenizer).ids)
+        self._begun = self.tokens  # a stream without text has read this many
+        self._advance(self._tokens.feed(template.lead(embedder.model.tokenizer, "document")).ids)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read so far, the begin marker included, the unsettled end of the text not."""
+        return int(self._state.tokens[0])
+
+    def feed(self, text: str) -> Stream:
+        """Read more text. Words may be split between pieces.
+
+        Raises:
+            InputError: not a string.
+        """
+        expect_text(text, "the text")
+        self._advance(self._tokens.feed(text).ids)
+        return self
+
+    def embedding(self) -> np.ndarray:
+        """float32 (d,), unit length.
+
+        Raises:
+            InputError: nothing but white space has been fed.
+            NumericalError: the vector is NaN or infinite.
+        """
+        model = self._model
+        unsettled = self._tokens.peek().ids
+        tail = self._rest.render(model.tokenizer, document=unsettled).ids
+        if self.tokens + len(unsettled) == self._begun:
+            raise InputError(_EMPTY)
+        total, weight, last = self._sum, self._total, self._last
+        if len(tail):
+            result = self._read(tail)
+            total, weight, last = total + result.sums[0], weight + float(result.totals[0]), result.hidden
+        return _vector(self._embedder, (total / weight).float()[None] if self._embedder.pooling == "mean" else last)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything needed to continue later to one safetensors file (atomically)."""
+        pending = torch.tensor(list(self._tokens.save().encode()), dtype=torch.uint8)
+        extra = {"sum": self._sum, "total": torch.tensor([self._total], dtype=torch.float64), "pending": pending}
+        self._state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
+
+    @classmethod
+    def load(cls, embedder: Embedder, path: str | Path) -> Stream:
+        """Continue a stream written by `save`.
+
+        Raises:
+            StateError: damaged, or written by another model.
+        """
+        state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
+        if "pending" not in extra:
+            raise StateError(f"{path} is a saved state but not of an embedding stream; use the call that matches what wrote it")
+        stream = cls(embedder)
+        state.check(embedder.model.backbone.state_shapes(), str(path))
+        parts = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extra.items() if name != "pending"}
+        expected = {"sum": (torch.float64, tuple(stream._sum.shape)), "total": (torch.float64, (1,))}
+        if len(state) != 1 or parts != expected or extra["pending"].dtype != torch.uint8 or float(extra["total"]) < 0:
+            raise StateError(f"{path} does not hold one embedding stream; the file is damaged: read the text again")
+        stream._state = State({name: tensor.to(stream._state[name]) for name, tensor in state.tensors.items()}, state.tokens)
+        stream._sum, stream._total = extra["sum"], float(extra["total"])
+        try:
+            stream._tokens.restore(bytes(extra["pending"].flatten().tolist()).decode())
+        except (StateError, UnicodeDecodeError) as error:
+            raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
+        return stream
+
+    def _advance(self, ids: np.ndarray) -> None:
+        if len(ids):
+            result = self._read(ids)
+            assert result.state is not None
+            self._state, self._last = result.state, result.hidden
+            self._sum, self._total = self._sum + result.sums[0], self._total + float(result.totals[0])
+
+    def _read(self, ids: np.ndarray) -> Result:
+        """Read ids after the text so far, which stays as it is."""
+        request = Request(ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True)
+        try:
+            return self._model.engine.run([request])[0]
+        except NumericalError as error:
+            raise NumericalError(_DAMAGED) from error
+
+
+class PassageStream:
+    """The embedding of a text that arrives in pieces; the interface of `Stream`.
+
+    `feed` any number of pieces, ask for `embedding()` at any time: it equals `embedder.encode` of all text so far. `tokens`
+    counts what has been read for good, markers among them.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder, self._model = embedder, embedder.model
+        self._sum = torch.zeros(self._model.backbone.hidden_size, dtype=torch.float64)
+        self.tokens = 0
+        self._text = self._model.templates["document"].lead(self._model.tokenizer, "document")  # from the start of a passage
+        self._look = _SETTLE_CHARS  # length of that text at which complete passages are looked for
+
+    def feed(self, text: str) -> PassageStream:
+        """Read more text. Words may be split between pieces.
+
+        Raises:
+            InputError: not a string.
+        """
+        expect_text(text, "the text")
+        self._text += text
+        if len(self._text) >= self._look:
+            self._settle()
+        return self
+
+    def embedding(self) -> np.ndarray:
+        """float32 (d,), unit length.
+
+        Raises:
+            InputError: nothing but white space has been fed.
+            NumericalError: the vector is NaN or infinite.
+        """
+        row, _ = self._lay_out()
+        total, count = self._sum, self.tokens
+        if row is not None:
+            total, count = total + self._read(row.ids), count + len(row.ids)
+        if not count:
+            raise InputError(_EMPTY)
+        return _vector(self._embedder, (total / count).float()[None])
+
+    def save(self, path: str | Path) -> None:
+        """Write everything needed to continue later to one safetensors file (atomically)."""
+        text = torch.tensor(list(self._text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+        state = State({}, torch.tensor([self.tokens]))
+        state.save(path, fingerprint=self._model.backbone.fingerprint(), extra={"sum": self._sum, "text": text})
+
+    @classmethod
+    def load(cls, embedder: Embedder, path: str | Path) -> PassageStream:
+        """Continue a stream written by `save`.
+
+        Raises:
+            StateError: damaged, or written by another model.
+        """
+        state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
+        stream = cls(embedder)
+        parts = {name: tensor.dtype for name, tensor in extra.items()}
+        fits = len(state) == 1 and not state.tensors and parts == {"sum": torch.float64, "text": torch.uint8}
+        if not fits or extra["sum"].shape != stream._sum.shape:
+            raise StateError(f"{path} does not hold one embedding stream of this model; read the text again")
+        try:
+            stream._text = bytes(extra["text"].flatten().tolist()).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise StateError(f"{path}: the pending text of the saved stream is damaged; read the text again") from error
+        stream._sum, stream.tokens = extra["sum"], int(state.tokens[0])
+        stream._look = max(_SETTLE_CHARS, len(stream._text))
+        return stream
+
+    def _settle(self) -> None:
+        row, tokens = self._lay_out()
+        if row is not None and len(row.passages) > 2:
+            self._sum = self._sum + self._read(row.ids[: row.edges[-2]])
+            self.tokens += int(row.edges[-2])
+            self._text = self._text[tokens.spans[row.passages[-2], 0] :]
+        self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))  # a very long sentence is not looked at too often
+
+    def _lay_out(self) -> tuple[Row | None, SentenceTokens]:
+        """The text from the start of a passage, if it has a token."""
+        encoded = self._model.tokenizer.encode(self._text)
+        tokens = read_sentences(self._text, [encoded])
+        if not len(tokens.ids):
+            return None, tokens
+        return lay_out(tokens.ids, tokens.bounds, self._model.backbone, self._model.tokenizer, begun=self.tokens > 0), tokens
+
+    def _read(self, ids: np.ndarray) -> Tensor:
+        """The sum (D,) fp64 of the hidden vectors of a row (R,)."""
+        (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
+        return result.sums[0]
+
+
+def _vector(embedder: Embedder, pooled: Tensor) -> np.ndarray:
+    """(1, D) -> (d,) float32 of unit length."""
+    with torch.inference_mode():
+        vector: np.ndarray = embedder.model.head("embed")(pooled)[0].numpy()
+    if not np.isfinite(vector).all():
+        raise NumericalError(_DAMAGED)
+    return vector
