@@ -14,12 +14,9 @@ from typing import Any
 
 import torch
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, PlainForm
 from runnel.errors import InputError
 from runnel.ops.backend import choose
-from runnel.ops.mlstm.torch import CHUNK as MLSTM_CHUNK
-from runnel.ops.ssd.torch import CHUNK as SSD_CHUNK
-from runnel.ops.wkv7.torch import CHUNK as WKV7_CHUNK
 
 # Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values are from the
 # linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch. Not measured here.
@@ -30,10 +27,6 @@ ENOUGH = 4096
 _ROUND = 64  # a multiple of every operator's chunk
 _STATES = 4  # rows of state: two requests in progress, one being forked, one being handed out
 _TIMED = 512  # the most tokens of the timed step
-
-# Architecture -> its recurrence, the Q at which its plain torch form is fastest (longer or shorter chunks also take more
-# memory), and the measured number of copies of a chunk's tensors that this form holds at a time.
-_PLAIN = {"mamba2": ("ssd", SSD_CHUNK, 7), "rwkv7": ("wkv7", WKV7_CHUNK, 20), "xlstm": ("mlstm", MLSTM_CHUNK, 5)}
 
 
 @dataclass(frozen=True)
@@ -95,8 +88,8 @@ def fit(backbone: Backbone, memory_bytes: int) -> Plan:
     Raises:
         InputError: too little for one segment; the message says how much is needed.
     """
-    chunk = _plain_chunk(backbone)
-    each = backbone.step_bytes_per_token + (0 if chunk is None else _plain_bytes(backbone, chunk))
+    plain = _plain_form(backbone)
+    each = backbone.step_bytes_per_token + (0 if plain is None else _plain_bytes(backbone, plain))
     fixed = _STATES * backbone.state_bytes
     segment = min((memory_bytes - fixed) // each, _GPU_STEP if backbone.device.type == "cuda" else ENOUGH)
     if segment < 1:
@@ -106,8 +99,7 @@ def fit(backbone: Backbone, memory_bytes: int) -> Plan:
         )
     if segment > _ROUND:
         segment -= segment % _ROUND
-    if chunk is not None:
-        chunk = min(chunk, 1 << (segment - 1).bit_length())  # as the operators do
+    chunk = None if plain is None else min(plain.chunk, 1 << (segment - 1).bit_length())  # as the operators do
     return Plan(segment, chunk, segment * each, backbone.state_bytes, memory_bytes)
 
 
@@ -126,17 +118,17 @@ def plan(backbone: Backbone, memory_bytes: int) -> Plan:
     return replace(untimed, tokens_per_s=tokens / seconds)
 
 
-def _plain_chunk(backbone: Backbone) -> int | None:
-    """Return Q of the operator's plain torch form, None if that form does not run."""
-    if backbone.fast is not None or backbone.device.type == "meta" or backbone.architecture not in _PLAIN:
+def _plain_form(backbone: Backbone) -> PlainForm | None:
+    """Return the operator's plain torch form, None if that form does not run."""
+    form = backbone.plain
+    if backbone.fast is not None or backbone.device.type == "meta" or form is None:
         return None  # on meta the model is only described; it runs elsewhere
-    operator, chunk, _ = _PLAIN[backbone.architecture]
     wide = torch.float64 if any(p.dtype == torch.float64 for p in backbone.parameters()) else torch.float32
-    return chunk if choose(operator, "auto", torch.empty(0, device=backbone.device, dtype=wide)) == "torch" else None
+    return form if choose(form.operator, "auto", torch.empty(0, device=backbone.device, dtype=wide)) == "torch" else None
 
 
-def _plain_bytes(backbone: Backbone, chunk: int) -> int:
-    """Return bytes per token of chunks of Q in plain torch: states between chunks, weights within them, inputs and outputs."""
-    _, _, copies = _PLAIN[backbone.architecture]
+def _plain_bytes(backbone: Backbone, form: PlainForm) -> int:
+    """Return bytes per token of the form's chunks: states between chunks, weights within them, inputs and outputs."""
+    chunk = form.chunk
     heads, rows, columns = max((shape[1:] for shape in backbone.state_shapes().values() if len(shape) == 4), key=lambda s: s[0])
-    return 4 * copies * heads * (rows * columns // chunk + chunk + max(rows, columns))
+    return 4 * form.copies * heads * (rows * columns // chunk + chunk + max(rows, columns))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from importlib import import_module
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -33,6 +34,17 @@ class FastPath(Protocol):
     ) -> Tensor: ...
 
 
+Markers = Mapping[str, tuple[int | None, int | None]]  # begin and end ids by the name of a vocabulary, see `text.vocabularies`
+
+
+class PlainForm(NamedTuple):
+    """The chunked form of a recurrence in plain torch."""
+
+    operator: str  # its name in `ops`
+    chunk: int  # tokens of a chunk where it is fastest; longer or shorter chunks also take more memory
+    copies: int  # of a chunk's tensors that it has in memory at a time, as measured
+
+
 class Backbone(nn.Module, ABC):
     """A language model without its LM head: recurrent, but for `Transformer` and `Encoder`.
 
@@ -48,6 +60,11 @@ class Backbone(nn.Module, ABC):
     matrices: ClassVar[tuple[str, ...]]  # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
     # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
     int8_layers: ClassVar[tuple[str, ...]] = ()  # ends of the names of the linear layers that have kernels for 8 bits
+    stays_wide: ClassVar[tuple[str, ...]] = ()  # ends of the names of small linear layers that feed exponentials: never in 4 bits
+    plain: ClassVar[PlainForm | None] = None  # None: the recurrence has no chunks in plain torch
+    model_types: ClassVar[tuple[str, ...]] = ()  # of published checkpoints' config.json
+    markers: ClassVar[Markers] = {}  # of published checkpoints, whose configs often contradict what they were trained with
+    begins: ClassVar[bool] = True  # with another vocabulary a text begins with its begin marker
     has_kernels: ClassVar[bool] = False  # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
     block: int | None = 1  # tokens that are read together: 1 in a recurrence, which a step may cut after any token; a passage's
     # in an encoder; None: the whole text

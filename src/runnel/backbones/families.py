@@ -7,7 +7,12 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba1.model import Mamba1
 from runnel.backbones.mamba2.model import Mamba2
 from runnel.backbones.rwkv7.model import Rwkv7
+from runnel.backbones.transformer.config import FAMILIES
 from runnel.backbones.transformer.model import Transformer
 from runnel.backbones.xlstm.model import Xlstm
 
-BACKBONES: dict[str, type[Backbone]] = {cls.architecture: cls for cls in (Mamba1, Mamba2, Rwkv7, Xlstm, Encoder, Transformer)}
+_RECURRENT: tuple[type[Backbone], ...] = (Mamba1, Mamba2, Rwkv7, Xlstm)
+_ALL: tuple[type[Backbone], ...] = (*_RECURRENT, Encoder, Transformer)
+BACKBONES = {family.architecture: family for family in _ALL}
+_NAMES = ", ".join(family.title for family in _RECURRENT)
+READS = f"runnel reads checkpoints of {_NAMES}, and for comparison {', '.join(FAMILIES)}"  # for messages

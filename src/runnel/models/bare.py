@@ -22,10 +22,10 @@ from runnel.errors import CheckpointError
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
 from runnel.text.library import LibraryTokenizer
-from runnel.text.markers import markers
 from runnel.text.sentence_tokens import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import LIBRARY_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILES, WORLD_FILE, Tokenizer, tokenizer_file
+from runnel.text.vocabularies import vocabulary_name
 
 log = logging.getLogger("runnel")
 
@@ -78,7 +78,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
 
 
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
-    """The tokenizer of a bare checkpoint, with the markers that `text/markers.py` gives this architecture.
+    """Return the tokenizer of a bare checkpoint, with its `markers`.
 
     A folder without one whose vocabulary is known to be GPT-NeoX's gets that from the hub or its cache.
 
@@ -86,9 +86,14 @@ def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
         CheckpointError: there is none, or its file is damaged; the message says which file to put where.
     """
     tokenizer = Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
-    found = markers(backbone.architecture, tokenizer)
-    tokenizer.begin_id, tokenizer.end_id = found.begin, found.end
+    tokenizer.begin_id, tokenizer.end_id = markers(type(backbone), tokenizer)
     return tokenizer
+
+
+def markers(family: type[Backbone], tokenizer: Tokenizer) -> tuple[int | None, int | None]:
+    """Return the begin and end ids of a family's bare checkpoints: the published ones, or those of the tokenizer's own files."""
+    own = (tokenizer.begin_id if family.begins else None, tokenizer.end_id)
+    return family.markers.get(vocabulary_name(tokenizer) or "", own)
 
 
 def bare_templates(tokenizer: Tokenizer) -> dict[str, Template]:
@@ -99,17 +104,17 @@ def bare_templates(tokenizer: Tokenizer) -> dict[str, Template]:
 
 def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     """The tokenizer of a folder that has none, if it can be had."""
-    rows, architecture = backbone.vocab_size, backbone.architecture
-    if rows in _NEOX_ROWS and architecture in ("mamba1", "mamba2", "rwkv7", "xlstm"):
+    rows, published = backbone.vocab_size, backbone.markers
+    if rows in _NEOX_ROWS and "GPT-NeoX" in published:
         log.info("%s has no tokenizer; taking %s of %s", folder, LIBRARY_FILE, _NEOX)
         return LibraryTokenizer.read(_fetch(_NEOX, LIBRARY_FILE, folder))
     wanted = f"none of {', '.join(TOKENIZER_FILES)}; put the one of this model there"
-    if architecture == "rwkv7" and rows == _WORLD_ROWS:
+    if rows == _WORLD_ROWS and "RWKV World" in published:
         wanted = (
             f"and needs {WORLD_FILE}, which RWKV's authors publish apart from the weights: put it beside them. It is in the "
             "folder tokenizer of their repository BlinkDL/ChatRWKV, and inside the Python packages rwkv and pyrwkv-tokenizer"
         )
-    elif architecture == "mamba2" and rows == _MISTRAL_ROWS:
+    elif rows == _MISTRAL_ROWS and "Mistral v3" in published:
         wanted = f"and needs {SENTENCEPIECE_FILES[0]} or {LIBRARY_FILE} of {_CODESTRAL} on the hub: put either there"
     raise CheckpointError(f"{folder} has no tokenizer: {wanted}")
 

@@ -22,17 +22,6 @@ from runnel.files import replacing
 from runnel.models.base import Model
 
 FILE = "adapter.safetensors"
-# Every linear layer of an architecture, by the end of its name; for transformers these are looked up in the model.
-LORA_TARGETS: dict[str, tuple[str, ...]] = {
-    "mamba1": ("in_proj", "x_proj", "dt_proj", "out_proj"),
-    "mamba2": ("in_proj", "out_proj"),
-    "rwkv7": (
-        *("receptance", "key", "value", "output"),  # key and value of both halves of a layer
-        *("w_down", "w_up", "a_down", "a_up", "v_down", "v_up", "g_down", "g_up"),
-    ),
-    "xlstm": ("q", "k", "v", "ogate_preact", "out_proj", "proj_up_gate", "proj_up", "proj_down"),
-}
-_STAYS_WIDE = ("x_proj", "dt_proj", "_down", "_up")  # of Mamba-1 and RWKV-7: small, and they feed exponentials
 _FORMAT = "runnel-adapter-1"
 _NAME = "default"  # PEFT keeps adapters by name
 
@@ -46,7 +35,7 @@ def add_lora(
         r: rank of the adapters.
         alpha: they count alpha / r times.
         dropout: of their inputs, in training mode.
-        targets: ends of names of linear layers; default: all of them (`LORA_TARGETS`).
+        targets: ends of names of linear layers; default: all of them.
         four_bit: hold the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
 
     Raises:
@@ -202,7 +191,7 @@ def _ends(name: str, targets: Sequence[str]) -> bool:
 
 def _check_targets(backbone: Backbone, targets: Sequence[str] | None) -> tuple[str, ...]:
     layers = _linear_layers(backbone)
-    every = LORA_TARGETS.get(backbone.architecture) or tuple(sorted({name.rpartition(".")[2] for name in layers}))
+    every = tuple(sorted({name.rpartition(".")[2] for name in layers}))
     for target in targets or ():
         if not any(_ends(name, [target]) for name in layers):
             raise InputError(f"{backbone.title} has no linear layer named {target!r}; it has {', '.join(every)}")
@@ -214,7 +203,7 @@ def _quantize(backbone: Backbone, targets: Sequence[str]) -> None:
     from bitsandbytes.nn import Linear4bit, Params4bit  # type: ignore[attr-defined]  # not listed there
 
     for name in _linear_layers(backbone):
-        if not _ends(name, targets) or name.endswith(_STAYS_WIDE):
+        if not _ends(name, targets) or name.endswith(backbone.stays_wide):
             continue
         layer: Any = backbone.get_submodule(name)
         small = Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, quant_type="nf4", device="meta")

@@ -276,7 +276,7 @@ def test_quantized_tensor(tmp_path: Path) -> None:
             (kind, [repr(kind), "hybrid", "mixes attention layers"])
             for kind in ("bamba", "zamba2", "nemotron_h", "falcon_h1", "jamba")
         ),
-        ("gpt_bigcode", ["'gpt_bigcode'", "does not know", "Mamba-1, Mamba-2, RWKV-7 and xLSTM-7B"]),
+        ("gpt_bigcode", ["'gpt_bigcode'", "does not know", "Mamba-1, Mamba-2, RWKV-7, xLSTM"]),
         ("mamba_2", ["'mamba_2'", "did you mean 'mamba2'?"]),
     ],
 )

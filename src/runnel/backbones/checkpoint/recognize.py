@@ -15,9 +15,9 @@ from typing import Any
 
 from runnel.backbones.checkpoint.build import parse_config
 from runnel.backbones.checkpoint.tensors import Stored, some
-from runnel.backbones.checkpoint.values import ATTENTION, READS, count_layers
+from runnel.backbones.checkpoint.values import ATTENTION, count_layers
 from runnel.backbones.config import BackboneConfig
-from runnel.backbones.families import BACKBONES
+from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.mamba2.formats import read_mamba
 from runnel.backbones.rwkv7.formats import read_rwkv7
 from runnel.backbones.xlstm.formats import read_xlstm
@@ -46,7 +46,7 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
     (r"mixer\.(B_bias|C_bias|B_norm|C_norm|mimo_x)", "Mamba-3 has another recurrence (rotated states, no convolution)"),
     (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalize B, C and dt, which Mamba-1 does not"),
 )
-_KNOWN_TYPES = {"mamba", "mamba2", "rwkv7", "rwkv7_fla", "xlstm", *_REFUSED_TYPES}
+_KNOWN_TYPES = {*_REFUSED_TYPES, *(kind for cls in BACKBONES.values() for kind in cls.model_types)}
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,10 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     except InputError as error:  # the config classes speak of values a user passes; here they came from a file
         raise CheckpointError(f"{where}: its config is not a valid model: {error}") from error
     found = next(cls for cls in BACKBONES.values() if cls.config_class is type(parsed))
-    kind = config.get("model_type")
-    declared = "mamba1" if kind == "mamba" else kind
-    if declared in BACKBONES and declared != found.architecture and "dim" not in config:
+    declared = next((cls for cls in BACKBONES.values() if config.get("model_type") in cls.model_types), found)
+    if declared is not found and "dim" not in config:
         raise CheckpointError(
-            f"{where}: config.json describes {BACKBONES[declared].title} but the tensors are those of {found.title}; "
+            f"{where}: config.json describes {declared.title} but the tensors are those of {found.title}; "
             "config and weights do not belong together"
         )
     _check_sizes(backbone, parsed, where)

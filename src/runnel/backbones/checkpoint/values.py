@@ -9,10 +9,6 @@ from typing import Any
 from runnel.backbones.checkpoint.tensors import Stored
 from runnel.errors import CheckpointError
 
-READS = (
-    "runnel reads Mamba-1, Mamba-2, RWKV-7 and xLSTM-7B checkpoints, and to compare with bert, roberta, electra, bart, t5, opt, "
-    "gpt_neox, llama, mistral and qwen2"
-)
 ATTENTION = "mixes attention layers with recurrent ones, so its memory grows with the text and no fixed-size state can carry it"
 
 

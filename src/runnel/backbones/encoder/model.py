@@ -151,11 +151,11 @@ class Encoder(Backbone):
     """
 
     architecture = "encoder"
-    has_kernels = True
-    config_class = EncoderConfig
     title = "Encoder"
+    config_class = EncoderConfig
     matrices = ("qkv.weight", "out.weight", "up.weight", "down.weight", "embeddings.weight")
     int8_layers = ("qkv", "out", "up", "down")
+    has_kernels = True
     config: EncoderConfig
 
     def __init__(self, config: EncoderConfig) -> None:

@@ -11,13 +11,13 @@ y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, Markers
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import (
     RMSNorm,
@@ -114,11 +114,15 @@ class Mamba1(Backbone):
     """A Mamba-1 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba1"
-    has_kernels = True
-    config_class = Mamba1Config
     title = "Mamba-1"
+    config_class = Mamba1Config
     matrices = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
-    int8_layers = ("in_proj", "out_proj")  # x_proj and dt_proj are small and feed the exponentials
+    int8_layers = ("in_proj", "out_proj")
+    stays_wide = ("x_proj", "dt_proj")
+    has_kernels = True
+    model_types = ("mamba",)
+    markers: ClassVar[Markers] = {"GPT-NeoX": (None, 0)}  # trained on documents with 0 between them
+    begins = False
     config: Mamba1Config
 
     def __init__(self, config: Mamba1Config) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runnel.backbones.checkpoint.tensors import Stored, some
-from runnel.backbones.checkpoint.values import ATTENTION, READS, count_layers, number, shape_of, whole
+from runnel.backbones.checkpoint.values import ATTENTION, count_layers, number, shape_of, whole
+from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.errors import CheckpointError
@@ -66,9 +67,9 @@ def read_mamba(
         declared, layout = architecture, "bare tensors"
         parsed = _from_shapes(backbone, architecture, where)
     if declared != architecture:
-        titles = {"mamba1": "Mamba-1", "mamba2": "Mamba-2"}
         raise CheckpointError(
-            f"{where}: config.json describes {titles[declared]} but the tensors are those of {titles[architecture]}; "
+            f"{where}: config.json describes {BACKBONES[declared].title} but the tensors are those of "
+            f"{BACKBONES[architecture].title}; "
             "config and weights do not belong together"
         )
     return "single-pass scanner" if heads else layout, parsed, backbone, heads
@@ -82,7 +83,7 @@ def _architecture(names: Mapping[str, Stored], where: str) -> str:
             raise CheckpointError(f"{where} cannot be loaded: {reason} (tensor {found!r})")
     if not mixers.isdisjoint({"x_proj.weight", "dt_proj.weight"}):
         if "dt_bias" in mixers:
-            raise CheckpointError(f"{where} has layers of both Mamba-1 (x_proj) and Mamba-2 (dt_bias); {READS}, not mixtures")
+            raise CheckpointError(f"{where} has layers of both Mamba-1 (x_proj) and Mamba-2 (dt_bias); {READS}")
         return "mamba1"
     if not mixers.isdisjoint({"dt_bias", "norm.weight"}):
         return "mamba2"
@@ -230,7 +231,7 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
     if config.get("d_intermediate"):
         raise CheckpointError(
             f"{where} has feed-forward layers between the recurrent ones (d_intermediate is {config['d_intermediate']}); "
-            f"{READS} without them"
+            "published Mamba-1 and Mamba-2 models have none"
         )
     if config.get("rms_norm", True) is not True:
         raise CheckpointError(f"{where} uses LayerNorm (rms_norm is {config['rms_norm']}); every published model uses RMSNorm")

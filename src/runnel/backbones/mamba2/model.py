@@ -12,18 +12,19 @@ h += out_proj(gated_rms_norm(y, z)). Dao and Gu, "Transformers are SSMs", 2024.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, Markers, PlainForm
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
+from runnel.ops.ssd.torch import CHUNK
 
 
 @dataclass(frozen=True)
@@ -144,11 +145,18 @@ class Mamba2(Backbone):
     """A Mamba-2 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba2"
-    has_kernels = True
-    config_class = Mamba2Config
     title = "Mamba-2"
+    config_class = Mamba2Config
     matrices = ("in_proj.weight", "out_proj.weight", "embeddings.weight")
     int8_layers = ("in_proj", "out_proj")
+    has_kernels = True
+    plain = PlainForm("ssd", CHUNK, 7)
+    model_types = ("mamba2",)
+    markers: ClassVar[Markers] = {
+        "GPT-NeoX": (None, 0),  # trained on documents with 0 between them
+        "Mistral v3": (1, 2),  # the tokenizer's own <s> and </s>; the ids in the configs contradict it
+    }
+    begins = False
     config: Mamba2Config
 
     def __init__(self, config: Mamba2Config) -> None:

@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, Markers, PlainForm
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops.wkv7 import wkv7
+from runnel.ops.wkv7.torch import CHUNK
 
 _LOG_DECAY = -math.exp(-0.5)  # the fastest decay is exp(_LOG_DECAY) = 0.545 per token
 _KK_FLOOR = 1e-12  # least length that removal keys are divided by, as in the official code
@@ -204,9 +205,8 @@ class Rwkv7(Backbone):
     """An RWKV-7 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "rwkv7"
-    has_kernels = True
-    config_class = Rwkv7Config
     title = "RWKV-7"
+    config_class = Rwkv7Config
     matrices = (
         "embeddings.weight",
         "receptance.weight",
@@ -216,7 +216,15 @@ class Rwkv7(Backbone):
         "_down.weight",
         "_up.weight",
     )
-    int8_layers = ("receptance", "key", "value", "output")  # the low-rank pairs are small and feed the exponentials
+    int8_layers = ("receptance", "key", "value", "output")
+    stays_wide = ("_down", "_up")
+    has_kernels = True
+    plain = PlainForm("wkv7", CHUNK, 20)
+    model_types = ("rwkv7", "rwkv7_fla")
+    markers: ClassVar[Markers] = {
+        "RWKV World": (0, 0),
+        "GPT-NeoX": (0, 0),
+    }
     config: Rwkv7Config
 
     def __init__(self, config: Rwkv7Config) -> None:

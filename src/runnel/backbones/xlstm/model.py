@@ -12,17 +12,19 @@ cap(x) = c tanh(x / c); head_norm is a LayerNorm over each head. Beck et al., "x
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, Markers, PlainForm
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import RMSNorm, apply_linear, run_layer, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops import mlstm
+from runnel.ops.mlstm.torch import CHUNK
 
 MlstmState = tuple[Tensor, Tensor, Tensor]  # C (S, H, K, V), n (S, H, K), m (S, H)
 
@@ -168,13 +170,18 @@ class Xlstm(Backbone):
 
     architecture = "xlstm"
     title = "xLSTM"
-    has_kernels = True
     config_class = XlstmConfig
     matrices = (
         "embeddings.weight",
         *(f".mlstm_layer.{name}.weight" for name in ("q", "k", "v", "ogate_preact", "out_proj")),
         *(f".ffn.{name}.weight" for name in ("proj_up_gate", "proj_up", "proj_down")),
     )
+    has_kernels = True
+    plain = PlainForm("mlstm", CHUNK, 5)
+    model_types = ("xlstm",)
+    markers: ClassVar[Markers] = {
+        "GPT-NeoX": (0, 0)
+    }  # the config forces a begin marker; its end marker, 2, is "!" in this vocabulary
     config: XlstmConfig
 
     def __init__(self, config: XlstmConfig) -> None:

@@ -5,8 +5,10 @@ import json
 import pytest
 from helpers.tokenizers_for_tests import build
 
+from runnel.backbones.families import BACKBONES
+from runnel.models.bare import markers
 from runnel.text.library import LibraryTokenizer
-from runnel.text.markers import markers, vocabulary_name
+from runnel.text.vocabularies import vocabulary_name
 
 TABLE = [
     ("mamba1", "gpt_neox_20b", None, 0),
@@ -20,21 +22,20 @@ TABLE = [
 
 @pytest.mark.parametrize(("architecture", "name", "begin", "end"), TABLE)
 def test_published_checkpoints(architecture, name, begin, end):
-    found = markers(architecture, build(name))
-    assert (found.begin, found.end) == (begin, end) and found.reason
+    assert markers(BACKBONES[architecture], build(name)) == (begin, end)
 
 
 @pytest.mark.parametrize(
     ("name", "expected"), [("gpt_neox_20b", "GPT-NeoX"), ("mistral_v3", "Mistral v3"), ("rwkv_world", "RWKV World")]
 )
-def test_vocabularies_are_told_by_their_tokens(name, expected):
+def test_vocabularies_are_recognized_by_their_tokens(name, expected):
     assert vocabulary_name(build(name)) == expected
 
 
 def test_markers_of_files_that_contradict_the_vocabulary_are_not_taken():
     neox = LibraryTokenizer(build("gpt_neox_20b")._source, begin=1, end=2)  # the ids in xLSTM-7B's config
     assert neox.encode("!").ids.tolist() == [2]
-    assert (markers("xlstm", neox).begin, markers("xlstm", neox).end) == (0, 0)
+    assert markers(BACKBONES["xlstm"], neox) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -44,5 +45,4 @@ def test_other_vocabularies_keep_their_own(architecture, begin):
     source = json.loads(build("neox_like")._source)
     tokenizer = LibraryTokenizer(json.dumps(source), begin=3, end=4)
     assert vocabulary_name(tokenizer) is None
-    found = markers(architecture, tokenizer)
-    assert (found.begin, found.end) == (begin, 4)
+    assert markers(BACKBONES[architecture], tokenizer) == (begin, 4)
