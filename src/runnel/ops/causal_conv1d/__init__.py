@@ -27,7 +27,7 @@ def causal_conv1d(
 
     Args:
         x: (T, C) fp64, fp32 or bf16; rows may be columns of a wider matrix (any row stride, not copied by the kernels).
-        weight: (C, w); the last tap meets the present token.
+        weight: (C, w); the last tap multiplies the current token.
         bias: (C,) or None.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (S, C, w-1) the last w-1 inputs (before the activation) of each sequence, newest last; None: zeros.

@@ -1,4 +1,4 @@
-"""Causal depthwise convolution and SiLU of sixteen channels, for kernels that continue with the result in cache.
+"""Causal depthwise convolution and SiLU of sixteen channels, for kernels that use the result from cache.
 
 w  conv width
 """
@@ -32,7 +32,7 @@ def conv_silu(
     """target[t] = silu(bias + sum over k of weight[k] * input[t - (w-1) + k]) for `tokens` tokens of sixteen channels.
 
     `source` points to fp32 or bf16, the others to fp32; strides are between rows. `history` has w-1 rows: the inputs before the
-    first token, oldest first. `weights` has w rows and the bias as one more. `taps` is any tuple of w integers.
+    first token, oldest first. `weights` has w rows, then the bias. `taps` is any tuple of w integers.
     """
     width = len(taps)
 

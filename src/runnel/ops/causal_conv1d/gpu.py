@@ -17,7 +17,7 @@ from triton.language import constexpr, tensor
 from runnel.ops.triton_launch import on_device_of, power_of_two, rows
 from runnel.ops.triton_math import silu, silu_grad
 
-_TOKENS, _CHANNELS = 32, 64  # of a block
+_TOKENS, _CHANNELS = 32, 64  # per block
 
 
 def causal_conv1d_gpu(
@@ -84,11 +84,11 @@ def _token_grid(tokens: int, channels: int) -> tuple[int, int]:
 def _inputs(
     x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that all kernels begin with, and the sizes that they end with."""
+    """Return the first arguments and the sizes (last arguments) of all kernels."""
     (tokens, channels), width = x.shape, weight.shape[1]
     x, distance = rows(x)
     cu = cu.to(x.device)
-    # Of each token: the first sequence that ends behind it. Empty sequences end where they start and are never found.
+    # For each token the first sequence that ends after it; never an empty sequence, which ends where it starts.
     sequence = torch.searchsorted(cu[1:], torch.arange(tokens, device=x.device), right=True)
     taps = weight.detach().float().contiguous()
     start = None if state is None else state.detach().float().contiguous()
@@ -106,7 +106,7 @@ def _read(
     channels: tensor,
     BEFORE: constexpr, HAS_STATE: constexpr,
 ) -> tensor:  # fmt: skip
-    """Rows of the sequences' inputs (R, CHANNELS) in fp32; rows before a sequence's start come from its state.
+    """Read rows of the sequences' inputs (R, CHANNELS) in fp32; rows before a sequence's start come from its state.
 
     row, sequence, start: (R,) int64.   mask: (R, CHANNELS).
     """
@@ -125,7 +125,7 @@ def _weigh(
     mask: tensor, channel: tensor, channels: tensor,
     WIDTH: constexpr, HAS_BIAS: constexpr, HAS_STATE: constexpr, TOKENS: constexpr, CHANNELS: constexpr,
 ) -> tensor:  # fmt: skip
-    """What enters the activation, (TOKENS, CHANNELS)."""
+    """Return the input of the activation, (TOKENS, CHANNELS)."""
     value = tl.zeros((TOKENS, CHANNELS), tl.float32)
     if HAS_BIAS:
         value += tl.load(bias + channel, mask=channel < channels, other=0.0)[None, :]
@@ -164,7 +164,7 @@ def _end_state(
     tokens: tensor, channels: tensor,
     WIDTH: constexpr, HAS_BIAS: constexpr, HAS_STATE: constexpr, TOKENS: constexpr, CHANNELS: constexpr, ROWS: constexpr,
 ) -> None:  # fmt: skip
-    """The last w-1 rows of one sequence, its start state included."""
+    """Write the last w-1 rows of one sequence, including its start state."""
     place = tl.arange(0, ROWS)
     sequence = tl.program_id(0).to(tl.int64) + tl.zeros((ROWS,), tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -182,7 +182,7 @@ def _weigh_gradient(
     weighed: tensor, parts: tensor, tokens: tensor, channels: tensor,
     WIDTH: constexpr, HAS_BIAS: constexpr, HAS_STATE: constexpr, TOKENS: constexpr, CHANNELS: constexpr, ACTIVATE: constexpr,
 ) -> None:  # fmt: skip
-    """Fills `weighed` (T, C), the gradient before the activation, and this block's share of those of taps and bias.
+    """Fill `weighed` (T, C), the gradient before the activation, and this block's share of the gradients of taps and bias.
 
     parts: (blocks of tokens, w+1, C), the bias last.
     """
@@ -216,7 +216,7 @@ def _row_gradient(
     channel: tensor, channels: tensor,
     WIDTH: constexpr, HAS_END: constexpr, ROWS: constexpr, CHANNELS: constexpr,
 ) -> tensor:  # fmt: skip
-    """The gradient of input rows, those of start states included: from the tokens that meet them and from the end state."""
+    """Return the gradient of input rows, including start states: from the tokens that use them and from the end state."""
     value = tl.zeros((ROWS, CHANNELS), tl.float32)
     for k in tl.static_range(WIDTH):
         tap = tl.load(taps + channel * WIDTH + k, mask=channel < channels, other=0.0)

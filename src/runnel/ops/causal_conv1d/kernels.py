@@ -1,6 +1,6 @@
-"""The causal_conv1d kernels. Threads share the channels; each walks through all tokens with a window that stays in cache.
+"""The causal_conv1d kernels. Threads divide the channels; each iterates over all tokens with a window that stays in cache.
 
-Inner loops run over slices with plain indices: numba guards an index of unknown sign against being negative, and a guarded
+Inner loops run over slices with plain indices: numba checks an index of unknown sign for negative values, and a checked
 address cannot become a vector load.
 
 T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before a block of tokens and then the block.
@@ -16,7 +16,7 @@ from numba import njit, prange
 from runnel.ops.numba_math import PARALLEL, SERIAL, load, rounded_for, silu, silu_grad
 
 TOKENS = 64  # tokens per block
-CHANNELS = 64  # channels per share of work: some vectors wide, and small enough that window and sums stay in the first cache
+CHANNELS = 64  # channels per task: several vectors wide, and small enough that window and sums fit the first-level cache
 
 
 @njit(**SERIAL)
@@ -37,8 +37,8 @@ def _read_block(x: Any, x_row: int, channel: int, count: int, t: int, size: int,
 
 @njit(**SERIAL)
 def _weigh(window: Any, taps: Any, bias: Any, j: int, count: int, out: Any) -> None:
-    """out[c] = bias + sum over k of taps[k] * window[j + k], before the activation; taps (w, channels of the share)."""
-    if taps.shape[0] == 4:  # every published model; one pass instead of four
+    """Set out[c] = bias + sum over k of taps[k] * window[j + k], before the activation; taps (w, channels of the task)."""
+    if taps.shape[0] == 4:  # all published models; one pass instead of four
         for c in range(count):
             out[c] = (
                 bias[c]
@@ -57,7 +57,7 @@ def _weigh(window: Any, taps: Any, bias: Any, j: int, count: int, out: Any) -> N
 
 @njit(**PARALLEL)
 def convolve(x: Any, x_row: int, taps: Any, bias: Any, cu: Any, state: Any, activate: bool, y: Any, end: Any) -> None:
-    """Outputs and end states.
+    """Compute outputs and end states.
 
     Args:
         x: flat rows (T, C).   taps: (w, C).   bias: (C,).   cu: (S+1,).   state: (S, C, w-1), or (0, ...) for zeros.
@@ -96,7 +96,7 @@ def _spread_back(
     dy: Any, dy_row: int, taps: Any, bias: Any, t: int, size: int, channel: int, count: int, activate: bool, window: Any,
     value: Any, back: Any, dtaps: Any, dbias: Any,
 ) -> None:  # fmt: skip
-    """Gradients of one block: of its window rows into `back`, of taps and bias into fp32 sums (all three are added to)."""
+    """Add the gradients of one block: of its window rows to `back`, of taps and bias to fp32 sums."""
     for j in range(size):
         at = (t + j) * dy_row + channel
         source = dy[at : at + count]
@@ -119,7 +119,7 @@ def _spread_back(
 def _write_back(
     back: Any, rows: int, first: int, start: int, s: int, channel: int, count: int, before: int, dx: Any, dstate: Any
 ) -> None:
-    """Rows 0.. of `back` belong to places first.. of a sequence, whose first w-1 places are its start state."""
+    """Write rows 0.. of `back` to positions first.. of a sequence, whose first w-1 positions are its start state."""
     for r in range(rows):
         place = first + r
         if place < before:
@@ -136,7 +136,7 @@ def convolve_back(
     x: Any, x_row: int, dy: Any, dy_row: int, taps: Any, bias: Any, cu: Any, state: Any, dend: Any, activate: bool, dx: Any,
     dtaps: Any, dbias: Any, dstate: Any,
 ) -> None:  # fmt: skip
-    """Gradients. Arguments as in `convolve`; dend: (S, C, w-1), or (0, ...) for zeros.
+    """Compute gradients. Arguments as in `convolve`; dend: (S, C, w-1), or (0, ...) for zeros.
 
     Out: dx (T, C), dtaps (w, C) fp64, dbias (C,) fp64, dstate (S, C, w-1).
     """

@@ -1,4 +1,4 @@
-"""RMS norm of a gated input, by groups (Mamba-2's norm in front of the output projection)."""
+"""RMS norm of a gated input, by groups (Mamba-2's norm before the output projection)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int
         z: (T, C), the gate; rows may be columns of a wider matrix.
         weight: (C,).
         eps: added to the mean square.
-        groups: number of groups of neighbouring channels; divides C.
+        groups: number of groups of neighboring channels; divides C.
         backend: "auto" or one of `runnel.ops.backend.BACKENDS`.
 
     Returns:

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from runnel.ops.numba_math import PARALLEL, SERIAL, load, parallel, rounded_for, silu, silu_grad
 from runnel.ops.packed import as_array, flat_rows, float_array
 
-_ROWS = 32  # tokens per share of work: enough to pay for its start, few enough to be even
+_ROWS = 32  # tokens per task: enough to outweigh its overhead, few enough for an even load
 
 
 def gated_rms_norm_cpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
@@ -26,10 +26,10 @@ def gated_rms_norm_cpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups:
     return out
 
 
-# Inner loops run over slices with plain indices: numba guards an index of unknown sign, and such an address is no vector load.
+# Inner loops run over slices with plain indices: numba checks an index of unknown sign, which prevents vector loads.
 @njit(**SERIAL)
 def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
-    """v = y silu(z) for one group of one token; returns 1 / rms."""
+    """Set v = y silu(z) for one group of one token; return 1 / rms."""
     size = v.shape[0]
     for c in range(size):
         v[c] = load(y[c]) * silu(load(z[c]))
@@ -41,13 +41,13 @@ def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
 
 @njit(**SERIAL)
 def _group(line: Any, row: int, t: int, g: int, size: int) -> Any:
-    """Group g of token t in flat rows."""
+    """Return group g of token t in flat rows."""
     return line[t * row + g * size : t * row + (g + 1) * size]
 
 
 @njit(**PARALLEL)
 def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, out: Any) -> None:
-    """y, z: flat rows (T, C).   out: (T, C)."""
+    """Compute the norm. y, z: flat rows (T, C).   out: (T, C)."""
     tokens, channels = out.shape
     size = channels // groups
     for share in prange((tokens + _ROWS - 1) // _ROWS):
@@ -62,7 +62,7 @@ def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, gr
 
 @njit(**SERIAL)
 def _group_back(y: Any, z: Any, weight: Any, eps: Any, dout: Any, v: Any, dy: Any, dz: Any, dweight: Any) -> None:
-    """Gradients of one group of one token; v: scratch; dweight is added to."""
+    """Compute the gradients of one group of one token; add to dweight. v: scratch."""
     size = v.shape[0]
     scale = _gate(y, z, eps, v)
     dot = np.float32(0.0)
@@ -83,7 +83,7 @@ def _normalise_back(
     y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, dout: Any, dout_row: int, dy: Any, dz: Any,
     dweight: Any,
 ) -> None:  # fmt: skip
-    """y, z, dout: flat rows (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
+    """Compute gradients. y, z, dout: flat rows (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
     tokens, channels = dy.shape
     size = channels // groups
     for share in prange(dweight.shape[0]):

@@ -1,6 +1,6 @@
 """gated_rms_norm as one Triton kernel; fp32 arithmetic for fp32 and bf16 inputs. Needs Triton.
 
-T tokens, C channels. One program per token and group. The backward pass is that of the torch operations.
+T tokens, C channels. One program per token and group. The backward pass uses the torch operations.
 """
 
 from __future__ import annotations

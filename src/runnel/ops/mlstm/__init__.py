@@ -25,7 +25,7 @@ def mlstm(
     eps: float = 1e-6,
     backend: str = "auto",
 ) -> tuple[Tensor, State]:
-    """A memory matrix C with one forget and one input gate per head, its normaliser n and the logarithm m of their scale.
+    """Run a memory matrix C with one forget and one input gate per head, its normalizer n and the logarithm m of their scale.
 
     With lf = log sigmoid(f), per head:
         m_t = max(lf_t + m_{t-1}, i_t)     f' = exp(lf_t + m_{t-1} - m_t)     i' = exp(i_t - m_t)
@@ -35,15 +35,15 @@ def mlstm(
     Args:
         q, k: (T, H, K) fp64, fp32 or bf16.
         v: (T, H, V).
-        i, f: (T, H), what enters the gates (after the model's soft cap); the forget gate is a sigmoid, the input gate an exp.
+        i, f: (T, H), the gates' arguments (after the model's soft cap); the forget gate is a sigmoid, the input gate an exp.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (C (S, H, K, V), n (S, H, K), m (S, H)), finite; None: all zeros, m too.
         eps: added to the denominator.
         backend: "auto" or one of `runnel.ops.backend.BACKENDS`.
 
     Returns:
-        h (T, H, V) in v's dtype and the new state in fp32 (fp64 for fp64 inputs). Inputs are left unchanged. All of it is
-        differentiable, also by and through m.
+        h (T, H, V) in v's dtype and the new state in fp32 (fp64 for fp64 inputs). Inputs are left unchanged. All outputs are
+        differentiable, including with respect to m.
 
     Raises:
         InputError: shapes do not fit, or q, k and v differ in dtype.
@@ -65,7 +65,7 @@ def mlstm(
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:
-    """Raise InputError unless everything fits; returns cu (S+1,) int64 on the CPU."""
+    """Raise InputError unless all shapes fit; return cu (S+1,) int64 on the CPU."""
     if q.ndim != 3 or v.ndim != 3:
         raise InputError(f"{_NAME}: q must be (T, H, K) and v (T, H, V), got {tuple(q.shape)} and {tuple(v.shape)}")
     (tokens, heads, width), size = q.shape, v.shape[2]

@@ -1,25 +1,25 @@
-"""The mlstm backward kernel. States are not stored: one pass forward in time rebuilds them, one backward carries the gradient.
+"""The mlstm backward kernel. It stores no states: one pass forward in time recomputes them, one backward carries the gradient.
 
 T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk. With the names of `forward`, q already scaled,
-d_t the denominator of h, s_t = n_t . q_t, Z and z the gradients of the C and n that leave the chunk, and
+d_t the denominator of h, s_t = n_t . q_t, Z and z the gradients of the C and n after the chunk, and
 
     dN_t = dh_t / d_t        A_tj = W_tj (dN_t . v_j + ds_t)
     ds_t = -(dh_t . h_t) sign(s_t) / d_t where |s_t| > exp(-m_t), else 0
 
-    dq_t = g_t (C dN_t + ds_t n) + sum over j <= t of A_tj k_j                        (first pass; C, n: those that enter)
+    dq_t = g_t (C dN_t + ds_t n) + sum over j <= t of A_tj k_j                        (first pass; C, n: before the chunk)
     dk_j = W_Qj (Z v_j + z) + sum over t >= j of A_tj q_t                             (second pass)
     dv_j = W_Qj Z^T k_j + sum over t >= j of M_tj dN_t
     Z'   = g_Q Z + sum over t of g_t q_t dN_t^T        z' = g_Q z + sum over t of g_t ds_t q_t
 
 The gradients of the gates need no state either. exp(m_t) C_t and exp(m_t) n_t do not depend on m, so at that scale the gates act
-on their own: i_t gets k_t . dk_t, and lf_t gets r_t = <Z_t, f' C_{t-1}> + <z_t, f' n_{t-1}>. The sum <Z_t, C_t> + <z_t, n_t>
-splits in two ways, by what C_t and n_t are made of and by what they are used for: r_t + k_t . dk_t = q_t . dq_t + r_{t+1}; after
-the last token r is <Z, C> + <z, n>. q_t . dq_t is dh_t . h_t, times eps / d_t where |s_t| is the larger (there h does not feel
-the scale of the state). What is left for m: h_t feels it beside eps, -(dh_t . h_t) eps / d_t, and the end state is exp(-m) of
-what was said, which gives dm - <dC, C> - <dn, n>. This runs back through the maximum, to i_t or to lf_t and m_{t-1}, whichever
-was larger. r and the gradient of m are sums over all later tokens and kept in fp64, because their terms cancel.
+independently: i_t gets k_t . dk_t, and lf_t gets r_t = <Z_t, f' C_{t-1}> + <z_t, f' n_{t-1}>. The sum <Z_t, C_t> + <z_t, n_t>
+splits in two ways, by the inputs of C_t and n_t and by their uses: r_t + k_t . dk_t = q_t . dq_t + r_{t+1}; after
+the last token r is <Z, C> + <z, n>. q_t . dq_t is dh_t . h_t, times eps / d_t where |s_t| is the larger (there h does not depend
+on the scale of the state). The rest of m's gradient: h_t depends on m through eps, -(dh_t . h_t) eps / d_t, and the end state is
+exp(-m) times the above, which gives dm - <dC, C> - <dn, n>. This flows back through the maximum, to i_t or to lf_t and m_{t-1},
+whichever was larger. r and the gradient of m are sums over all later tokens in fp64, because their terms cancel.
 
-Unlike forward, a head is not shared between threads: dq and dk are sums over all columns of V.
+Unlike in forward, threads do not divide a head: dq and dk are sums over all columns of V.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ from runnel.ops.simd import LANES, TILE_COLUMNS, address, fma, keep, load, mul, 
 _ONE = np.float32(1.0)
 _STRIP = CHUNK * TILE_COLUMNS  # one panel of a chunk's rows
 _SQUARE = CHUNK * CHUNK
-# What the first pass leaves for the second, a line of CHUNK each: 1 / d, ds, q . dq, the gradient of m by eps, m at the start.
+# Results of the first pass for the second, a line of CHUNK each: 1 / d, ds, q . dq, the gradient of m through eps, m at the
+# start.
 _SAVED = 5 * CHUNK
 
 
 @njit(**SERIAL)
 def _scratch_size(K: int, V: int) -> int:
-    """Five matrices of K columns, five of V columns, five squares and eight lines, for a chunk."""
+    """Return the size of a chunk's five matrices of K columns, five of V columns, five squares and eight lines."""
     return 5 * CHUNK * (wide(K) + wide(V) + CHUNK) + 8 * CHUNK
 
 
 @njit(**SERIAL)
 def _split(scratch: Any, K: int, V: int) -> tuple[Any, Any, Any, Any]:
-    """Where the matrices of K columns, those of V columns, the squares and the lines begin."""
+    """Return where the matrices of K columns, the matrices of V columns, the squares and the lines begin."""
     valued = shift(scratch, 5 * CHUNK * wide(K))
     squares = shift(valued, 5 * CHUNK * wide(V))
     return scratch, valued, squares, shift(squares, 5 * _SQUARE)
@@ -74,7 +75,7 @@ def _split(scratch: Any, K: int, V: int) -> tuple[Any, Any, Any, Any]:
 def _read_chunk(
     q: Any, q_row: int, k: Any, k_row: int, v: Any, v_row: int, dh: Any, dh_row: int, count: int, K: int, V: int, scratch: Any
 ) -> None:
-    """q, k, their panels turned and products (q_t . k_j); v, dh likewise; each in its place of the scratch."""
+    """Read q, k, their transposed panels and products (q_t . k_j), likewise v, dh, into their parts of the scratch."""
     keyed, valued, squares, lines = _split(scratch, K, V)
     rows, wk, wv = (count + LANES - 1) // LANES * LANES, wide(K), wide(V)
     queries, keys, turned_keys = keyed, shift(keyed, CHUNK * wk), shift(keyed, 2 * CHUNK * wk)
@@ -92,7 +93,7 @@ def _read_chunk(
 
 @njit(**SERIAL)
 def _weigh_gradients(within: Any, crosses: Any, inverse: Any, ds: Any, count: int, out: Any) -> None:
-    """A, rows (CHUNK, CHUNK), from the products dh_t . v_j in panels."""
+    """Compute A, rows (CHUNK, CHUNK), from the products dh_t . v_j in panels."""
     for t in range(count):
         scale, more = splat(inverse[t]), splat(ds[t])
         for j in range(0, CHUNK, LANES):
@@ -102,7 +103,7 @@ def _weigh_gradients(within: Any, crosses: Any, inverse: Any, ds: Any, count: in
 
 @njit(**SERIAL)
 def _dot_panels(row: Any, columns: int, panels: Any, panel: int) -> Any:
-    """The sum of products of a row and a row of panels."""
+    """Return the dot product of a row and a row of panels."""
     sums = splat(ZERO)
     for c in range(0, columns, LANES):
         sums = fma(load(row, c), load(panels, c // TILE_COLUMNS * panel + c % TILE_COLUMNS), sums)
@@ -111,7 +112,7 @@ def _dot_panels(row: Any, columns: int, panels: Any, panel: int) -> Any:
 
 @njit(**SERIAL)
 def _add_outer(factors: Any, line: Any, columns: int, count: int, panels: Any) -> None:
-    """panels[t] += factors[t] * line."""
+    """Add factors[t] * line to panels[t]."""
     for c in range(0, columns, LANES):
         part, at = load(line, c), c // TILE_COLUMNS * _STRIP + c % TILE_COLUMNS
         for t in range(count):
@@ -130,7 +131,7 @@ def _differentiate_denominator(
     queries: Any, wk: int, memory: Any, mixed: Any, crosses: Any, enter: Any, tops: Any, weights: Any, count: int, eps: Any,
     saved: Any,
 ) -> None:  # fmt: skip
-    """What `_SAVED` lists, from C dh_t (`memory`, panels) and n_t . q_t (`weights`)."""
+    """Compute the values of `_SAVED` from C dh_t (`memory`, panels) and n_t . q_t (`weights`)."""
     for t in range(count):
         sums = splat(ZERO)
         for j in range(0, t + 1, LANES):
@@ -154,7 +155,7 @@ def _first_chunk_pass(
     i: Any, f: Any, gate_row: int, count: int, K: int, V: int, C: Any, n: Any, m: Any, eps: Any, dq: Any, dq_row: int, saved: Any,
     scratch: Any,
 ) -> Any:  # fmt: skip
-    """dq and `saved`, and the state past the chunk: C as panels (V, K) in place, n in place, m returned. After `_read_chunk`."""
+    """Compute dq, `saved` and the state after the chunk: C as panels (V, K) and n in place, m returned. After `_read_chunk`."""
     keyed, valued, squares, lines = _split(scratch, K, V)
     wk, wv = wide(K), wide(V)
     queries, keys, panels, out = keyed, shift(keyed, CHUNK * wk), shift(keyed, 3 * CHUNK * wk), shift(keyed, 4 * CHUNK * wk)
@@ -193,7 +194,7 @@ def _second_chunk_pass(
     i: Any, f: Any, gate_row: int, count: int, K: int, V: int, Z: Any, Z_turned: Any, z: Any, saved: Any, dk: Any, dk_row: int,
     dv: Any, dv_row: int, dots: Any, taken: Any, scratch: Any,
 ) -> None:  # fmt: skip
-    """dk, dv and dots_t = k_t . dk_t, and the gradients in front of the chunk: Z as panels (K, V), z. After `_read_chunk`."""
+    """Compute dk, dv, dots_t = k_t . dk_t and the gradients before the chunk: Z as panels (K, V), z. After `_read_chunk`."""
     keyed, valued, squares, lines = _split(scratch, K, V)
     wk, wv = wide(K), wide(V)
     queries, keys, panels, out = keyed, shift(keyed, CHUNK * wk), shift(keyed, 3 * CHUNK * wk), shift(keyed, 4 * CHUNK * wk)
@@ -234,7 +235,7 @@ def _second_chunk_pass(
 def _gate_gradients(
     f: Any, stride: int, count: int, saved: Any, dots: Any, taken: Any, r: float, dm: float, di: Any, df: Any
 ) -> tuple[float, float]:
-    """di and df of one chunk from r and the gradient of m behind it; returns both in front of it."""
+    """Compute di and df of one chunk from r and the gradient of m after it; return both before it."""
     for t in range(count - 1, -1, -1):
         r += np.float64(saved[2 * CHUNK + t]) - np.float64(dots[t])
         dm += np.float64(saved[3 * CHUNK + t])
@@ -251,7 +252,7 @@ def _gate_gradients(
 
 @njit(**SERIAL)
 def _turn_panels(source: Any, K: int, V: int, out: Any) -> None:
-    """Panels of (K, V) -> panels of (V, K)."""
+    """Transpose panels of (K, V) to panels of (V, K)."""
     wk, wv = wide(K), wide(V)
     for c in range(0, wv, TILE_COLUMNS):
         turn(shift(source, c * wk), TILE_COLUMNS, wk, wv * TILE_COLUMNS, shift(out, c * TILE_COLUMNS))
@@ -259,7 +260,7 @@ def _turn_panels(source: Any, K: int, V: int, out: Any) -> None:
 
 @njit(**SERIAL)
 def _load_state(C: Any, n: Any, known: bool, K: int, V: int, out: Any, line: Any) -> None:
-    """C (K, V) as panels and n, zero beyond their sizes; zeros if they are not known."""
+    """Load C (K, V) as panels and n, zero beyond their sizes; zeros if not `known`."""
     wk, wv = wide(K), wide(V)
     fill(line, wk, ZERO)
     if known:
@@ -273,7 +274,7 @@ def _load_state(C: Any, n: Any, known: bool, K: int, V: int, out: Any, line: Any
 
 @njit(**SERIAL)
 def _inner(a: Any, b: Any, size: int) -> float:
-    """The sum of products, in fp64: of two such sums over all of C, what remains may be as small as one term."""
+    """Return the dot product in fp64: the difference of two such sums over all of C may be as small as one term."""
     sums = 0.0
     for c in range(size):
         sums += np.float64(a[c]) * np.float64(b[c])
@@ -287,7 +288,7 @@ def _head(
     qk_row: int, dv: Any, dv_row: int, di: Any, df: Any, dC_start: Any, dn_start: Any, dm_start: Any, memory: Any, saved: Any,
     scratch: Any,
 ) -> None:  # fmt: skip
-    """One head of one sequence: pointers to its first token and states. C, n, m are 0 unless `known`, dC, dn, dm unless `ended`.
+    """Process a head of a sequence; pointers to first token and states. C, n, m are 0 unless `known`, dC, dn, dm unless `ended`.
 
     `memory`: three states and four lines; `saved`: _SAVED for each chunk.
     """
@@ -332,7 +333,8 @@ def _head(
         if t > 0:
             _turn_panels(Z, K, V, Z_turned)
     _load_state(C, n, known, K, V, Z_turned, n_now)
-    dm_start[0] = np.float32(_inner(Z, Z_turned, state_size) + _inner(z, n_now, wk) + of_m)  # r itself has added up roundings
+    # Recomputed, because r has accumulated rounding errors.
+    dm_start[0] = np.float32(_inner(Z, Z_turned, state_size) + _inner(z, n_now, wk) + of_m)
     for c in range(0, V, TILE_COLUMNS):
         store_panel(shift(Z, c * wk), K, min(V - c, TILE_COLUMNS), shift(dC_start, c), V)
     for c in range(K):
@@ -345,10 +347,10 @@ def scan(
     share_first: Any, share_order: Any, C: Any, n: Any, m: Any, dC: Any, dn: Any, dm: Any, eps: Any, dq: Any, dk: Any, dv: Any,
     di: Any, df: Any, dC_start: Any, dn_start: Any, dm_start: Any,
 ) -> None:  # fmt: skip
-    """Gradients of every sequence and head.
+    """Compute the gradients of every sequence and head.
 
     Args:
-        q, k: flat rows (T, H, K).   v, dh: flat rows (T, H, V).   i, f: (T, H).   cu: (S+1,).   share_*: who does what.
+        q, k: flat rows (T, H, K).   v, dh: flat rows (T, H, V).   i, f: (T, H).   cu: (S+1,).   share_*: the threads' shares.
         C, n, m: the start state (S, H, ...), or no rows for zeros.   dC, dn, dm: gradients of the end state, likewise.
         dq, dk: out (T, H, K).   dv: out (T, H, V).   di, df: out (T, H).   *_start: out, gradients of the start state.
     """

@@ -40,7 +40,7 @@ class _MLSTM(torch.autograd.Function):
         h = torch.empty(v.shape, dtype=v.dtype)
         end = _start(C, sequences, heads, width, size)
         threads = torch.get_num_threads()
-        # Long sequences with few heads: the columns of V are shared out as well. Every part repeats the work on q and k alone.
+        # Long sequences with few heads: the columns of V are divided too. Every part repeats only the work on q and k.
         parts = max(1, min(threads // max(1, heads * sequences), -(-size // TILE_COLUMNS)))
         shares = Shares.of(cu.diff().numpy(), heads * parts, threads, heads * parts)
         end_n = _start(n, sequences, heads, width)[:, :, None].expand(-1, -1, parts, -1).contiguous()
@@ -83,12 +83,12 @@ class _MLSTM(torch.autograd.Function):
 
 
 def _start(source: Tensor | None, *shape: int) -> Tensor:
-    """A contiguous fp32 copy of a state, zeros without one."""
+    """Return a contiguous fp32 copy of a state, zeros for None."""
     if source is None:
         return torch.zeros(shape)
     return source.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def _lines(*tensors: Tensor) -> tuple[np.ndarray | int, ...]:
-    """What `flat_rows` says of each, one after the other."""
+    """Return the results of `flat_rows` for all tensors, concatenated."""
     return tuple(part for tensor in tensors for part in flat_rows(tensor))

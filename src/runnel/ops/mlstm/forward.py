@@ -2,13 +2,14 @@
 
 T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk (CHUNK).
 
-Inside a chunk, with C, n, m_0 what enters it, s_t = lf_t + m_{t-1} - m_t (exp(s_t) is the forget gate of the recurrence) and
+Inside a chunk, with C, n, m_0 the state before it, s_t = lf_t + m_{t-1} - m_t (exp(s_t) is the forget gate of the recurrence) and
 i'_t = exp(i_t - m_t):
     W_tj = i'_j exp(s_{j+1} + ... + s_t) for j <= t       g_t = exp(s_1 + ... + s_t)       M_tj = W_tj (q_t . k_j) / sqrt(K)
     h_t = (g_t C^T q_t + sum_j M_tj v_j) / (max(|g_t n . q_t + sum_j M_tj|, exp(-m_t)) + eps)
     C' = g_Q C + sum_j W_Qj k_j v_j^T                     n' likewise
-m is that of the recurrence at every token. The exponents of W are running sums down each column, so that those near 0, the only
-ones that count, are sums of small numbers; differences of two sums from the chunk's start would lose them under strong gates.
+m equals the recurrence's at every token. The exponents of W are running sums down each column, so that exponents near 0, the only
+ones that matter, are sums of small numbers; differences of two sums from the chunk's start would lose precision under strong
+gates.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from runnel.ops.simd import (
     total,
 )
 
-CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work within them, shorter ones touch the state more often.
+CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state more often.
 _ONE = np.float32(1.0)
 
 
@@ -59,7 +60,7 @@ _ONE = np.float32(1.0)
 def read_gates(
     i: Any, f: Any, stride: int, count: int, m: Any, within: Any, enter: Any, leave: Any, tops: Any, taken: Any, line: Any
 ) -> tuple[Any, Any]:
-    """The factors of one chunk, and m after it.
+    """Compute the factors of one chunk, and m after it.
 
     Args:
         i, f: of the first token, fp32; the others are `stride` numbers apart.
@@ -74,7 +75,7 @@ def read_gates(
     """
     for t in range(count):
         tops[t] = -softplus(-f[t * stride])
-    now, kept = np.float64(m), 0.0  # double: m loses nothing within a chunk, and its rounding at the end goes into the factors
+    now, kept = np.float64(m), 0.0  # double: m is exact within a chunk, and its rounding at the end goes into the factors
     for t in range(count):
         before = now + np.float64(tops[t])
         entering = np.float64(i[t * stride])
@@ -99,7 +100,7 @@ def read_gates(
 
 @njit(**SERIAL)
 def weigh(within: Any, pairs: Any, count: int, out: Any) -> None:
-    """M, rows (CHUNK, CHUNK): W times the products of queries and keys in panels; `out` may be `within`."""
+    """Compute M, rows (CHUNK, CHUNK): W times the products of queries and keys in panels; `out` may be `within`."""
     for t in range(count):
         for j in range(0, CHUNK, LANES):
             pair = load(pairs, j // TILE_COLUMNS * CHUNK * TILE_COLUMNS + t * TILE_COLUMNS + j % TILE_COLUMNS)
@@ -108,7 +109,7 @@ def weigh(within: Any, pairs: Any, count: int, out: Any) -> None:
 
 @njit(**SERIAL)
 def weight_sums(queries: Any, columns: int, width: int, n: Any, enter: Any, mixed: Any, count: int, out: Any) -> None:
-    """n_t . q_t of every token of a chunk, from the n that enters it (K,) and M."""
+    """Compute n_t . q_t of every token of a chunk, from n (K,) before the chunk and M."""
     for t in range(count):
         sums = splat(ZERO)
         for c in range(0, width, LANES):
@@ -122,20 +123,20 @@ def weight_sums(queries: Any, columns: int, width: int, n: Any, enter: Any, mixe
 
 @njit(**SERIAL)
 def denominator(weight: Any, top: Any, eps: Any) -> Any:
-    """max(|n_t . q_t|, exp(-m_t)) + eps; NaN stays."""
+    """Return max(|n_t . q_t|, exp(-m_t)) + eps; NaN stays NaN."""
     size, least = abs(weight), fast_exp(-top)
     return (least if least > size else size) + eps
 
 
 @njit(**SERIAL)
 def scratch_size(K: int) -> int:
-    """How many fp32 numbers `chunk` needs at its hands."""
+    """Return how many fp32 numbers of scratch `chunk` needs."""
     return (3 * CHUNK + TILE_COLUMNS) * wide(K) + 2 * CHUNK * CHUNK + 2 * CHUNK * TILE_COLUMNS + 7 * CHUNK
 
 
 @njit(**SERIAL)
 def load_panel(source: Any, stride: int, rows: int, width: int, out: Any) -> None:
-    """`width` columns of a matrix as one panel (wide(rows), TILE_COLUMNS), zero beyond."""
+    """Load `width` columns of a matrix as one panel (wide(rows), TILE_COLUMNS), zero beyond."""
     for r in range(rows):
         for c in range(0, TILE_COLUMNS, LANES):
             if width - c >= LANES:
@@ -147,7 +148,7 @@ def load_panel(source: Any, stride: int, rows: int, width: int, out: Any) -> Non
 
 @njit(**SERIAL)
 def store_panel(panel: Any, rows: int, width: int, out: Any, stride: int) -> None:
-    """Inverse of `load_panel`."""
+    """Store a panel: the inverse of `load_panel`."""
     for r in range(rows):
         for c in range(0, width, LANES):
             value = load(panel, r * TILE_COLUMNS + c)
@@ -162,7 +163,7 @@ def chunk(
     q: Any, q_row: int, k: Any, k_row: int, v: Any, v_row: int, i: Any, f: Any, gate_row: int, count: int, K: int, V: int,
     C: Any, C_row: int, n: Any, m: Any, eps: Any, out: Any, out_row: int, scratch: Any,
 ) -> None:  # fmt: skip
-    """One head, or some of its columns of V, over one chunk; the state in place. Serial, allocates nothing.
+    """Run one head, or some of its columns of V, over one chunk; the state in place. Serial, allocates nothing.
 
     All arguments but sizes are pointers (`simd.address`, `simd.shift`); `*_row` is the distance between two tokens in numbers.
     Columns of V are independent of each other, but each call also moves n and m. So if the V of one head is shared between

@@ -2,9 +2,9 @@
 
 T tokens, S sequences, H heads, K key size, V value size, N chunks of all sequences together.
 
-One pass over each sequence's chunks leaves the state that enters every chunk, in parallel over sequences, heads and tiles of the
-matrix C; a second pass finds the outputs of all chunks at once. Between them lie N H (K V + K + 1) fp32 numbers.
-The backward pass is that of the torch operations, which run once more for it.
+One pass over each sequence's chunks writes the state before every chunk, in parallel over sequences, heads and tiles of the
+matrix C; a second pass computes the outputs of all chunks at once. The passes exchange N H (K V + K + 1) fp32 numbers.
+The backward pass reruns the torch operations.
 
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
@@ -20,7 +20,7 @@ from runnel.ops.mlstm.torch import mlstm_torch
 from runnel.ops.triton_launch import Chunks, on_device_of, power_of_two, rows, with_torch_backward
 
 _CHUNK = 64
-_TILE_K, _TILE_V = 32, 64  # at most this much of C in a program; 64 of K spill registers
+_TILE_K, _TILE_V = 32, 64  # the largest tile of C in a program; 64 of K spill registers
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -45,7 +45,7 @@ def mlstm_gpu(
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu: Tensor, state: tuple[Tensor, ...], eps: float
 ) -> tuple[Tensor, ...]:
-    """state: C, n and m, or nothing. Returns h and the end state."""
+    """Return h and the end state. `state`: C, n and m, or nothing."""
     (_, heads, width), size, sequences, device = q.shape, v.shape[2], cu.numel() - 1, v.device
     h = torch.empty(v.shape, dtype=v.dtype, device=device)
     shapes = ((heads, width, size), (heads, width), (heads,))
@@ -54,7 +54,7 @@ def _forward(
     ]
     if not h.numel():
         return h, *(part.clone() for part in start)
-    # Apart from the start, which programs of other tiles may still read.
+    # A copy, because programs of other tiles may still read the start.
     end = [torch.empty(sequences, *shape, device=device) for shape in shapes]
     chunks = Chunks.of(cu, _CHUNK, device)
     entering = [torch.empty(chunks.count, *shape, device=device) for shape in shapes]
@@ -66,7 +66,7 @@ def _forward(
             *rows(k), *rows(v), *gates, chunks.first, chunks.count, *start, *end, *entering, heads, **tiles,
             num_warps=8, num_stages=2,
         )  # fmt: skip
-        # bf16 numbers fit into tf32, so that products of two of them are exact; others take three tf32 products each.
+        # bf16 numbers fit into tf32, so their products are exact; other products take three tf32 products each.
         exact = "tf32" if v.dtype == torch.bfloat16 else "tf32x3"
         kernels.outputs[(chunks.count, heads, triton.cdiv(size, tile_v))](
             *rows(q), *rows(k), *rows(v), *gates, chunks.count, *entering, h, heads, eps, width**-0.5, **tiles,

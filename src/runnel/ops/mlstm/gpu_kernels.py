@@ -1,8 +1,8 @@
 """Triton kernels of mlstm. Needs Triton.
 
-T tokens, H heads, K key size, V value size, N chunks. `table` is (3, N): of each chunk its sequence, first token and the token
-behind its last. Rows of q, k, v, i and f lie `..._row` elements apart; everything else is contiguous.
-Products in fp32 are made of three in tf32, which is as exact as fp32 to within a bit or two.
+T tokens, H heads, K key size, V value size, N chunks. `table` is (3, N): the sequence, first token and the token
+after the last token of each chunk. Rows of q, k, v, i and f are `..._row` elements apart; everything else is contiguous.
+An fp32 product takes three tf32 products, which are as accurate as fp32 to within a bit or two.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from runnel.ops.triton_math import log_sigmoid
 
 @triton.jit
 def _input_gate(i: tensor, row: tensor, token: tensor, stop: tensor, head: tensor) -> tensor:
-    """(CHUNK,) logarithms. In a hole -1e30: exp gives 0, and no difference of two of them is infinite."""
+    """Return (CHUNK,) logarithms; -1e30 in holes, because its exp is 0 and differences of two are finite."""
     return tl.load(i + token * row + head, mask=token < stop, other=-1e30).to(tl.float32)
 
 
 @triton.jit
 def _forget_gate(f: tensor, row: tensor, token: tensor, stop: tensor, head: tensor) -> tensor:
-    """(CHUNK,) logarithms, 0 in holes: they forget nothing."""
+    """Return (CHUNK,) logarithms; 0 in holes, which forget nothing."""
     value = log_sigmoid(tl.load(f + token * row + head, mask=token < stop, other=0.0).to(tl.float32))
     return tl.where(token < stop, value, 0.0)
 
 
 @triton.jit
 def _tile(x: tensor, row: tensor, token: tensor, stop: tensor, head: tensor, column: tensor, SIZE: constexpr) -> tensor:
-    """(CHUNK, columns) of one head of x (T, H, SIZE) in fp32, zeros outside."""
+    """Load (CHUNK, columns) of one head of x (T, H, SIZE) in fp32, zeros outside."""
     mask = (token < stop)[:, None] & (column < SIZE)[None, :]
     return tl.load(x + token[:, None] * row + head * SIZE + column[None, :], mask=mask, other=0.0).to(tl.float32)
 
@@ -39,7 +39,7 @@ def _store_state(
     C_out: tensor, n_out: tensor, m_out: tensor, index: tensor, key: tensor, column: tensor, C: tensor, n: tensor, m: tensor,
     K: constexpr, V: constexpr,
 ) -> None:  # fmt: skip
-    """A program's tile of C into place `index` of (any, K, V). n is stored by one tile of columns, m by one program."""
+    """Store a program's tile of C at `index` of (any, K, V). One tile of columns stores n, one program m."""
     tl.store(C_out + (index * K + key[:, None]) * V + column[None, :], C, mask=(key < K)[:, None] & (column < V)[None, :])
     if tl.program_id(2) == 0:
         tl.store(n_out + index * K + key, n, mask=key < K)
@@ -54,7 +54,7 @@ def pass_states(
     m_end: tensor, C_in: tensor, n_in: tensor, m_in: tensor, heads: tensor,
     K: constexpr, V: constexpr, CHUNK: constexpr, TILE_K: constexpr, TILE_V: constexpr,
 ) -> None:  # fmt: skip
-    """One tile of one head's C over one sequence: the states (N, H, ...) that enter its chunks, and the end state (S, H, ...)."""
+    """Run a tile of a head's C over a sequence: the states (N, H, ...) before its chunks, and the end state (S, H, ...)."""
     row = tl.program_id(0).to(tl.int64)
     sequence, head = row // heads, row % heads
     key = tl.program_id(1) * TILE_K + tl.arange(0, TILE_K)
@@ -67,7 +67,7 @@ def pass_states(
         _store_state(C_in, n_in, m_in, chunk * heads + head, key, column, C, n, m, K, V)
         token = tl.load(table + chunks + chunk) + tl.arange(0, CHUNK)
         stop = tl.load(table + 2 * chunks + chunk)
-        # From each token to the chunk's end as a sum of what lies between: differences of sums from the start would cancel.
+        # Sums from each token to the chunk's end: differences of sums from the start would cancel.
         to_end = tl.cumsum(_forget_gate(f, f_row, token + 1, stop, head), 0, reverse=True)
         weight = to_end + _input_gate(i, i_row, token, stop, head)
         kept = tl.sum(_forget_gate(f, f_row, token, stop, head), 0)
@@ -84,7 +84,7 @@ def pass_states(
 
 @triton.jit
 def _log_weights(enter: tensor, forget: tensor, CHUNK: constexpr) -> tensor:
-    """(CHUNK, CHUNK): of token j in token i, its input gate and all forget gates behind it up to i; -inf for j > i."""
+    """Return (CHUNK, CHUNK): token j's input gate and all later forget gates up to token i; -inf for j > i."""
     place = tl.arange(0, CHUNK)
     behind = place[:, None] > place[None, :]
     steps = tl.where(behind, forget[:, None], 0.0)
@@ -97,7 +97,7 @@ def _read(
     index: tensor, column: tensor,
     K: constexpr, V: constexpr, CHUNK: constexpr, TILE_K: constexpr, TILE_V: constexpr, EXACT: constexpr,
 ) -> tuple[tensor, tensor, tensor]:  # fmt: skip
-    """q k^T (CHUNK, CHUNK), q C (CHUNK, TILE_V) and q n (CHUNK,) with the state that enters the chunk."""
+    """Return q k^T (CHUNK, CHUNK), q C (CHUNK, TILE_V) and q n (CHUNK,) with the state before the chunk."""
     scores = tl.zeros((CHUNK, CHUNK), tl.float32)
     read = tl.zeros((CHUNK, TILE_V), tl.float32)
     normaliser = tl.zeros((CHUNK,), tl.float32)
@@ -120,7 +120,7 @@ def outputs(
     eps: tensor, scale: tensor,
     K: constexpr, V: constexpr, CHUNK: constexpr, TILE_K: constexpr, TILE_V: constexpr, EXACT: constexpr,
 ) -> None:  # fmt: skip
-    """h of one chunk's tokens and one head, TILE_V of its columns; `scale` is that of q."""
+    """Compute h of one chunk's tokens and one head, TILE_V of its columns; `scale` applies to q."""
     chunk, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.program_id(2) * TILE_V + tl.arange(0, TILE_V)
     token = tl.load(table + chunks + chunk) + tl.arange(0, CHUNK)

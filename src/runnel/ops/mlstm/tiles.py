@@ -1,8 +1,8 @@
-"""How the mlstm kernels lay out what they multiply.
+"""Layouts of the mlstm kernels' matrices.
 
-Arrays are pointers here (see `simd`). *Rows*: a matrix whose lines follow each other. *Panels*: the same matrix cut into
-vertical strips of TILE_COLUMNS columns, each strip a matrix of its own, as `tile_product` reads its right side and writes.
-Widths are rounded up by `wide`; what lies beyond the true width is zero.
+Arrays are pointers here (see `simd`). *Rows*: a row-major matrix. *Panels*: the same matrix cut into
+vertical strips of TILE_COLUMNS columns, each strip a separate matrix, the layout of `tile_product`'s right side and result.
+Widths are rounded up by `wide`, with zeros beyond the true width.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from runnel.ops.simd import (
 from runnel.ops.simd_tile import tile_product, transpose
 
 ZERO = np.float32(0.0)
-# What a product may leave out, in whole tiles: nothing; a left side that is zero where depth > row, or where depth < row;
+# What a product may skip, in whole tiles: nothing; zeros of the left side where depth > row, or where depth < row;
 # columns > row of the result.
 FULL, LOWER, UPPER, LOWER_OUT = 0, 1, 2, 3
 
 
 @njit(**SERIAL)
 def wide(size: int) -> int:
-    """`size` rounded up to whole panels, which are whole vectors and whole tiles too."""
+    """Round `size` up to whole panels, which are also whole vectors and whole tiles."""
     return (size + TILE_COLUMNS - 1) // TILE_COLUMNS * TILE_COLUMNS
 
 
 @njit(**SERIAL)
 def fill(out: Any, count: int, value: Any) -> None:
-    """The same value in the first `count` places, a multiple of 16."""
+    """Set the first `count` elements, a multiple of 16, to a value."""
     for c in range(0, count, LANES):
         store(out, c, splat(value))
 
 
 @njit(**SERIAL)
 def read(source: Any, stride: int, count: int, rows: int, width: int, factor: Any, out: Any) -> None:
-    """Rows (rows, wide(width)) of fp32: `count` lines of `source` (fp32 or bf16 bits), `stride` apart, times the factor."""
+    """Read rows (rows, wide(width)) of fp32: `count` lines of `source` (fp32 or bf16 bits), `stride` apart, times the factor."""
     columns, scale = wide(width), splat(factor)
     for j in range(count):
         for c in range(0, columns, LANES):
@@ -63,7 +63,7 @@ def read(source: Any, stride: int, count: int, rows: int, width: int, factor: An
 
 @njit(**SERIAL)
 def write(source: Any, columns: int, count: int, width: int, factors: Any, out: Any, stride: int) -> None:
-    """Lines `stride` apart, fp32 or bf16 bits: `count` rows of `source` (rows of `columns`), each times its factor."""
+    """Write lines `stride` apart, fp32 or bf16 bits: `count` rows of `source` (rows of `columns`), each times its factor."""
     for j in range(count):
         factor = splat(factors[j])
         for c in range(0, width, LANES):
@@ -76,7 +76,7 @@ def write(source: Any, columns: int, count: int, width: int, factors: Any, out: 
 
 @njit(**SERIAL)
 def scale_rows(source: Any, columns: int, rows: int, factors: Any, out: Any) -> None:
-    """Rows times one factor each; `out` may be `source`."""
+    """Multiply each row by its factor; `out` may be `source`."""
     for j in range(rows):
         factor = splat(factors[j])
         for c in range(j * columns, (j + 1) * columns, LANES):
@@ -85,7 +85,7 @@ def scale_rows(source: Any, columns: int, rows: int, factors: Any, out: Any) -> 
 
 @njit(**SERIAL)
 def to_panels(source: Any, columns: int, rows: int, panel: int, out: Any) -> None:
-    """Rows (rows, columns) -> panels that begin `panel` numbers apart."""
+    """Convert rows (rows, columns) to panels that begin `panel` numbers apart."""
     for j in range(rows):
         for c in range(0, columns, LANES):
             store(out, c // TILE_COLUMNS * panel + j * TILE_COLUMNS + c % TILE_COLUMNS, load(source, j * columns + c))
@@ -93,7 +93,7 @@ def to_panels(source: Any, columns: int, rows: int, panel: int, out: Any) -> Non
 
 @njit(**SERIAL)
 def turn(source: Any, columns: int, rows: int, panel: int, out: Any) -> None:
-    """Rows (rows, columns) -> panels of the transposed matrix (columns, rows), in blocks of 16 x 16."""
+    """Convert rows (rows, columns) to panels of the transposed matrix (columns, rows), in blocks of 16 x 16."""
     for j in range(0, rows, LANES):
         strip = j // TILE_COLUMNS * panel + j % TILE_COLUMNS
         for c in range(0, columns, LANES):
@@ -105,7 +105,7 @@ def product(
     out: Any, out_panel: int, factors: Any, factors_step: int, left: Any, left_row: int, left_depth: int, right: Any,
     right_panel: int, rows: int, depth: int, columns: int, zeros: int,
 ) -> None:  # fmt: skip
-    """out[r, :] = factors[r * factors_step] * out[r, :] + left[r, :] @ right; with factors_step < 0, `out` is only written.
+    """Set out[r, :] = factors[r * factors_step] * out[r, :] + left[r, :] @ right; with factors_step < 0, `out` is only written.
 
     Args:
         out, right: panels of fp32, `*_panel` numbers apart.
@@ -128,7 +128,7 @@ def product(
 
 @njit(**SERIAL)
 def advance_line(line: Any, size: int, factor: Any, rows: Any, columns: int, count: int) -> None:
-    """line = factor * line + the sum of `count` rows, in place; `line` has `size` fp32 numbers and may be of any length."""
+    """Set line = factor * line + the sum of `count` rows, in place; `line` has `size` fp32 numbers, of any length."""
     for c in range(0, size, LANES):
         sums = splat(ZERO)
         for j in range(count):

@@ -3,9 +3,9 @@
 T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all sequences together.
 Each sequence starts a new chunk; holes at its end forget nothing and add nothing.
 
-exp(m) C and exp(m) n do not depend on m at all. So everything is computed at a scale that is a constant for autograd, and m
-takes part as itself only where it remains: beside eps, in the end state and in the given one. A gradient through the scale would
-be the small difference of terms as large as C.
+exp(m) C and exp(m) n do not depend on m. So everything is computed at a scale that is a constant for autograd, and m
+itself is used only where it remains: with eps, in the end state and in the start state. A gradient through the scale would
+be a small difference of terms as large as C.
 
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from runnel.ops.packed import accumulation_dtype, sequence_of_token, shortened
 
 CHUNK = 64
-_HOLE = -1e30  # what enters the input gate in a hole: exp gives 0, and no difference of two of them is infinite
+_HOLE = -1e30  # the input gate in a hole: its exp is 0, and differences of two are finite
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -48,7 +48,7 @@ def mlstm_torch(
     steps = forget[..., :, None].expand(*forget.shape, chunk).masked_fill(~later.T, 0.0).cumsum(2)
     log_weight = (steps + enter[..., None, :]).masked_fill(later, float("-inf"))  # (N, H, Q, Q)
     kept = forget.cumsum(2)
-    top = log_weight.amax(3)  # m without what was there before the chunk
+    top = log_weight.amax(3)  # m without the state before the chunk
     local = top[..., -1].detach()
     to_end = (log_weight[..., -1, :] - local[..., None]).exp()
     added_C = (key * to_end[..., None]).transpose(2, 3) @ value
@@ -61,7 +61,7 @@ def mlstm_torch(
     before, end = _pass_states((added_C, added_n, top[..., -1]), kept[..., -1], (C, n, m, m), counts, first)
     C, n, scale, m = before
 
-    m_token = torch.maximum(kept + m[..., None], top)  # (N, H, Q), that of the recurrence
+    m_token = torch.maximum(kept + m[..., None], top)  # (N, H, Q), equal to the recurrence's
     fixed = m_token.detach()
     mix = query @ key.transpose(2, 3) * (log_weight - fixed[..., None]).exp()
     entering = query * (kept + (scale[..., None] - fixed)).exp()[..., None]
@@ -81,13 +81,13 @@ def _pass_states(
     """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
 
     Args:
-        added: what each chunk adds to C (N, H, K, V) and n (N, H, K) at the scale of its own m, and that m (N, H).
-        kept: (N, H) logarithm of what it keeps of the state it receives.
-        start: C (S, H, K, V), n (S, H, K), the logarithm of their scale (S, H) and m (S, H), which is equal to it.
+        added: each chunk's addition to C (N, H, K, V) and n (N, H, K) at the scale of its own m, and that m (N, H).
+        kept: (N, H) logarithm of the factor of the state before the chunk.
+        start: C (S, H, K, V), n (S, H, K), the logarithm of their scale (S, H) and m (S, H), which equals it.
         counts, first: (S,) number of chunks and first chunk of each sequence.
 
     Returns:
-        the four of `start` entering each chunk (N, ...), and those after each sequence (S, ...). The scale is a constant for
+        the four tensors of `start` before each chunk (N, ...), and after each sequence (S, ...). The scale is a constant for
         autograd except where it is the start's m.
     """
     order = counts.argsort(descending=True, stable=True)
@@ -103,7 +103,7 @@ def _pass_states(
         new_C, new_n, top = (part[index] for part in added)
         m = torch.maximum(kept[index] + m, top)
         fixed = m.detach()
-        old = (kept[index] + (scale - fixed)).exp()  # the difference first: it holds what rounding took from m
+        old = (kept[index] + (scale - fixed)).exp()  # the difference first: it contains m's rounding error
         new = (top.detach() - fixed).exp()
         C = old[..., None, None] * C + new[..., None, None] * new_C
         n = old[..., None] * n + new[..., None] * new_n

@@ -23,7 +23,7 @@ def selective_scan(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t and y_t = h_t C_t + D x_t, per channel.
+    """Compute h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t and y_t = h_t C_t + D x_t, per channel.
 
     Args:
         x: (T, Di) fp64, fp32 or bf16.

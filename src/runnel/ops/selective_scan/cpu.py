@@ -1,4 +1,4 @@
-"""The selective scan in numba kernels for CPU: fp32 arithmetic, any fp32 or bf16 input, with its own backward pass.
+"""The selective scan in numba kernels for CPU: fp32 arithmetic for fp32 and bf16 inputs, with a hand-written backward pass.
 
 S sequences, T tokens, Di channels, N state size, G tiles of 16 channels, Q tokens of a chunk of the backward pass.
 """
@@ -19,7 +19,7 @@ from runnel.ops.selective_scan.lanes import exp2_decay, zero
 from runnel.ops.selective_scan.tiles import advance, advance4, from_tiles, rate_tiles, tiles_per_item, to_tiles
 from runnel.ops.simd import LANES, address, load, splat, store, total
 
-_CHUNK = 32  # tokens whose states the backward pass holds at once; it keeps one state per chunk besides
+_CHUNK = 32  # tokens whose states the backward pass holds at once, in addition to one state per chunk
 _LN_2 = np.float32(0.6931471805599453)
 
 
@@ -77,7 +77,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _channels(values: Tensor) -> Tensor:
-    """(..., Di) -> contiguous fp32 (..., 16 G), filled up with zeros."""
+    """Convert (..., Di) to contiguous fp32 (..., 16 G), padded with zeros."""
     return F.pad(values.float(), (0, -values.shape[-1] % LANES)).contiguous()
 
 
@@ -91,7 +91,7 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
 
 @njit(**PARALLEL)
 def _forward(x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, cu: Any, states: Any, y: Any, group: int) -> None:
-    """Fills y (T, 16 G) and moves states (S, G, N, 16) to the end of each sequence."""
+    """Fill y (T, 16 G) and move states (S, G, N, 16) to the end of each sequence."""
     S, G, N, _ = states.shape
     for item in prange(S * ((G + group - 1) // group)):
         s, first = item % S, item // S * group
@@ -103,7 +103,7 @@ def _forward(x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, cu: Any,
 def _forward_item(
     x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, t: Any, end: Any, states: Any, y: Any, tiles: Any, N: Any
 ) -> None:
-    """One sequence, tokens t .. end - 1; tiles (first, last, G)."""
+    """Process one sequence, tokens t .. end - 1; tiles (first, last, G)."""
     first, last, G = tiles
     width = G * LANES
     x_, dt_, bc, h, y_ = address(x), address(dt), address(coefficients), address(states), address(y)
@@ -134,9 +134,9 @@ def _backward(
     x: Any, dt: Any, rates: Any, coefficients: Any, dy: Any, cu: Any, starts: Any,
     d_states: Any, d_rates: Any, d_coefficients: Any, dx: Any, d_dt: Any, group: int,
 ) -> None:  # fmt: skip
-    """Fills dx and d_dt (T, 16 G), d_coefficients (blocks, T, 2N) and d_rates (S, G, N, 16), the gradient of A.
+    """Fill dx and d_dt (T, 16 G), d_coefficients (blocks, T, 2N) and d_rates (S, G, N, 16), the gradient of A.
 
-    d_states comes with the gradient of the end states and leaves with that of the start states, `starts`.
+    d_states contains the gradient of the end states on entry and of the start states, `starts`, on return.
     """
     S, G, N, _ = starts.shape
     for item in prange(S * ((G + group - 1) // group)):
@@ -173,9 +173,9 @@ def _chunk_forward(inputs: Any, t0: Any, t1: Any, state: Any, g: Any, G: Any, N:
 def _chunk_backward(
     inputs: Any, outputs: Any, t0: Any, t1: Any, history: Any, d_u: Any, d_step: Any, g: Any, G: Any, N: Any
 ) -> None:
-    """One tile back over tokens t0 .. t1 - 1. `history` comes with the state before t0.
+    """Process one tile backward over tokens t0 .. t1 - 1. `history` contains the state before t0.
 
-    d_u and d_step are room for the gradients of dt x and of the exponents over log2(e), (t1 - t0, 16) each.
+    d_u and d_step are scratch for the gradients of dt x and of the exponents over log2(e), (t1 - t0, 16) each.
     """
     x, dt, rates, bc, dy = (address(inputs[0]), address(inputs[1]), address(inputs[2]), address(inputs[3]), address(inputs[4]))
     d_states, d_rates, d_bc = address(outputs[0]), address(outputs[1]), address(outputs[2])
@@ -186,7 +186,7 @@ def _chunk_backward(
     for n in range(N):
         rate = load(rates, n * LANES)
         h = load(states, n * LANES)
-        for t in range(t0, t1):  # forward once more, this time keeping every state
+        for t in range(t0, t1):  # forward again, now keeping every state
             i = (t * G + g) * LANES
             d = load(dt, i)
             h = exp2_decay(rate * d) * h + d * load(x, i) * splat(bc[t * 2 * N + n])

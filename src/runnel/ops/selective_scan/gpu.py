@@ -2,8 +2,8 @@
 
 T tokens, S sequences, Di channels, n state size, N chunks of all sequences together.
 
-The recurrence is diagonal, so a chunk makes h of h0 as exp(A * sum of dt) h0 + added. One pass over all chunks at once finds
-`added` and the sum, a short pass over each sequence's chunks the state that enters each of them, and a second pass over all
+The recurrence is diagonal, so a chunk maps h0 to exp(A * sum of dt) h0 + added. One pass over all chunks at once computes
+`added` and the sum, a short pass over each sequence's chunks the state before each chunk, and a second pass over all
 chunks the outputs. The gradients of B and C are sums over channels in no fixed order, so their last bits vary from run to run.
 """
 
@@ -19,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from runnel.ops.selective_scan import gpu_kernels as kernels
 from runnel.ops.triton_launch import Chunks, on_device_of, power_of_two, rows
 
-_CHUNK, _CHANNELS = 128, 32  # tokens and channels of a program
-_SHORT = 32  # tokens of a chunk of the backward pass, which holds every state of a chunk; it keeps one state per chunk besides
-_PROGRAMS = 2048  # of the backward pass: enough for any GPU, few enough that what they hold is small
+_CHUNK, _CHANNELS = 128, 32  # tokens and channels per program
+_SHORT = 32  # tokens per chunk of the backward pass, which holds all states of a chunk, in addition to one state per chunk
+_PROGRAMS = 2048  # of the backward pass: enough for any GPU, few enough that their memory is small
 
 
 def selective_scan_gpu(
@@ -47,7 +47,7 @@ class _Scan(torch.autograd.Function):
         inputs, sizes = _inputs(x, dt, A, B, C)
         skip = None if D is None else D.detach().float().contiguous()
         with on_device_of(x):
-            # Where every sequence is one chunk, what enters the chunks is what the sequences start with.
+            # If every sequence is one chunk, the states before the chunks are the start states.
             entering = _entering(inputs, sizes, chunks, end) if chunks.most > 1 else None
             grid = chunks.count, triton.cdiv(x.shape[1], _CHANNELS)
             kernels.outputs[grid](
@@ -85,20 +85,20 @@ class _Scan(torch.autograd.Function):
 
 
 def _float_state(x: Tensor, A: Tensor, cu: Tensor, state: Tensor | None) -> Tensor:
-    """A copy of the state (S, Di, n) in fp32, zeros for None."""
+    """Return a copy of the state (S, Di, n) in fp32, zeros for None."""
     if state is None:
         return torch.zeros(cu.numel() - 1, *A.shape, device=x.device)
     return state.detach().to(torch.float32, memory_format=torch.contiguous_format, copy=True)
 
 
 def _inputs(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[tuple[Any, ...], dict[str, int]]:
-    """The arguments that the kernels begin with, and their sizes."""
+    """Return the first arguments of the kernels, and their sizes."""
     arguments = (*rows(x), *rows(dt), A.detach().float().contiguous(), *rows(B), *rows(C))
     return arguments, {"channels": x.shape[1], "STATES": A.shape[1], "BLOCK": power_of_two(A.shape[1])}
 
 
 def _entering(inputs: tuple[Any, ...], sizes: dict[str, int], chunks: Chunks, start: Tensor) -> Tensor:
-    """The state (N, Di, n) that enters each chunk; start (S, Di, n)."""
+    """Return the state (N, Di, n) before each chunk; start (S, Di, n)."""
     channels = sizes["channels"]
     states = torch.empty(chunks.count, *start.shape[1:], device=start.device)
     totals = torch.empty(chunks.count, channels, device=start.device)

@@ -1,7 +1,7 @@
 """Triton kernels of the selective scan. Needs Triton.
 
-T tokens, Di channels, n state size, N chunks. `table` is (3, N): of each chunk its sequence, first token and the token behind its
-last. Rows of x, dt, B, C and dy lie `..._row` elements apart; everything else is contiguous.
+T tokens, Di channels, n state size, N chunks. `table` is (3, N): the sequence, first token and the token after the last token of
+each chunk. Rows of x, dt, B, C and dy are `..._row` elements apart; everything else is contiguous.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from triton.language import constexpr, tensor
 
 @triton.jit
 def _rates(A: tensor, channel: tensor, channels: tensor, STATES: constexpr, BLOCK: constexpr) -> tensor:
-    """A (CHANNELS, BLOCK). Beyond the state size it is 0 and B is 0, so that those states stay 0."""
+    """Load A (CHANNELS, BLOCK). Beyond the state size A and B are 0, so that those states stay 0."""
     place = tl.arange(0, BLOCK)
     mask = (channel < channels)[:, None] & (place < STATES)[None, :]
     return tl.load(A + channel[:, None] * STATES + place[None, :], mask=mask, other=0.0)
@@ -21,14 +21,14 @@ def _rates(A: tensor, channel: tensor, channels: tensor, STATES: constexpr, BLOC
 
 @triton.jit
 def _coefficients(B: tensor, row: tensor, token: tensor, STATES: constexpr, BLOCK: constexpr) -> tensor:
-    """One token's B or C (BLOCK,)."""
+    """Load one token's B or C (BLOCK,)."""
     place = tl.arange(0, BLOCK)
     return tl.load(B + token * row + place, mask=place < STATES, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _state_at(index: tensor, channel: tensor, channels: tensor, STATES: constexpr, BLOCK: constexpr) -> tensor:
-    """Where (CHANNELS, BLOCK) of one state lie in (any, Di, n)."""
+    """Return the offsets (CHANNELS, BLOCK) of one state in (any, Di, n)."""
     return (index * channels + channel[:, None]) * STATES + tl.arange(0, BLOCK)[None, :]
 
 
@@ -38,7 +38,7 @@ def chunk_sums(
     table: tensor, chunks: tensor, states: tensor, totals: tensor, channels: tensor,
     STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr,
 ) -> None:  # fmt: skip
-    """What one chunk adds to the state (into states[chunk]) and the sum of its dt (into totals[chunk])."""
+    """Write a chunk's addition to the state to states[chunk] and the sum of its dt to totals[chunk]."""
     chunk = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
@@ -61,7 +61,7 @@ def join(
     A: tensor, first: tensor, start: tensor, states: tensor, totals: tensor, channels: tensor,
     STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr,
 ) -> None:  # fmt: skip
-    """Put the state that enters each chunk of one sequence where `chunk_sums` put what the chunk adds."""
+    """Replace the additions written by `chunk_sums` by the state before each chunk of one sequence."""
     sequence = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
@@ -81,9 +81,9 @@ def outputs(
     table: tensor, first: tensor, chunks: tensor, entering: tensor, end: tensor, skip: tensor, y: tensor, channels: tensor,
     STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr, HAS_SKIP: constexpr, HAS_ENTERING: constexpr,
 ) -> None:  # fmt: skip
-    """y of one chunk's tokens; the last chunk of a sequence also leaves its state in `end`.
+    """Compute y of one chunk's tokens; the last chunk of a sequence also writes its state to `end`.
 
-    entering: (N, Di, n). Without it `end` holds the start states, and every sequence is at most one chunk.
+    entering: (N, Di, n). Without it, `end` contains the start states, and every sequence is at most one chunk.
     """
     chunk = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -114,7 +114,7 @@ def _keep_states(
     x: tensor, x_row: tensor, dt: tensor, dt_row: tensor, B: tensor, B_row: tensor, rates: tensor, start: tensor, stop: tensor,
     h: tensor, room: tensor, inside: tensor, channel: tensor, STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr,
 ) -> None:  # fmt: skip
-    """Run a chunk from its entering state h once more and put the state before each token into `room`."""
+    """Rerun a chunk from the state h before it and write the state before each token to `room`."""
     place = tl.arange(0, CHANNELS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     for token in range(start, stop):
         tl.store(room + (token - start) * (CHANNELS * BLOCK) + place, h)
@@ -131,9 +131,9 @@ def _chunk_backward(
     dx: tensor, ddt: tensor, dB: tensor, dC: tensor, inside: tensor, channel: tensor, channels: tensor,
     STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr, HAS_SKIP: constexpr,
 ) -> tuple[tensor, tensor]:  # fmt: skip
-    """The tokens of a chunk from the last to the first; `arriving` is the gradient of the state behind it.
+    """Process the tokens of a chunk from the last to the first; `arriving` is the gradient of the state after it.
 
-    Returns that of the state before the chunk, and d_rates with the chunk's share of the gradient of A added.
+    Return the gradient of the state before the chunk, and d_rates with the chunk's share of the gradient of A added.
     """
     place = tl.arange(0, CHANNELS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     state, in_state = tl.arange(0, BLOCK), tl.arange(0, BLOCK) < STATES
@@ -169,10 +169,10 @@ def backward(
     room: tensor, dx: tensor, ddt: tensor, dA: tensor, dB: tensor, dC: tensor, dstate: tensor, channels: tensor,
     STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr, TOKENS: constexpr, HAS_SKIP: constexpr,
 ) -> None:  # fmt: skip
-    """Sequences times blocks of channels are shared out to the programs; each goes through its chunks from the last.
+    """Compute gradients. Programs divide the pairs of sequence and block of channels; each processes its chunks from the last.
 
-    room: (programs, TOKENS, CHANNELS, BLOCK), for the states of one chunk. dstate (S, Di, n) comes with the gradient of the end
-    state and leaves with that of the start state. dB and dC (T, n) are added to; dA (S, Di, n) is filled.
+    room: (programs, TOKENS, CHANNELS, BLOCK), for the states of one chunk. dstate (S, Di, n) contains the gradient of the end
+    state on entry and of the start state on return. dB and dC (T, n) are added to; dA (S, Di, n) is filled.
     """
     blocks = tl.cdiv(channels, CHANNELS)
     room += tl.program_id(0).to(tl.int64) * (TOKENS * CHANNELS * BLOCK)
@@ -193,7 +193,7 @@ def backward(
             _keep_states(
                 x, x_row, dt, dt_row, B, B_row, rates, start, stop, h, room, inside, channel, STATES, BLOCK, CHANNELS
             )  # fmt: skip
-            tl.debug_barrier()  # the room is read as it was written, whichever thread reads
+            tl.debug_barrier()  # all writes to `room` must be visible to the threads that read it
             arriving, d_rates = _chunk_backward(
                 x, x_row, dt, dt_row, B, B_row, C, C_row, dy, dy_row, skip, rates, start, stop, room, arriving, d_rates,
                 dx, ddt, dB, dC, inside, channel, channels, STATES, BLOCK, CHANNELS, HAS_SKIP,

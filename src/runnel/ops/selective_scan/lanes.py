@@ -1,6 +1,6 @@
 """Arithmetic of the scan on vectors of sixteen fp32 numbers (`runnel.ops.simd`): operators, and functions of bounded arguments.
 
-Multiply-adds may be fused; NaN and infinity keep their meaning. All names are for use inside jitted kernels.
+Multiply-adds may be fused; NaN and infinity propagate. All names are for use inside jitted kernels.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ _define(operator.add, _operation(lambda builder, a, b: builder.fadd(a, b, flags=
 _define(operator.sub, _operation(lambda builder, a, b: builder.fsub(a, b, flags=_FLAGS)))
 _define(operator.mul, _operation(lambda builder, a, b: builder.fmul(a, b, flags=_FLAGS)))
 _define(operator.truediv, _operation(lambda builder, a, b: builder.fdiv(a, b, flags=_FLAGS)))
-# max(a, b) and min(a, b). Where `a` is NaN the comparison is false and `a` is kept.
+# max(a, b) and min(a, b). If `a` is NaN the comparison is false and `a` is kept.
 at_least = _operation(lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), b, a))
 at_most = _operation(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), b, a))
-# p * 2^k, where `shifted` is k + 1.5 * 2^23, so that k stands in its low bits. With p = 1 and k = -127 the result is exactly 0.
+# p * 2^k, where `shifted` is k + 1.5 * 2^23, so that k is in its low bits. With p = 1 and k = -127 the result is exactly 0.
 _scale = _operation(_add_exponent)
 
 zero, one, _two = _constant(0.0), _constant(1.0), _constant(2.0)
 _log2_e = _constant(1.4426950408889634)
 _rounder = _constant(1.5 * 2**23)  # adding it leaves the nearest integer in the low bits
 _lowest, _highest = _constant(-127.0), _constant(127.0)
-# 2^f = 1 + f p(f) on |f| <= 1/2 with the least relative error (9.2e-8), found by reweighted least squares in fp64.
+# 2^f = 1 + f p(f) on |f| <= 1/2 with the least relative error (9.2e-8), fitted by reweighted least squares in fp64.
 _e1, _e2, _e3 = _constant(0.6931469775930709), _constant(0.24022242078532924), _constant(0.055507337500530246)
 _e4, _e5 = _constant(0.009671513044619755), _constant(0.0013264726056424689)
 # atanh(s)/s as a polynomial in s*s on 0 <= s <= 1/3 (relative error 4.5e-9).
@@ -90,7 +90,7 @@ def transpose(typing_context: Any, source: Any, at: Any, stride: Any, target: An
 
         rows = [builder.load(row(arguments[:3], i), align=4) for i in range(LANES)]
         half = LANES // 2
-        while half:  # swap the two blocks off the diagonal, then do the same inside every block
+        while half:  # swap the two off-diagonal blocks, then repeat inside every block
             low = [j if not j & half else LANES + j - half for j in range(LANES)]
             high = [j + half if not j & half else LANES + j for j in range(LANES)]
             for i in (i for i in range(LANES) if not i & half):
@@ -106,7 +106,7 @@ def transpose(typing_context: Any, source: Any, at: Any, stride: Any, target: An
 
 @njit(inline="always")
 def exp2_decay(v: Any) -> Any:
-    """2^v for v < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN."""
+    """Return 2^v for v < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN."""
     v = at_least(v, _lowest())
     shifted = v + _rounder()
     f = v - (shifted - _rounder())
@@ -116,13 +116,13 @@ def exp2_decay(v: Any) -> Any:
 
 @njit(inline="always")
 def silu(x: Any) -> Any:
-    """x / (1 + exp(-x))."""
+    """Return x / (1 + exp(-x))."""
     return x / (one() + exp2_decay(at_most(zero() - x * _log2_e(), _highest())))
 
 
 @njit(inline="always")
 def softplus(x: Any) -> Any:
-    """log(1 + exp(x)), relative error below 1e-6."""
+    """Return log(1 + exp(x)), relative error below 1e-6."""
     v = x * _log2_e()
     e = exp2_decay(at_most(v, zero() - v))
     s = e / (_two() + e)  # log(1 + e) = 2 atanh(s)

@@ -1,9 +1,9 @@
-"""The inner loops of the selective scan on one tile: N x 16 states that stay in cache while tokens pass.
+"""The inner loops of the selective scan on one tile: N x 16 states that stay in cache over many tokens.
 
 S sequences, T tokens, Di channels, N state size, G = Di / 16 tiles of channels.
 
-A tile's states and its rates A log2(e) lie as (N, 16), so that one vector instruction serves 16 channels with the same n.
-Rows of `coefficients` (T, 2N) hold B, then C, of one token.
+A tile's states and its rates A log2(e) have shape (N, 16), so that one vector instruction processes 16 channels with the same n.
+Rows of `coefficients` (T, 2N) contain one token's B, then C.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _LOG2_E = 1.4426950408889634
 
 
 def to_tiles(rows: Tensor) -> Tensor:
-    """(..., Di, N) -> contiguous fp32 (..., G, N, 16); channels are filled up with zeros to a multiple of 16."""
+    """Convert (..., Di, N) to contiguous fp32 (..., G, N, 16); channels are padded with zeros to a multiple of 16."""
     channels = rows.shape[-2]
     padded = torch.nn.functional.pad(rows.float(), (0, 0, 0, -channels % LANES))
     return padded.unflatten(-2, (-1, LANES)).transpose(-1, -2).contiguous()
 
 
 def from_tiles(tiles: Tensor, channels: int) -> Tensor:
-    """Inverse of `to_tiles`."""
+    """Invert `to_tiles`."""
     return tiles.transpose(-1, -2).flatten(-3, -2)[..., :channels, :].contiguous()
 
 
 def rate_tiles(A: Tensor) -> Tensor:
-    """A (Di, N) -> A log2(e) as tiles (G, N, 16)."""
+    """Convert A (Di, N) to A log2(e) as tiles (G, N, 16)."""
     return to_tiles(A.float() * _LOG2_E)
 
 
 def tiles_per_item(sequences: int, tiles: int) -> int:
-    """How many tiles one work item takes.
+    """Return the number of tiles per work item.
 
-    At most 16: half a KiB of each row of x, dt and y, so that few pages are open at once, and states that stay in the first
-    cache. Fewer where there would not be two items for every core.
+    At most 16: half a KiB of each row of x, dt and y, so that few pages are open at once, and states fit the first-level
+    cache. Fewer if there would be less than two items per core.
     """
     return max(1, min(16, sequences * tiles // (2 * torch.get_num_threads())))
 
 
 @njit(inline="always")
 def advance(states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any, d: Any, u: Any, y: Any) -> Any:
-    """Move one tile over one token. Arrays come as pointers.
+    """Move one tile over one token. Arrays are pointers.
 
     Args:
         states: the tile's states start at element `at`; updated.
@@ -71,7 +71,7 @@ def advance4(
     states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any,
     d0: Any, d1: Any, d2: Any, d3: Any, u0: Any, u1: Any, u2: Any, u3: Any, y0: Any, y1: Any, y2: Any, y3: Any,
 ) -> Any:  # fmt: skip
-    """`advance` over four tokens: states and rates are loaded once, and four chains of dependent steps overlap."""
+    """Run `advance` over four tokens: states and rates are loaded once, and four dependency chains overlap."""
     row1, row2, row3 = row + 2 * N, row + 4 * N, row + 6 * N
     for n in range(N):
         rate = load(rates, rates_at + n * LANES)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from runnel.ops.packed import accumulation_dtype
 
-CHUNK = 16  # doubling costs log2(Q) passes over (K, Q, Di, N); longer chunks gain little and keep more for backward
+CHUNK = 16  # doubling costs log2(Q) passes over (K, Q, Di, N); longer chunks gain little and store more for backward
 
 
 def selective_scan_torch(
@@ -30,7 +30,7 @@ def selective_scan_torch(
         place = starts[rows, None] + first + torch.arange(CHUNK)  # (K, Q)
         inside = place < ends[rows, None]
         index, hole = place.clamp(max=x.shape[0] - 1).to(x.device), ~inside.to(x.device)[..., None]
-        # Holes read some token's numbers, but a step of 0 leaves the state as it is; x is cleared too, for it may be NaN.
+        # Holes read another token's numbers, but a step of 0 keeps the state unchanged; x is also cleared, because it may be NaN.
         step, value = dt[index].to(dtype).masked_fill(hole, 0.0), wide[index].masked_fill(hole, 0.0)
         b, c = (coefficient[index].to(dtype).masked_fill(hole, 0.0) for coefficient in (B, C))
         rows = rows.to(x.device)
@@ -47,7 +47,7 @@ def selective_scan_torch(
 
 
 def _scan_chunk(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """x, dt (K, Q, Di), A (Di, N), B, C (K, Q, N), h (K, Di, N) -> y (K, Q, Di), h after the chunk.
+    """Map x, dt (K, Q, Di), A (Di, N), B, C (K, Q, N), h (K, Di, N) to y (K, Q, Di) and h after the chunk.
 
     Doubling: after the pass with distance r, `decay` and `added` of a token span the last 2r tokens. Every decay is a product
     of exponentials of negative numbers, so nothing overflows.

@@ -23,7 +23,7 @@ def ssd(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t, per head; head j uses group j // (H/G).
+    """Compute S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t, per head; head j uses group j // (H/G).
 
     Args:
         x: (T, H, P) fp64, fp32 or bf16.

@@ -1,14 +1,14 @@
-"""The ssd backward kernel. No states are stored: one pass forward in time rebuilds them, one pass backward carries the gradient.
+"""The ssd backward kernel. It stores no states: one pass forward in time recomputes them, one backward carries the gradient.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
-With c the inclusive sum of dt*A inside a chunk, u = dt*x, S the state that enters the chunk, Z the gradient of the state that
-leaves it, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and M_ij = L_ij (C_i . B_j):
+With c the inclusive sum of dt*A inside a chunk, u = dt*x, S the state before the chunk, Z the gradient of the state after
+it, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and M_ij = L_ij (C_i . B_j):
     dC_i = exp(c_i) S^T dy_i + sum over j of W_ij B_j                       (first pass, second pass)
     dB_j = exp(c_Q - c_j) Z^T u_j + sum over i of W_ij C_i
     du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i                   dx = dt du + D dy
-    Z'   = exp(c_Q) Z + sum over i of exp(c_i) dy_i C_i^T                   (of the state that enters)
-The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (without D), <dS_t, S_t> splits in two ways, by what
-S_t is made of and by what it is used for: r_t + u_t . du_t = dy_t . y'_t + r_{t+1}. So r is a reverse running sum, kept in fp64
+    Z'   = exp(c_Q) Z + sum over i of exp(c_i) dy_i C_i^T                   (before the chunk)
+    The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (without D), <dS_t, S_t> splits in two ways, by
+    the inputs of S_t and by its uses: r_t + u_t . du_t = dy_t . y'_t + r_{t+1}. So r is a reverse running sum, kept in fp64
 because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt = x . du + A r and dA = sum of dt r.
 """
 
@@ -37,7 +37,7 @@ def _read_gradient(dy: Any, dy_row: int, dy_at: int, t: int, size: int, rows: in
 
 @njit(**SERIAL)
 def _scale_rows(source: Any, rows: int, from_log: Any, sign: Any, offset: Any, out: Any) -> None:
-    """out[i] = exp(offset + sign * from_log[i]) * source[i]."""
+    """Set out[i] = exp(offset + sign * from_log[i]) * source[i]."""
     for i in range(rows):
         factor = fast_exp(offset + sign * from_log[i])
         for p in range(source.shape[1]):
@@ -49,7 +49,7 @@ def _first_chunk_pass(
     queries: Any, keys: Any, size: int, rows: int, P: int, log: Any, u: Any, gradient: Any, wide: Any, S: Any, keep: Any,
     dC: Any, dots: Any,
 ) -> None:  # fmt: skip
-    """dC and dots_i = dy_i . y'_i from the entering state S (P padded, N padded), and S past the chunk. Scales u, gradient."""
+    """Compute dC and dots_i = dy_i . y'_i from the state S (P padded, N padded), and S after the chunk. Scales u, gradient."""
     columns, width = u.shape[1], keys.shape[1]
     zero, one, total = np.float32(0.0), np.float32(1.0), log[size - 1]
     _scale_rows(gradient, rows, log, one, zero, gradient)
@@ -77,7 +77,7 @@ def _second_chunk_pass(
     queries: Any, keys: Any, pairs: Any, size: int, rows: int, P: int, N: int, log: Any, u: Any, gradient: Any, turned: Any,
     mix: Any, weights: Any, scaled: Any, du: Any, Z: Any, Z_turned: Any, keep: Any, dB: Any, dC: Any, dots: Any,
 ) -> None:  # fmt: skip
-    """du, dB and the rest of dC and of `dots`, and the gradient Z (also turned, N by P) in front of the chunk."""
+    """Compute du, dB, the rest of dC and of `dots`, and the gradient Z (also transposed, N by P) before the chunk."""
     columns, width, chunk = u.shape[1], keys.shape[1], mix.shape[1]
     zero, one, total = np.float32(0.0), np.float32(1.0), log[size - 1]
     for j in range(rows):
@@ -88,7 +88,7 @@ def _second_chunk_pass(
     decayed(pairs, log, rows, mix)
     for i in range(size):
         dot = zero
-        for j in range(rows):  # weights carry the decay, pairs do not
+        for j in range(rows):  # weights include the decay, pairs do not
             dot += weights[i, j] * pairs[i, j]
         dots[i] += dot
 
@@ -110,7 +110,7 @@ def _write(
     x: Any, x_row: int, dt: Any, h: int, A: Any, D: Any, t: int, size: int, gradient: Any, du: Any, dots: Any, r: float,
     dx: Any, ddt: Any,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """dx and ddt of one chunk; returns r at its first token, and what it adds to dA and dD."""
+    """Write dx and ddt of one chunk; return r at its first token, and its contributions to dA and dD."""
     P = dx.shape[2]
     dA, dD = 0.0, 0.0
     for j in range(size - 1, -1, -1):
@@ -132,7 +132,7 @@ def _write(
 
 @njit(**SERIAL)
 def _start(source: Any, s: int, h: int, out: Any) -> None:
-    """out (P padded, N padded) = source[s, h], or zeros if `source` has no rows."""
+    """Set out (P padded, N padded) = source[s, h], or zeros if `source` has no rows."""
     out[:] = np.float32(0.0)
     if source.shape[0] > 0:
         for p in range(source.shape[2]):
@@ -147,11 +147,11 @@ def scan(
     sizes: Any, of_sequence: Any, share_heads: Any, share_first: Any, share_order: Any, splits: int, state: Any, dend: Any,
     dx: Any, ddt: Any, dB: Any, dC: Any, dstate: Any, dA: Any, dD: Any,
 ) -> None:  # fmt: skip
-    """Gradients of every sequence and head.
+    """Compute the gradients of every sequence and head.
 
     Args:
-        x, dy: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as `grid.spread` makes them.
-        starts, sizes, of_sequence: the grid.   share_*, splits: who does what.
+        x, dy: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
+        starts, sizes, of_sequence: the grid.   share_*, splits: the threads' shares.
         state, dend: (S, H, P, N), or (0, ...) for zeros.
         dx: out (T, H, P).   ddt: out (T, H).   dstate: out (S, H, P, N).   dA, dD: (shares, H), zeros, added to.
         dB, dC: out (splits, K, G, Q, N padded), one part per range of heads.

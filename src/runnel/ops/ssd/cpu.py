@@ -19,7 +19,7 @@ from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward
 from runnel.ops.ssd.grid import CHUNK, Grid, Shares, gather, spread
 
-# The backward keeps one gradient of B and C per range of heads; more ranges than this cost more memory than they gain time.
+# The backward keeps one gradient of B and C per range of heads; more ranges would cost too much memory for the time gained.
 _MOST_SPLITS = 8
 
 
@@ -86,7 +86,7 @@ class _SSD(torch.autograd.Function):
 
 
 def _spread(B: Tensor, C: Tensor, grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """B, C and their products on the chunk grid: (K, G, Q, N padded) twice and (K, G, Q, Q)."""
+    """Return B, C and their products on the chunk grid: (K, G, Q, N padded) twice and (K, G, Q, Q)."""
     groups, width = B.shape[1:]
     keys, queries = (torch.empty(len(grid.start), groups, CHUNK, padded(width)).numpy() for _ in range(2))
     pairs = torch.empty(len(grid.start), groups, CHUNK, CHUNK).numpy()

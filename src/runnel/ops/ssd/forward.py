@@ -1,9 +1,9 @@
 """The ssd forward kernel: chunk by chunk, with the state of one head in cache.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
-With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the state that enters it:
+With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the state before it:
     y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j
-    S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T                      (the state that leaves it)
+    S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T                      (the state after it)
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from runnel.ops.numba_matmul import LANES, LOWER, ROWS, multiply
 def read_steps(
     x: Any, x_row: int, x_at: int, dt: Any, h: int, A: Any, t: int, size: int, rows: int, P: int, u: Any, log: Any
 ) -> None:
-    """u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
+    """Compute u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
     total = np.float32(0.0)
     for j in range(size):
         step = dt[t + j, h]
         total += step * A
         log[j] = total
         at = (t + j) * x_row + x_at
-        source = x[at : at + P]  # a slice, because an index of unknown sign is guarded and its address is no vector load
+        source = x[at : at + P]  # a slice, because checking an index of unknown sign prevents vector loads
         for p in range(P):
             u[j, p] = step * load(source[p])
     for j in range(size, rows):
@@ -38,7 +38,7 @@ def read_steps(
 
 @njit(**SERIAL)
 def decayed(pairs: Any, log: Any, rows: int, out: Any) -> None:
-    """out[i, j] = exp(log_i - log_j) * pairs[i, j] where j <= i, else 0 (also where the exponential would overflow)."""
+    """Set out[i, j] = exp(log_i - log_j) * pairs[i, j] where j <= i, else 0 (also where the exponential would overflow)."""
     for i in range(rows):
         for j in range(rows):
             factor = fast_exp(min(log[i] - log[j], np.float32(0.0)))
@@ -49,7 +49,7 @@ def decayed(pairs: Any, log: Any, rows: int, out: Any) -> None:
 def _chunk(
     queries: Any, keys: Any, pairs: Any, size: int, rows: int, N: int, log: Any, u: Any, mix: Any, out: Any, state: Any
 ) -> None:
-    """y of one chunk into `out` (without D) and the state (N padded, P padded) past it. Overwrites u."""
+    """Compute y of one chunk into `out` (without D) and the state (N padded, P padded) after it. Overwrites u."""
     columns = u.shape[1]
     width = keys.shape[1]
     multiply(out, queries, width, 1, state, rows, N, np.float32(0.0))
@@ -75,8 +75,8 @@ def scan(
     """Run every sequence and head.
 
     Args:
-        x: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as `grid.spread` makes them.
-        starts, sizes, of_sequence: the grid.   share_*: who does what.
+        x: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
+        starts, sizes, of_sequence: the grid.   share_*: the threads' shares.
         state: (S, H, P, N), or (0, ...) for zeros.   y: out, (T, H, P).   end: out, (S, H, P, N).
     """
     _, H, P, N = end.shape

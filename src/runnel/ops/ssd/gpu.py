@@ -1,13 +1,13 @@
-"""ssd through flash-linear-attention's simple gated linear attention. Needs Triton and flash-linear-attention.
+"""ssd by flash-linear-attention's simple gated linear attention. Needs Triton and flash-linear-attention.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size.
 
 There q is C, k is B, v is dt x and the logarithm of the decay is dt A; the state is the transpose of ours; D x is added here.
-That package has no groups: B and C are copied for every head.
+That package does not support groups: B and C are copied for every head.
 
-Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, all of it in fp32. Longer sequences take its chunked
-kernel, whose factors (dt x among them) and states between chunks are bf16. It would multiply fp32 in tf32, which keeps 11 bits:
-longer fp32 sequences run in plain torch.
+Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32. Longer sequences use its chunked
+kernel, whose factors (including dt x) and states between chunks are bf16. It would multiply fp32 in tf32, which keeps 11 bits:
+so longer fp32 sequences run in plain torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runnel.ops.backend import say_once
 from runnel.ops.ssd.torch import ssd_torch
 from runnel.ops.triton_launch import without_empty
 
-_RECURRENT = 64  # tokens; about where a chunk pays for itself
+_RECURRENT = 64  # tokens; about where chunks become faster
 
 
 def ssd_gpu(
@@ -55,13 +55,13 @@ def _form(x: Tensor, cu: Tensor) -> Literal["recurrent", "chunk", "torch"]:
 def _attend(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, cu: Tensor, start: Tensor | None, form: Literal["recurrent", "chunk"]
 ) -> tuple[Tensor, Tensor]:
-    """x (T, H, P), dt (T, H) and A (H,) in fp32, start (S, H, P, N) -> y (T, H, P) without D x, the end state; none empty."""
+    """Map x (T, H, P), dt (T, H), A (H,) in fp32 and start (S, H, P, N) to y (T, H, P) without D x and end state; none empty."""
     from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 
     per_group = x.shape[1] // B.shape[1]
     query, key = (coefficients[:, :, None].expand(-1, -1, per_group, -1).flatten(1, 2)[None] for coefficients in (C, B))
     value, decay = (dt[..., None] * x)[None], (dt * A)[None]
-    # Only the chunked kernel needs one dtype, and it alone looks at the boundaries from the CPU.
+    # Only the chunked kernel needs one dtype and reads the boundaries on the CPU.
     if form == "chunk":
         value = value.to(key.dtype)
     run, more = (chunk_simple_gla, {"cu_seqlens_cpu": cu}) if form == "chunk" else (fused_recurrent_simple_gla, {})

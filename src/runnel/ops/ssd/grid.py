@@ -1,4 +1,4 @@
-"""How the ssd kernels cut packed sequences into chunks and hand them to threads.
+"""Cut packed sequences into chunks and distribute them to threads, for the ssd kernels.
 
 T tokens, S sequences, H heads, G groups, N state size, Q tokens per chunk, K chunks of all sequences together.
 """
@@ -14,20 +14,20 @@ from numba import njit, prange
 from runnel.ops.numba_math import PARALLEL, load, rounded_for
 from runnel.ops.numba_matmul import LANES, ROWS, multiply
 
-CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work within them, shorter ones touch the state more often.
+CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work inside, shorter ones access the state more often.
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Chunks never cross a sequence's start, so a sequence gives the same result in any packing."""
+    """Chunks of packed sequences. None crosses a sequence's start, so a sequence has the same result in any packing."""
 
     start: np.ndarray  # (K,) first token of each chunk
-    size: np.ndarray  # (K,) tokens in it, 1 to Q
+    size: np.ndarray  # (K,) tokens of each chunk, 1 to Q
     of_sequence: np.ndarray  # (S+1,) first chunk of each sequence
 
     @staticmethod
     def of(cu: np.ndarray) -> Grid:
-        """The chunks of sequences with cumulative lengths cu (S+1,)."""
+        """Return the chunks of sequences with cumulative lengths cu (S+1,)."""
         lengths = np.diff(cu)
         counts = -(-lengths // CHUNK)
         of_sequence = np.concatenate([[0], np.cumsum(counts)])
@@ -39,7 +39,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Shares:
-    """Who does what: share i reads heads heads[i] of sequences order[first[i] : first[i+1]]."""
+    """The threads' shares: share i processes heads heads[i] of sequences order[first[i] : first[i+1]]."""
 
     splits: int  # ranges of heads; share i has range i % splits
     heads: np.ndarray  # (shares, 2) from, to
@@ -48,7 +48,7 @@ class Shares:
 
     @staticmethod
     def of(lengths: np.ndarray, heads: int, threads: int, most_splits: int) -> Shares:
-        """Equal work for `threads`: first by heads, which is always even, then by sequences, longest first."""
+        """Divide the work equally among `threads`: first by heads, which is always even, then by sequences, longest first."""
         splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
         parts = max(1, min(len(lengths), -(-threads // splits)))
         members: list[list[int]] = [[] for _ in range(parts)]
@@ -68,7 +68,7 @@ class Shares:
 def spread(
     B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width: int, keys: Any, queries: Any, pairs: Any
 ) -> None:
-    """Put B and C on the chunk grid in fp32, and all products of a chunk's queries and keys.
+    """Put B, C and all products of a chunk's queries and keys on the chunk grid in fp32.
 
     Args:
         B, C: flat rows (T, G, N).   width: N.
@@ -95,10 +95,10 @@ def spread(
 
 @njit(**PARALLEL)
 def gather(parts: Any, start: Any, size: Any, heads_per_split: int, heads_per_group: int, out: Any) -> None:
-    """Add up what the ranges of heads gave to each group and take it off the grid. Overwrites parts.
+    """Sum the contributions of the ranges of heads to each group and copy them from the grid. Overwrites parts.
 
     Args:
-        parts: (splits, K, G, Q, N padded); a split's part of a group none of whose heads it has is not read.
+        parts: (splits, K, G, Q, N padded); a split's part of a group without heads of the split is not read.
         out: (T, G, N) fp32 or bf16 bits.
     """
     _, groups, width = out.shape

@@ -1,7 +1,7 @@
 """ssd in its chunked form: batched matrix products inside chunks and one short loop over chunks; differentiable.
 
 T tokens, S sequences, H heads, P head size, G groups, J = H/G heads per group, N state size, Q tokens per chunk,
-K chunks of all sequences together. Each sequence starts a new chunk; holes at its end carry dt = 0 and change nothing.
+K chunks of all sequences together. Each sequence starts a new chunk; holes at its end have dt = 0 and change nothing.
 
 Source: Dao and Gu 2024 (arXiv 2405.21060), section 6 (block decomposition).
 """
@@ -34,12 +34,12 @@ def ssd_torch(
         return grid.index_copy(0, slot, tensor.to(dtype)).view(-1, chunk, *shape)
 
     dt_grid = on_grid(dt, groups, per_group)
-    wide = x.to(dtype)  # once, so that a bf16 gradient is rounded once
+    wide = x.to(dtype)  # converted once, so that a bf16 gradient is rounded once
     u = on_grid(wide, groups, per_group, size) * dt_grid[..., None]
     key, query = on_grid(B, groups, width), on_grid(C, groups, width)
     log_decay = (dt_grid * A.to(dtype).view(groups, per_group)).cumsum(1).permute(0, 2, 3, 1)  # (K, G, J, Q), inclusive
 
-    # Within chunks. The mask goes in front of exp: above the diagonal the exponent is positive and may overflow.
+    # Within chunks. The mask is applied before exp: above the diagonal the exponent is positive and may overflow.
     later = torch.ones(chunk, chunk, dtype=torch.bool, device=x.device).triu(1)
     decay = (log_decay[..., :, None] - log_decay[..., None, :]).masked_fill(later, float("-inf")).exp()  # (K, G, J, Q, Q)
     mix = torch.einsum("kign,kjgn->kgij", query, key)[:, :, None] * decay
@@ -62,11 +62,11 @@ def _pass_states(added: Tensor, decay: Tensor, start: Tensor, counts: Tensor, fi
     """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
 
     Args:
-        added: (K, G, J, P, N) what each chunk adds.   decay: (K, G, J) what it keeps of the state it receives.
+        added: (K, G, J, P, N) each chunk's addition.   decay: (K, G, J) the factor of the state before the chunk.
         start: (S, G, J, P, N).   counts, first: (S,) number of chunks and first chunk of each sequence.
 
     Returns:
-        the state entering each chunk (K, G, J, P, N), the state after each sequence (S, G, J, P, N).
+        the state before each chunk (K, G, J, P, N), the state after each sequence (S, G, J, P, N).
     """
     order = counts.argsort(descending=True, stable=True)
     carried = start[order]

@@ -1,4 +1,4 @@
-"""The RWKV-7 recurrence (a generalised delta rule) over packed sequences."""
+"""The RWKV-7 recurrence (a generalized delta rule) over packed sequences."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def wkv7(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """S_t = diag(exp w_t) S_{t-1} + b_t (a_t^T S_{t-1}) + k_t v_t^T and o_t = S_t^T r_t, per head; nothing is scaled.
+    """Compute S_t = diag(exp w_t) S_{t-1} + b_t (a_t^T S_{t-1}) + k_t v_t^T and o_t = S_t^T r_t, per head; without scaling.
 
     Args:
-        r: (T, H, K), what is read.
-        w: (T, H, K), the logarithm of the decay, <= 0; best in fp32 where the others are bf16.
+        r: (T, H, K), the receptance, which reads the state.
+        w: (T, H, K), the logarithm of the decay, <= 0; preferably fp32 even if the others are bf16.
         k: (T, H, K).
         v: (T, H, V) fp64, fp32 or bf16.
-        a: (T, H, K), minus the normalised removal key in RWKV-7; it reads the state before its decay.
+        a: (T, H, K), minus the normalized removal key in RWKV-7; it reads the state before its decay.
         b: (T, H, K), the removal key times its gate in RWKV-7.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (S, H, K, V), keys first; None: zeros.
@@ -44,8 +44,8 @@ def wkv7(
         BackendUnavailable: the backend cannot run here.
 
     Source: Peng et al. 2025 (arXiv 2503.14456), the weighted key value state and its update.
-    Differs: the paper's state, and that of the RWKV-LM code, is the transpose, (V, K); w is the logarithm of the decay
-    itself, neither what the decay's sigmoid is taken of nor log(-w).
+    Differs: the state of the paper and of the RWKV-LM code is the transpose, (V, K); w is the logarithm of the decay
+    itself, neither the argument of the decay's sigmoid nor log(-w).
     """
     if k.ndim != 3 or v.ndim != 3:
         raise InputError(f"{_NAME}: k must be (T, H, K) and v (T, H, V), got {tuple(k.shape)} and {tuple(v.shape)}")

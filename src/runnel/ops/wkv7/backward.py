@@ -2,11 +2,11 @@
 
 T tokens, S sequences, H heads, K key size, V value size (padded: to a multiple of 16), Q tokens per tile.
 
-With Z the gradient of the state behind a token, S' the state before it, u = S'^T a, d = exp w, a token does
+With Z the gradient of the state after a token, S' the state before it, u = S'^T a, d = exp w, a token computes
     Z += r do^T,  dr = S do,  dk = Z v,  db = Z u,  dw = d * (row sums of Z * S'),  dv = Z^T k,  du = Z^T b
     da = S' du,  Z <- d Z + a du^T
-Vectors hold 16 columns of the state, as in `lanes`. What has length V gathers in registers over the rows; what has length K is
-a sum over columns: one vector of partial sums per row, and their lanes are added 16 rows at a time.
+Vectors hold 16 columns of the state, as in `lanes`. Results of length V accumulate in registers over the rows; results of length
+K are sums over columns: one vector of partial sums per row, whose lanes are added 16 rows at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _DR, _DW, _DK, _DA, _DB = range(5)  # gradients of length K, in the order of the
 
 @intrinsic
 def _row_totals(typing_context: Any, base: Any, offset: Any) -> Any:
-    """Lane i is the sum of elements offset + 16 i .. offset + 16 i + 15."""
+    """Return a vector whose lane i is the sum of elements offset + 16 i .. offset + 16 i + 15."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         places = [builder.add(values[1], ir.Constant(I64, row * LANES)) for row in range(LANES)]
         rows = [builder.load(build_pointer(builder, values[0], place, VF32), align=4) for place in places]
         width = LANES // 2
-        while width:  # rows i and i + width become one vector, in which each has half as many lanes as before
+        while width:  # merge rows i and i + width into one vector, each in half of its lanes
             low = ir.Constant(VI32, [lane if not lane & width else lane - width + LANES for lane in range(LANES)])
             high = ir.Constant(VI32, [lane + width if not lane & width else lane + LANES for lane in range(LANES)])
             pairs = [(rows[i], rows[i + width]) for i in range(width)]
@@ -49,7 +49,7 @@ def _row_totals(typing_context: Any, base: Any, offset: Any) -> Any:
 
 @njit(**SERIAL)
 def _record(tile: Any, values: Any, count: int, history: Any, removed: Any) -> None:
-    """The states behind each token, history[1 : count + 1], from that before the first, history[0]; and u into `removed`."""
+    """Compute the states after each token, history[1 : count + 1], from the first, history[0]; and u into `removed`."""
     _, K, V = history.shape
     r_, d_, k_, a_, b_ = address(tile[0]), address(tile[1]), address(tile[2]), address(tile[3]), address(tile[4])
     S, v_, u_ = address(history), address(values), address(removed)
@@ -88,11 +88,11 @@ def _back4(
     S: Any, before: Any, behind: Any, Z: Any, column: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, K: Any,
     v: Any, u: Any, do: Any, dv: Any, at: Any, part: Any, parts: Any,
 ) -> None:  # fmt: skip
-    """One token back on 64 columns. Arrays come as pointers.
+    """Process one token backward on 64 columns. Arrays are pointers.
 
     Args:
-        S: the states in front of the token and behind it start at elements `before` and `behind`.
-        Z: the gradient of the state behind the token; becomes that of the state in front of it.
+        S: the states before and after the token start at elements `before` and `behind`.
+        Z: the gradient of the state after the token; becomes the gradient of the state before it.
         column, stride: the block's first column, and the distance between rows of states and of Z.
         r, d, k, a, b: the token's coefficients start at element `row`.
         v, u, do, dv: the block's part of the token's rows starts at element `at`; dv is written.
@@ -146,7 +146,7 @@ def _back1(
     S: Any, before: Any, behind: Any, Z: Any, column: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, K: Any,
     v: Any, u: Any, do: Any, dv: Any, at: Any, part: Any, parts: Any,
 ) -> None:  # fmt: skip
-    """`_back4` on 16 columns."""
+    """Run `_back4` on 16 columns."""
     v0, u0, g0, dv0, du0 = load(v, at), load(u, at), load(do, at), splat(_ZERO), splat(_ZERO)
     for i in range(K):
         p, q = column + i * stride, i * LANES
@@ -168,11 +168,11 @@ def _back1(
 def _tile_back(
     tile: Any, values: Any, removed: Any, gradient: Any, count: int, history: Any, Z: Any, parts: Any, out: Any, dv: Any
 ) -> None:
-    """One tile back.
+    """Process one tile backward.
 
     Args:
-        tile, values: as `forward.read_tiles` makes them.   removed, history: as `_record` makes them.
-        gradient: do (Q, V padded).   count: tokens in the tile.   Z: (K, V padded), updated.   parts: room (5, K padded, 16).
+        tile, values: as from `forward.read_tiles`.   removed, history: as from `_record`.
+        gradient: do (Q, V padded).   count: tokens in the tile.   Z: (K, V padded), updated.   parts: scratch (5, K padded, 16).
         out: gradients (5, Q, K padded) of r, w, k, a, b.   dv: out (Q, V padded).
     """
     _, K, V = history.shape
@@ -209,7 +209,7 @@ def scan(
     inputs: Any, do: Any, do_row: int, cu: Any, share_heads: Any, share_first: Any, share_order: Any, state: Any, dend: Any,
     dr: Any, dw: Any, dk: Any, dv: Any, da: Any, db: Any, dstate: Any,
 ) -> None:  # fmt: skip
-    """Gradients of every sequence and head.
+    """Compute the gradients of every sequence and head.
 
     Args:
         inputs, cu, share_*, state: as for `forward.scan`.   do: flat rows (T, H, V).   dend: (S, H, K, V), or (0, ...) for zeros.

@@ -14,13 +14,13 @@ from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, load, rounded_for
 from runnel.ops.simd import LANES
 from runnel.ops.wkv7.lanes import advance
 
-# Q. The backward keeps one state in Q and, for one tile at a time, all Q states, which should stay in the second cache.
+# Q. The backward keeps every Q-th state and, for one tile at a time, all Q states, which should fit the second-level cache.
 CHUNK = 32
 
 
 @njit(**SERIAL)
 def read(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) -> None:
-    """Columns at .. at + size - 1 of rows t .. t + count - 1 as fp32 into out (Q, >= size)."""
+    """Read columns at .. at + size - 1 of rows t .. t + count - 1 as fp32 into out (Q, >= size)."""
     for j in range(count):
         first = (t + j) * row + at
         source, target = line[first : first + size], out[j]
@@ -30,7 +30,7 @@ def read(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) 
 
 @njit(**SERIAL)
 def read_decay(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) -> None:
-    """`read`, and exp of it."""
+    """Run `read` and take the exp."""
     for j in range(count):
         first = (t + j) * row + at
         source, target = line[first : first + size], out[j]
@@ -40,7 +40,7 @@ def read_decay(line: Any, row: int, at: int, t: int, count: int, size: int, out:
 
 @njit(**SERIAL)
 def write(tile: Any, h: int, t: int, count: int, out: Any) -> None:
-    """Rows of a tile (Q, >= size) into out (T, H, size), rounded to its dtype."""
+    """Write rows of a tile (Q, >= size) into out (T, H, size), rounded to its dtype."""
     for j in range(count):
         source, target = tile[j], out[t + j, h]
         for i in range(target.shape[0]):
@@ -49,7 +49,7 @@ def write(tile: Any, h: int, t: int, count: int, out: Any) -> None:
 
 @njit(**SERIAL)
 def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Any, values: Any) -> None:
-    """One tile of all inputs: keys (5, Q, K) gets r, the decay, k, a and b; values (Q, V padded) gets v."""
+    """Read one tile of all inputs: r, the decay, k, a and b into keys (5, Q, K); v into values (Q, V padded)."""
     r, r_row, w, w_row, k, k_row, v, v_row, a, a_row, b, b_row = inputs
     K = keys.shape[2]
     read(r, r_row, h * K, t, count, K, keys[0])
@@ -62,7 +62,7 @@ def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Any, value
 
 @njit(**SERIAL)
 def start(source: Any, s: int, h: int, out: Any) -> None:
-    """out (K, V padded) = source[s, h], or zeros if `source` has no rows."""
+    """Set out (K, V padded) = source[s, h], or zeros if `source` has no rows."""
     out[:] = np.float32(0.0)
     if source.shape[0] > 0:
         out[:, : source.shape[3]] = source[s, h]
@@ -73,7 +73,7 @@ def scan(inputs: Any, cu: Any, share_heads: Any, share_first: Any, share_order: 
     """Run every sequence and head.
 
     Args:
-        inputs: r, w, k, v, a, b, each as flat rows and their distance.   cu: (S+1,).   share_*: who does what (`ssd.grid`).
+        inputs: r, w, k, v, a, b, each as flat rows and their distance.   cu: (S+1,).   share_*: the threads' shares (`ssd.grid`).
         state: (S, H, K, V), or (0, ...) for zeros.   o: out, (T, H, V).   end: out, (S, H, K, V).
     """
     _, _, K, V = end.shape

@@ -1,10 +1,10 @@
-"""wkv7 through flash-linear-attention's RWKV-7 kernels. Needs Triton and flash-linear-attention.
+"""wkv7 by flash-linear-attention's RWKV-7 kernels. Needs Triton and flash-linear-attention.
 
-T tokens, S sequences, H heads, K key size, V value size. Its state, its w (the logarithm of the decay), a and b are ours.
+T tokens, S sequences, H heads, K key size, V value size. Its state, w (the logarithm of the decay), a and b equal ours.
 
-Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, all of it in fp32; it has no backward pass. Longer
-sequences, and those with gradients, take its chunked kernel, whose factors and states between chunks are bf16. It would multiply
-fp32 in tf32, which keeps 11 bits: such inputs run in plain torch.
+Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32; it has no backward pass. Longer
+sequences, and inputs with gradients, use its chunked kernel, whose factors and states between chunks are bf16. It would multiply
+fp32 in tf32, which keeps 11 bits: so such fp32 inputs run in plain torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runnel.ops.backend import say_once
 from runnel.ops.triton_launch import without_empty
 from runnel.ops.wkv7.torch import wkv7_torch
 
-_RECURRENT = 64  # tokens; about where a chunk pays for itself
+_RECURRENT = 64  # tokens; about where chunks become faster
 
 
 def wkv7_gpu(
@@ -53,10 +53,10 @@ def _form(inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None) -> Liter
 def _recur(
     inputs: tuple[Tensor, ...], cu: Tensor, start: Tensor | None, form: Literal["recurrent", "chunk"]
 ) -> tuple[Tensor, Tensor]:
-    """inputs as in `wkv7_gpu`, start (S, H, K, V) in fp32 -> o, the end state; none of the sequences is empty."""
+    """Map inputs as in `wkv7_gpu` and start (S, H, K, V) in fp32 to o and the end state; no sequence may be empty."""
     from fla.ops.rwkv7 import chunk_rwkv7, fused_recurrent_rwkv7
 
-    # The decay stays fp32. Only the chunked kernel needs one dtype for the rest, and looks at the boundaries from the CPU.
+    # The decay stays fp32. Only the chunked kernel needs one dtype for the others and reads the boundaries on the CPU.
     r, w, k, v, a, b = (x[None] for x in inputs)
     run, more = fused_recurrent_rwkv7, {}
     if form == "chunk":

@@ -1,10 +1,10 @@
-"""The inner loops of wkv7: one head's state stays in the first cache while tokens pass, sixteen of its columns per vector.
+"""The inner loops of wkv7: a head's state stays in the first-level cache over many tokens, sixteen columns per vector.
 
 K key size, V value size (here a multiple of 16), Q tokens.
 
-With S the state (K, V), d the decay and u = S^T a of the state before the token, a token does S <- d S + b u^T + k v^T and gives
-o = S^T r. Columns of S never meet. So u, v, o and the next token's u are held in registers, and each row of S is read
-and written once: decayed, added to, read out with r, and read out with the next token's a.
+With S the state (K, V), d the decay and u = S^T a of the state before the token, a token computes S <- d S + b u^T + k v^T and
+o = S^T r. Columns of S are independent. So u, v, o and the next token's u stay in registers, and each row of S is read
+and written once: decayed, added to, multiplied with r, and multiplied with the next token's a.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from runnel.ops.numba_math import SERIAL
 from runnel.ops.simd import LANES, address, fma, load, mul, splat, store
 
 _ZERO = np.float32(0.0)
-_BLOCK = 4 * LANES  # columns that run together: four vectors each of u, v, o and the next u, a row of S, and five factors
+_BLOCK = 4 * LANES  # columns processed together: four vectors each of u, v, o and the next u, a row of S, and five factors
 
 
 @njit(**SERIAL)
 def advance(state: Any, r: Any, decay: Any, k: Any, v: Any, a: Any, b: Any, count: int, out: Any) -> None:
     """Move one head over `count` tokens.
 
-    All arrays are fp32 and C-contiguous; V is a multiple of 16, K is any. Callable from jitted code on slices; not checked.
+    All arrays are fp32 and C-contiguous; V is a multiple of 16, K any number. Callable from jitted code on slices; without
+    checks.
 
     Args:
         state: (K, V), updated.
         r, decay, k, a, b: (>= count, K), of which `count` rows are read; decay = exp(w).
         v: (>= count, V).
         count: tokens; 0 changes nothing.
-        out: (>= count, V); o goes into the first `count` rows.
+        out: (>= count, V); o is written to the first `count` rows.
     """
     K, V = state.shape
     S, r_, d_, k_, v_, a_, b_, o_ = (
@@ -64,7 +65,7 @@ def advance(state: Any, r: Any, decay: Any, k: Any, v: Any, a: Any, b: Any, coun
 
 @njit(inline="always")
 def removed4(S: Any, at: Any, stride: Any, a: Any, K: Any) -> Any:
-    """S^T a for 64 columns: pointers, the first element of the block of S, the distance between its rows, and K."""
+    """Return S^T a for 64 columns. S, a: pointers; at: first element of the block of S; stride: between its rows."""
     u0 = u1 = u2 = u3 = splat(_ZERO)
     for i in range(K):
         p, factor = at + i * stride, splat(a[i])
@@ -77,7 +78,7 @@ def removed4(S: Any, at: Any, stride: Any, a: Any, K: Any) -> Any:
 
 @njit(inline="always")
 def removed1(S: Any, at: Any, stride: Any, a: Any, K: Any) -> Any:
-    """`removed4` for 16 columns."""
+    """Run `removed4` on 16 columns."""
     u = splat(_ZERO)
     for i in range(K):
         u = fma(splat(a[i]), load(S, at + i * stride), u)
@@ -89,10 +90,10 @@ def token4(
     before: Any, before_at: Any, S: Any, S_at: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, after: Any,
     K: Any, u0: Any, u1: Any, u2: Any, u3: Any, v0: Any, v1: Any, v2: Any, v3: Any,
 ) -> Any:  # fmt: skip
-    """One token on 64 columns. Arrays come as pointers.
+    """Process one token on 64 columns. Arrays are pointers.
 
     Args:
-        before, S: the block's state in front of and behind the token, from elements before_at and S_at on; may be the same.
+        before, S: the block's state before and after the token, from elements before_at and S_at on; may be the same.
         stride: distance between rows of the state.
         r, d, k, a, b: the token's coefficients start at element `row`, the next token's a starts at element `after` of a.
         u0 .. u3, v0 .. v3: u and v of this token.
@@ -123,7 +124,7 @@ def token1(
     before: Any, before_at: Any, S: Any, S_at: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, after: Any,
     K: Any, u: Any, v: Any,
 ) -> Any:  # fmt: skip
-    """`token4` on 16 columns."""
+    """Run `token4` on 16 columns."""
     o = n = splat(_ZERO)
     for i in range(K):
         s = fma(splat(d[row + i]), load(before, before_at + i * stride), fma(splat(b[row + i]), u, mul(splat(k[row + i]), v)))

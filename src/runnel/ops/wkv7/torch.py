@@ -1,12 +1,12 @@
 """wkv7 in its chunked form: batched matrix products inside chunks and one short loop over chunks; differentiable.
 
 T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all sequences together, B = N H.
-Each sequence starts a new chunk; holes at its end carry zeros, which change nothing.
+Each sequence starts a new chunk; holes at its end are zeros, which change nothing.
 
-With D(i, j) the decay between tokens j and i of a chunk, h the state that enters it and u_i = S_{i-1}^T a_i:
+With D(i, j) the decay between tokens j and i of a chunk, h the state before it and u_i = S_{i-1}^T a_i:
     u_i = (a_i D(i-1, start))^T h + sum over j < i of (a_i D(i-1, j) b_j) u_j + (a_i D(i-1, j) k_j) v_j
     o_i = (r_i D(i, start))^T h + sum over j <= i of (r_i D(i, j) b_j) u_j + (r_i D(i, j) k_j) v_j
-The first is a unit triangular system in the rows u_i. Solved for h's factor and for the rest, it makes the chunk affine in h.
+The first is a unit triangular system in the rows u_i. Solving it for h's factor and for the rest makes the chunk affine in h.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runnel.ops.packed import accumulation_dtype, sequence_of_token, shortened
 
-CHUNK = 32  # a power of two. Each chunk makes a (K, K) matrix, so shorter ones cost memory; longer ones work more inside.
+CHUNK = 32  # a power of two. Each chunk has a (K, K) matrix, so shorter chunks cost memory; longer chunks do more work inside.
 
 
 def wkv7_torch(
@@ -48,7 +48,7 @@ def wkv7_torch(
     readers, writers = torch.stack([on_grid(a), on_grid(r)], 1), torch.stack([on_grid(b), on_grid(k)], 1)  # (B, 2, Q, K)
     mix, from_start, to_end, decay = _decayed_products(readers, writers, on_grid(w))
 
-    # u = u_h h + u_0, the same for o, and the state behind the chunk = keep h + added.
+    # u = u_h h + u_0, likewise o, and the state after the chunk = keep h + added.
     right = torch.cat([from_start[:, 0], mix[:, 0, 1] @ value], 2)
     solved = torch.linalg.solve_triangular(-mix[:, 0, 0], right, upper=False, unitriangular=True)  # the diagonal is not read
     o_h, o_0 = (mix[:, 1, 0] @ solved).split([key_size, value_size], 2)
@@ -65,14 +65,14 @@ def wkv7_torch(
 
 
 def _decayed_products(readers: Tensor, writers: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All products within a chunk of what reads and what has been written, decayed in between.
+    """Return all products of readers and writers within a chunk, decayed between them.
 
-    Blocks of one token are joined to blocks of two, four, ... Where the later half of a block reads from the earlier one, the
-    decay is cut at the border: from the writer to the border times from the border to the reader. So every exponent is a sum of
-    log decays and none is a difference: nothing overflows, and nothing is lost to cancellation, whatever the decays are.
+    Blocks of one token are joined to blocks of two, four, ... When the later half of a block reads from the earlier half, the
+    decay is split at the boundary: from the writer to the boundary times from the boundary to the reader. So every exponent is a
+    sum of log decays and never a difference: nothing overflows, and nothing cancels, whatever the decays.
 
     Args:
-        readers: (B, 2, Q, K), a and r: a reads the state before its token's decay, r the one behind the token.
+        readers: (B, 2, Q, K), a and r: a reads the state before its token's decay, r the state after the token.
         writers: (B, 2, Q, K), b and k.
         w: (B, Q, K).
 
@@ -106,11 +106,11 @@ def _pass_states(added: Tensor, keep: Tensor, start: Tensor, counts: Tensor, fir
     """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
 
     Args:
-        added: (N, H, K, V) what each chunk adds.   keep: (N, H, K, K) what it makes of the state it receives.
+        added: (N, H, K, V) each chunk's addition.   keep: (N, H, K, K) the factor of the state before the chunk.
         start: (S, H, K, V).   counts, first: (S,) number of chunks and first chunk of each sequence.
 
     Returns:
-        the state entering each chunk (N, H, K, V), the state after each sequence (S, H, K, V).
+        the state before each chunk (N, H, K, V), the state after each sequence (S, H, K, V).
     """
     order = counts.argsort(descending=True, stable=True)
     carried = start[order]
