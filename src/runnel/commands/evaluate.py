@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -36,7 +36,10 @@ As = Annotated[
 Out = Annotated[
     str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.", show_default=False)
 ]
-Names = Annotated[str, typer.Option("--metrics", help="Metrics of ir-measures, with commas between.")]
+Names = Annotated[
+    str | None,
+    typer.Option("--metrics", help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.", show_default=False),
+]
 Depth = Annotated[
     int | None,
     typer.Option(
@@ -79,7 +82,7 @@ def evaluate(
     what: What = None,
     how: As = None,
     out: Out = None,
-    metrics: Names = "nDCG@10,MRR@10,Recall@100",
+    metrics: Names = None,
     depth: Depth = None,
     run: Run = None,
     corpus: Corpus = None,
@@ -110,22 +113,36 @@ def evaluate(
     if questions is not None:
         return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
     from runnel.commands.evaluate_retrieval import System, kind_of
-    from runnel.evaluation.tasks import expect_task
+    from runnel.evaluation.tasks import expect_task, is_evidence
 
-    paths = [expect_task(task) for task in tasks]
-    system = System(model, kind_of(model, how) or "embed", dtype, depth, run, bm25, search)
-    if system.how != "rerank":
+    kind = kind_of(model, how)
+    jobs = []
+    for path in map(expect_task, tasks):
+        evidence = is_evidence(path)
+        jobs.append(
+            _Job(path, evidence, System(model, kind or ("sentences" if evidence else "embed"), dtype, depth, run, bm25, search))
+        )
+    kinds = {job.system.how for job in jobs}
+    if "rerank" not in kinds:
         refuse({"--run": run}, "goes with --as rerank")
-    if system.how not in ("bm25", "rerank"):
+    if not kinds & {"bm25", "rerank"}:
         refuse({"--k1": k1, "--b": b}, "is for BM25, which does not search here")
-    if system.how != "index":
-        refuse({"--dense-weight": dense_weight, "--rerank": rerank}, "goes with --as index")
-    results = _measure(paths, corpus, queries, system, metrics.split(","), out)
+    if "index" not in kinds:
+        refuse({"--dense-weight": dense_weight is not None, "--rerank": rerank is not None}, "goes with --as index")
+    results = _measure(jobs, (corpus, queries), None if metrics is None else metrics.split(","), out)
     if as_json:
         print_json({"version": VERSION, "results": results})
     else:
         _show(results)
     return 0
+
+
+class _Job(NamedTuple):
+    """A task, whether it is one of evidence, and what is evaluated on it."""
+
+    path: Path
+    evidence: bool
+    system: System
 
 
 def _given(**options: float | None) -> dict[str, float]:
@@ -149,23 +166,29 @@ def _check_usage(what: Sequence[str] | None, options: Mapping[str, object]) -> N
 
 
 def _measure(
-    paths: Sequence[Path], corpus: str | None, queries: str | None, system: System, metrics: Sequence[str], out: str | None
+    jobs: Sequence[_Job], texts: tuple[str | None, str | None], metrics: Sequence[str] | None, out: str | None
 ) -> list[dict[str, Any]]:
-    """Return the result of each task, which is also written to OUT."""
-    from runnel.commands.evaluate_retrieval import measure
-    from runnel.evaluation.metrics import parse_metrics
-    from runnel.evaluation.tasks import find_task, is_evidence
+    """Return the result of each task, which is also written to OUT; `texts` are the corpus and queries of qrels."""
+    from runnel.commands import evaluate_retrieval, evaluate_sentences
+    from runnel.evaluation.metrics import METRICS, parse_metrics
+    from runnel.evaluation.tasks import find_task
 
-    parsed = parse_metrics(metrics)
-    if any(is_evidence(path) for path in paths):
-        raise InputError("evidence")
-    names = [find_task(path, corpus, queries).name for path in paths]
+    parsed = parse_metrics(METRICS if metrics is None else metrics)
+    names = [evaluate_sentences.name_of(job.path) if job.evidence else find_task(job.path, *texts).name for job in jobs]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two tasks are called {repeated!r}, and their results would be in one file; evaluate them one by one")
+    for path, evidence, system in jobs:
+        if system.how not in (("bm25", "embed", "sentences") if evidence else ("bm25", "embed", "rerank", "index", "run")):
+            ranks = "sentences" if evidence else "documents"
+            raise InputError(f"{path} is a task that ranks {ranks}; {system.model} cannot be evaluated on it as {system.how}")
     results = []
     with _folder(out) as folder:
-        for path in paths:
-            results.append(_save(*measure(path, corpus, queries, system, parsed, folder), folder))
+        for path, evidence, system in jobs:
+            if evidence:
+                found = evaluate_sentences.measure(path, system, metrics, folder)
+            else:
+                found = evaluate_retrieval.measure(path, *texts, system, parsed, folder)
+            results.append(_save(*found, folder))
     return results
 
 
@@ -217,13 +240,21 @@ def _save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: P
 
 
 def _show(results: Sequence[dict[str, Any]]) -> None:
-    metrics = list(results[0]["metrics"])
-    rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in results]
-    if len(results) > 1:
-        means = (sum(r["metrics"][m] for r in results) / len(results) for m in metrics)
-        rows.append(["mean", "", *(f"{value:.4f}" for value in means)])
-    print_text(f"{results[0]['model']} as {results[0]['as']}")
-    print_table(["task", "queries", *metrics], rows)
+    """Print a table of the retrieval tasks, and one for each evidence task."""
+    from runnel.commands import evaluate_sentences
+
+    retrieval = [result for result in results if result["kind"] == "retrieval"]
+    if retrieval:
+        metrics = list(retrieval[0]["metrics"])
+        rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in retrieval]
+        if len(retrieval) > 1:
+            means = (sum(r["metrics"][m] for r in retrieval) / len(retrieval) for m in metrics)
+            rows.append(["mean", "", *(f"{value:.4f}" for value in means)])
+        print_text(f"{retrieval[0]['model']} as {retrieval[0]['as']}")
+        print_table(["task", "queries", *metrics], rows)
+    for result in results:
+        if result["kind"] == "sentences":
+            evaluate_sentences.show(result)
 
 
 def _compare(first: str, second: str, *, as_json: bool) -> int:

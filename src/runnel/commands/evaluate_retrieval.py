@@ -65,7 +65,7 @@ def kind_of(model: str, how: How | None) -> How | None:
     """
     path = Path(model)
     found: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
-    if found is not None and how is not None and not (found == "bm25" and how == "sentences"):
+    if found is not None and how is not None:
         raise InputError(
             f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as out"
         )
@@ -113,7 +113,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
         settings["candidates"] = file_digest(str(path))
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
-        model = _load(system)
+        model = load_model(system)
         settings["fingerprint"] = model and model.model.backbone.fingerprint()
         if output.begin(settings) is not None:
             say(f"note: {out} is finished already")
@@ -201,5 +201,6 @@ def _model(how: How, name: str, dtype: str) -> Embedder | Reranker:
     return Embedder.load(name, dtype=DTYPES[dtype])
 
 
-def _load(system: System) -> Any:
+def load_model(system: System) -> Any:
+    """Return the reranker or embedder of a system; None for BM25."""
     return None if system.how == "bm25" else _model(system.how, system.model, system.dtype)

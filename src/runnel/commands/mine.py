@@ -6,7 +6,6 @@ While the work lasts, OUT.part has a line for each example so far: the line of O
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +17,7 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import embed_corpus
 from runnel.commands.options import Json
-from runnel.commands.resume import Output, appending, beside, file_digest, text_digest
+from runnel.commands.resume import Output, appending, beside, file_digest, text_digest, whole_lines
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.records import Document
@@ -277,7 +276,7 @@ def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, j
     from runnel.training.mining import mine as negatives_of
 
     (part,) = output.parts
-    done = _trim(part)
+    done = whole_lines(part)
     if done:
         say(f"note: resuming after {done:,} examples of an earlier run")
     with Meter("mining", unit="queries") as meter, appending(part) as append:
@@ -301,19 +300,6 @@ def _line(mined: Mined) -> str:
     row |= {"prompt": triple.instruction} if triple.instruction else {}
     row |= {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
     return json.dumps(row | {"drawn": len(mined.drawn), "refused": mined.refused}, ensure_ascii=False) + "\n"
-
-
-def _trim(part: Path) -> int:
-    """Cut the part file back to whole lines; return their number."""
-    if not part.exists():
-        return 0
-    count = size = 0
-    with part.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                count, size = count + 1, size + len(line)
-    os.truncate(part, size)
-    return count
 
 
 def _report(facts: Mapping[str, Any], number: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -163,3 +164,16 @@ def file_digest(name: str) -> str:
     """Return a short digest of a file."""
     with open(name, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def whole_lines(part: Path) -> int:
+    """Cut a file back to its whole lines; return their number."""
+    if not part.exists():
+        return 0
+    count = size = 0
+    with part.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                count, size = count + 1, size + len(line)
+    os.truncate(part, size)
+    return count

@@ -73,7 +73,9 @@ def evaluate(
     for name, metric in metrics.items():
         names.setdefault(metric, []).append(name)
     try:
-        for one in measures.iter_calc(list(names), qrels, {query: found for query, found in ranks.items() if found}):
+        for one in (
+            () if not names else measures.iter_calc(list(names), qrels, {query: found for query, found in ranks.items() if found})
+        ):
             for name in names[one.measure]:
                 values[one.query_id][name] = float(one.value)
     except (ValueError, RuntimeError) as error:

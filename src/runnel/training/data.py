@@ -94,15 +94,16 @@ def read_triples(
         log.warning("%s: %s", path, dropped)
 
 
-def read_evidence(path: str | Path, *, dropped: Dropped | None = None) -> Iterator[Evidence]:
-    """Evidence examples, one after the other, from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
+def read_evidence(path: str | Path, *, dropped: Dropped | None = None, unanswered: bool = False) -> Iterator[Evidence]:
+    """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
 
     Spans are Python character offsets into the document. "id" may be missing, other keys are not read.
 
     Args:
         path: the file; plain, .gz or .zst.
-        dropped: filled while reading, for the caller to tell; without it the counts are logged at the end. Examples without a
+        dropped: filled while reading, for the caller to report; without it the counts are logged at the end. Examples without a
             query, a document or evidence are dropped.
+        unanswered: whether examples without evidence are kept.
 
     Raises:
         InputError: a row is not so, or a span does not lie in its document; the message has the line.
@@ -111,7 +112,7 @@ def read_evidence(path: str | Path, *, dropped: Dropped | None = None) -> Iterat
     dropped = dropped or Dropped()
     for where, row in read_json(path):
         evidence = _evidence(row, where)
-        reason = next((r for r, bad in _emptiness(evidence) if bad), None)
+        reason = next((r for r, bad in _emptiness(evidence, unanswered) if bad), None)
         if reason is None:
             dropped.kept += 1
             yield evidence
@@ -165,7 +166,7 @@ def _evidence(row: dict[str, Any], where: str) -> Evidence:
     return Evidence(query, document, tuple((a, b) for a, b in spans), str(row.get("id", "")))
 
 
-def _emptiness(evidence: Evidence) -> Iterator[tuple[str, bool]]:
+def _emptiness(evidence: Evidence, unanswered: bool) -> Iterator[tuple[str, bool]]:
     yield "examples with an empty query", not evidence.query.strip()
     yield "examples with an empty document", not evidence.document.strip()
-    yield "examples without evidence", not any(evidence.document[a:b].strip() for a, b in evidence.spans)
+    yield "examples without evidence", not unanswered and not any(evidence.document[a:b].strip() for a, b in evidence.spans)

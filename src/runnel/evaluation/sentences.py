@@ -1,0 +1,229 @@
+"""Sentence retrieval judged by marked evidence: where its sentences are ranked, and what scores say.
+
+A sentence is an answer if it shares a character other than white space with the evidence.
+
+    S  sentences of a document
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runnel.evaluation.metrics import Metrics, evaluate, mean
+from runnel.records import Document
+from runnel.text.sentences import split_sentences
+from runnel.training.candidates import bm25_ranker
+from runnel.training.corpora import Texts
+
+if TYPE_CHECKING:
+    from runnel.models.embedder import Embedder
+    from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.training.data import Evidence
+
+METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
+_LENGTHS = (0, 500, 2_000, 8_000, 32_000)  # words of a document
+_PARTS = 5  # of a document, for the position of the evidence
+_LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
+
+Scorer = Callable[[str, str], tuple[np.ndarray, np.ndarray]]
+"""Of a query and a document: the spans (S, 2) of its sentences, and their scores (S,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The sentences of one document for one query.
+
+    Attributes:
+        sentences, words: of the document.
+        answers: ranks, from 1, of the sentences that are answers.
+        spans: the best rank of each evidence span.
+        position: where in the document the first evidence is, from 0 to 1; None without evidence.
+        scores: score, rounded down -> [sentences, answers] with it; empty if scores are no logits.
+    """
+
+    query: str
+    sentences: int
+    words: int
+    answers: list[int]
+    spans: list[int]
+    position: float | None
+    scores: dict[str, list[int]] = field(default_factory=dict)
+
+
+def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
+    """Rank the sentences of a document by their scores, ties in document order, and look the evidence up."""
+    order = np.argsort(-scores, kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(1, len(order) + 1)
+    meets = [_sentences_of(example.document, spans, span) for span in example.spans]
+    answers = np.unique(np.concatenate(meets)) if meets else np.zeros(0, np.int64)
+    first = min((start for start, _ in example.spans), default=None)
+    return Judged(
+        example.id,
+        len(spans),
+        len(example.document.split()),
+        sorted(ranks[answers].tolist()),
+        [int(ranks[some].min()) for some in meets if len(some)],
+        None if first is None else first / max(1, len(example.document)),
+        _counts(scores, answers) if logits else {},
+    )
+
+
+def _sentences_of(document: str, spans: np.ndarray, evidence: tuple[int, int]) -> np.ndarray:
+    """Return the sentences that share a visible character with an evidence span."""
+    text = document[slice(*evidence)]
+    start, end = evidence[0] + len(text) - len(text.lstrip()), evidence[0] + len(text.rstrip())
+    found = range(int(np.searchsorted(spans[:, 1], start, side="right")), int(np.searchsorted(spans[:, 0], end, side="left")))
+    bounds = [(max(start, int(spans[i, 0])), min(end, int(spans[i, 1]))) for i in found]
+    return np.array([i for i, (a, b) in zip(found, bounds, strict=True) if document[a:b].strip()], dtype=np.int64)
+
+
+def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
+    bins = np.clip(np.floor(scores), _LOWEST, _HIGHEST).astype(int)
+    sentences, found = Counter(bins.tolist()), Counter(bins[answers].tolist())
+    return {str(one): [sentences[one], found[one]] for one in sorted(sentences)}
+
+
+# ---- systems -----------------------------------------------------------------------------------------------------------
+
+
+def by_retriever(retriever: SentenceRetriever) -> Scorer:
+    """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be."""
+    last: dict[str, Any] = {}
+
+    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
+        if retriever.remembers and document not in last:
+            last.clear()
+            last[document] = next(iter(retriever.remember([document])))
+        scored = next(iter(retriever.scan(query, [last.get(document, document)])))
+        return scored.spans, scored.scores
+
+    return score
+
+
+def by_bm25(k1: float, b: float) -> Scorer:
+    """Score by BM25 with the sentences of the document as the collection."""
+    last: dict[str, Any] = {}
+
+    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
+        spans = split_sentences(document)
+        if document not in last:
+            last.clear()
+            last[document] = bm25_ranker(Texts(Document(str(i), document[s:e]) for i, (s, e) in enumerate(spans)), k1=k1, b=b)
+        ((rows, found),) = last[document]([query], len(spans))
+        scores = np.zeros(len(spans), np.float32)
+        scores[rows] = found
+        return spans, scores
+
+    return score
+
+
+def by_embedder(embedder: Embedder) -> Scorer:
+    """Score by the cosine of the query and each sentence, which is read by itself."""
+    last: dict[str, Any] = {}
+
+    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
+        if document not in last:
+            last.clear()
+            spans = split_sentences(document)
+            full = np.array([bool(document[s:e].strip()) for s, e in spans])
+            last[document] = spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]])
+        spans, full, vectors = last[document]
+        scores = np.full(len(spans), -1.0, np.float32)
+        scores[full] = vectors @ embedder.encode_query([query])[0]
+        return spans, scores
+
+    return score
+
+
+# ---- summaries ---------------------------------------------------------------------------------------------------------
+
+
+def values_of(judged: Sequence[Judged], metrics: Metrics) -> dict[str, dict[str, float]]:
+    """Return query id -> metric -> value, for questions with evidence.
+
+    Recall@k is the share of the evidence spans that one of the k best sentences meets. The others are those of ir-measures, with
+    answers as relevant documents.
+    """
+    asked = [one for one in judged if one.spans]
+    qrels = {one.query: {str(rank): 1 for rank in one.answers} for one in asked}
+    run = {one.query: {str(rank): -float(rank) for rank in range(1, min(one.sentences, 1000) + 1)} for one in asked}
+    recall = {name: metric.params["cutoff"] for name, metric in metrics.items() if metric.NAME == "R"}
+    values = evaluate({name: metric for name, metric in metrics.items() if name not in recall}, qrels, run)
+    for one in asked:
+        found = {name: float(np.mean([rank <= k for rank in one.spans])) for name, k in recall.items()}
+        values[one.query] = {name: found.get(name, values[one.query].get(name, 0.0)) for name in metrics}
+    return values
+
+
+def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return means: of all, by the length of the document, by the position of the evidence; and what scores say."""
+    asked = [one for one in judged if one.spans]
+    lengths = [(f"{a + 1:,} to {b:,} words" if a else f"up to {b:,} words", a, b) for a, b in pairwise(_LENGTHS)]
+    lengths.append((f"over {_LENGTHS[-1]:,} words", _LENGTHS[-1], sys.maxsize))
+    by_length = {name: [one for one in asked if a < one.words <= b] for name, a, b in lengths}
+    parts = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": i for i in range(_PARTS)}
+    by_position = {
+        name: [one for one in asked if min(int((one.position or 0.0) * _PARTS), _PARTS - 1) == i] for name, i in parts.items()
+    }
+    return {
+        "metrics": mean(values),
+        "by_length": _groups(by_length, values),
+        "by_position": _groups(by_position, values),
+        "calibration": [asdict(row) for row in calibration(judged)],
+    }
+
+
+def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "queries": len(group), "metrics": mean({one.query: values[one.query] for one in group})}
+        for name, group in groups.items()
+        if group
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """What a score says.
+
+    Attributes:
+        score: the row is of sentences from this score, up to 1 above; the first and the last row have all beyond.
+        sentences, answers: how many sentences there are, and how many of them are answers.
+        share: answers / sentences.
+        sigmoid: of the middle of the row; what the share is if scores are calibrated logits.
+        share_above: the share among all sentences with this score or a higher one.
+        found_above: the share of all answers that have this score or a higher one.
+    """
+
+    score: int
+    sentences: int
+    answers: int
+    share: float
+    sigmoid: float
+    share_above: float
+    found_above: float
+
+
+def calibration(judged: Sequence[Judged]) -> list[ScoreRow]:
+    """Return how often sentences with a score are answers, highest scores first; empty if scores are no logits."""
+    sentences: Counter[int] = Counter()
+    answers: Counter[int] = Counter()
+    for one in judged:
+        for name, (count, found) in one.scores.items():
+            sentences[int(name)] += count
+            answers[int(name)] += found
+    total, rows = answers.total(), []
+    seen = right = 0
+    for score in sorted(sentences, reverse=True):
+        seen, right = seen + sentences[score], right + answers[score]
+        share, sigmoid = answers[score] / sentences[score], 1 / (1 + math.exp(-score - 0.5))
+        rows.append(ScoreRow(score, sentences[score], answers[score], share, sigmoid, right / seen, right / max(1, total)))
+    return rows
