@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 from helpers.tiny_backbones import VOCABULARY, assert_close, assert_states_close, cumulative, tiny_backbone, token_ids
+from helpers.toy import Toy, ToyConfig
 from torch import nn
 from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import build_backbone
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
-from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
@@ -96,13 +96,17 @@ ARCHITECTURES = {
             ),
         },
     ),
+    "toy": Architecture(Toy, {"tiny": ToyConfig(VOCABULARY)}),  # without kernels
 }
-# For tests of what carries a state.
+# For tests of what carries a state, and of what has kernels.
 recurrent = pytest.mark.parametrize(
     "architecture", [name for name, entry in ARCHITECTURES.items() if entry.build().recurrent], indirect=True
 )
+compiled = pytest.mark.parametrize(
+    "architecture", [name for name, entry in ARCHITECTURES.items() if entry.build().has_kernels], indirect=True
+)
 SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
-INT8_SHAPES = [shape for shape in SHAPES if BACKBONES[str(shape.id).split("-")[0]].int8_layers]
+INT8_SHAPES = [shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers]
 NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
 
@@ -120,10 +124,10 @@ def architecture(request: pytest.FixtureRequest) -> Architecture:
 
 @pytest.fixture(scope="module")
 def model(architecture: Architecture) -> Backbone:
-    """With kernels. They run without autograd only, so that the same model also gives what to compare them with."""
+    """With its kernels. They run without autograd only, so that the same model also gives what to compare them with."""
     model = architecture.build()
     model.prepare()
-    assert model.fast is not None
+    assert (model.fast is not None) == model.has_kernels
     return model
 
 
@@ -134,7 +138,7 @@ def model(architecture: Architecture) -> Backbone:
 def test_fast_step_equals_forward(entry: Architecture, config: str) -> None:
     model = entry.build(config)
     model.prepare()
-    assert model.fast is not None
+    assert (model.fast is not None) == model.has_kernels
     ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     hidden, state = model(ids, cu)
     with torch.no_grad():
@@ -295,6 +299,7 @@ def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) ->
     assert_close(hidden, expected, 5e-6)  # matrix products may be cut otherwise
 
 
+@compiled
 def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone) -> None:
     twin, ids = copy.deepcopy(model), token_ids(5)
     assert twin.fast is not None
@@ -327,7 +332,7 @@ def test_double_precision_segments_agree_to_1e_10(architecture: Architecture) ->
 def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
     exact, half = entry.build(config), entry.build(config, torch.bfloat16)
     half.prepare()
-    assert half.fast is not None
+    assert (half.fast is not None) == half.has_kernels
     ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
     with torch.no_grad():
         expected, _ = exact(ids, cu)

@@ -1,22 +1,60 @@
-"""A recurrent backbone small enough to check by hand: h_t = decay * h_{t-1} + embedding_t, state = h."""
+"""A family of backbones small enough to check by hand: h_t = decay * h_{t-1} + gain * embedding_t, with gains of 1 at first.
+
+It is what docs/adding-a-backbone.md asks for of `model.py`, and no more.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.config import BackboneConfig
+from runnel.backbones.layers import run_layer, stream_dtype
 from runnel.backbones.state import State
+
+
+@dataclass(frozen=True)
+class ToyConfig(BackboneConfig):
+    vocab_size: int = 50
+    hidden_size: int = 8
+    num_layers: int = 1
+    decay: float = 0.9
+
+
+class ToyLayer(nn.Module):
+    def __init__(self, config: ToyConfig) -> None:
+        super().__init__()
+        self.decay, self.gain = config.decay, nn.Parameter(torch.ones(config.hidden_size))
+
+    def forward(self, hidden: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        """hidden (T, D), before (S, D) -> the same, both new."""
+        out, ends = torch.empty_like(hidden), []
+        for i, (a, b) in enumerate(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)):
+            h = hidden.new_zeros(hidden.shape[-1]) if before is None else before[i]
+            for t in range(a, b):
+                h = self.decay * h + self.gain.to(hidden.dtype) * hidden[t]
+                out[t] = h
+            ends.append(h)
+        return out, torch.stack(ends)
 
 
 class Toy(Backbone):
     architecture = "toy"
+    title = "Toy"
+    config_class = ToyConfig
+    matrices = ("table",)
+    config: ToyConfig
 
-    def __init__(self, vocab_size: int = 50, hidden_size: int = 8) -> None:
+    def __init__(self, config: ToyConfig = ToyConfig()) -> None:
         super().__init__()
-        self.vocab_size, self.hidden_size, self.num_layers = vocab_size, hidden_size, 1
-        generator = torch.Generator().manual_seed(0)
-        self.table = nn.Parameter(torch.randn(vocab_size, hidden_size, generator=generator), requires_grad=False)
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.table = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        nn.init.normal_(self.table, generator=torch.Generator().manual_seed(0))
+        self.layers = nn.ModuleList([ToyLayer(config)])
         self.steps: list[int] = []  # tokens of each step, to look at the scheduling
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -31,15 +69,10 @@ class Toy(Backbone):
         return 2 * self.hidden_size
 
     def embed(self, ids: Tensor) -> Tensor:
-        return self.table[ids]
+        return self.table[ids].to(stream_dtype(self.table))
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         self.steps.append(len(hidden))
-        out, ends = torch.empty_like(hidden), []
-        for i, (a, b) in enumerate(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)):
-            h = torch.zeros(self.hidden_size) if state is None else state["h"][i, 0].clone()
-            for t in range(a, b):
-                h = 0.9 * h + hidden[t]
-                out[t] = h
-            ends.append(h)
-        return out, State({"h": torch.stack(ends)[:, None]}, torch.zeros(len(ends), dtype=torch.int64))
+        before = None if state is None else state["h"][:, 0].to(hidden.dtype)
+        out, ends = run_layer(self.layers[0], recompute, hidden, cu_seqlens, before)
+        return out, State({"h": ends[:, None]}, torch.zeros(len(ends), dtype=torch.int64))

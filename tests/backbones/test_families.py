@@ -1,0 +1,47 @@
+"""One line registers a family: its checkpoints then load, are described, and serve every kind of model."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.tiny import tiny_model
+from helpers.toy import Toy, ToyConfig
+
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.facts import describe_checkpoint
+from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.families import BACKBONES
+from runnel.errors import CheckpointError, InputError
+
+CONFIG = ToyConfig(vocab_size=128, hidden_size=32)
+
+
+def test_a_family_is_known_by_its_own_name() -> None:
+    assert all(family.architecture == name for name, family in BACKBONES.items())
+    for family in BACKBONES.values():
+        assert family.__module__ == f"runnel.backbones.{family.architecture}.model"
+
+
+def test_a_registered_family_serves_every_kind_of_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(tmp_path / "source", backbone=Toy(CONFIG))
+    model.save(tmp_path / "model")
+    with pytest.raises(CheckpointError, match="unknown architecture 'toy'; this version of runnel has mamba1, mamba2"):
+        load_backbone(tmp_path / "model")
+    monkeypatch.setitem(BACKBONES, "toy", Toy)  # the line in families.py
+    loaded = load_backbone(tmp_path / "model", "float32", "cpu")
+    assert isinstance(loaded, Toy) and loaded.config == CONFIG
+    with torch.no_grad():
+        assert torch.equal(loaded(torch.arange(9))[0], model.backbone(torch.arange(9))[0])
+    assert describe_checkpoint(tmp_path / "model").layout == "Toy, runnel layout"
+    with pytest.raises(InputError, match="Toy has no 8-bit kernels"):
+        load_backbone(tmp_path / "model", "int8")
+    documents = ["the cat sat on the mat", "a river runs to the sea. the dog sat."]
+    assert Embedder.load(tmp_path / "model").encode(documents).shape == (2, 32)
+    assert len(Reranker.load(tmp_path / "model").rank("a river", documents)) == 2
+    assert len(SentenceRetriever.load(tmp_path / "model").score("a river", documents[1])) == 2
+
+
+def test_no_kernels_are_looked_for_without_being_declared() -> None:
+    backbone: Backbone = Toy().eval()
+    assert backbone.fast is None and backbone.kernel_problem() == "it has no kernels"
