@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import numba
 import torch
 from numpy.typing import NDArray
 
@@ -28,6 +29,11 @@ class CpuStep:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def count_workers() -> int:
+    """Return the number of threads that a kernel runs on: torch's, as far as numba has them."""
+    return max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ T tokens, D width, L layers, Di inner width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.int8 import Int8Linear
+from runnel.backbones.state import State
 
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4  # the time steps that a fresh model starts with
 _SMALL_BATCH = 128  # padded tokens below which padding is cheaper than another call
@@ -57,6 +58,28 @@ class WideBiasLinear(nn.Linear):
 def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
     """Call a layer. With `recompute` autograd keeps only the inputs, and the backward pass calls the layer again."""
     return checkpoint(layer, *inputs, use_reentrant=False) if recompute and torch.is_grad_enabled() else layer(*inputs)
+
+
+def run_layers(
+    layers: Sequence[nn.Module], names: Sequence[str], recompute: bool, hidden: Tensor, cu_seqlens: Tensor, state: State | None
+) -> tuple[Tensor, State]:
+    """Run layers that map (hidden, cu_seqlens, *states) to (hidden, *states), with the states of these names.
+
+    Args:
+        recompute: see `run_layer`.
+        hidden: (T, D) in the dtype of the residual stream.
+        state: states before the tokens, left unchanged; None: zero.
+
+    Returns:
+        hidden (T, D), and the states after the tokens, whose numbers of tokens are 0.
+    """
+    after: list[tuple[Tensor, ...]] = []
+    for index, layer in enumerate(layers):
+        before = [None if state is None else state[name][:, index].to(hidden.dtype) for name in names]
+        hidden, *ends = run_layer(layer, recompute, hidden, cu_seqlens, *before)
+        after.append(tuple(ends))
+    tensors = {name: torch.stack(ends, dim=1) for name, ends in zip(names, zip(*after, strict=True), strict=True)}
+    return hidden, State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
 
 
 def sub_batches(lengths: list[int]) -> Iterator[list[int]]:

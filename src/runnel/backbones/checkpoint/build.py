@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.tensors import Stored, from_tensors, some
+from runnel.backbones.checkpoint.tensors import Stored, from_tensors, list_tensors, some
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem, quantize, replace_linear
@@ -161,18 +161,14 @@ def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int
     """Every tensor exactly once: all problems in one error, so that one look tells what the file is."""
     problems = []
     if missing := [name for name in expected if name not in stored]:
-        problems.append(f"missing {_tensors(missing)}")
+        problems.append(f"missing {list_tensors(missing)}")
     if extra := sorted(stored.keys() - expected.keys()):
-        problems.append(f"unexpected {_tensors(extra)} in {stored[extra[0]].file}")
+        problems.append(f"unexpected {list_tensors(extra)} in {stored[extra[0]].file}")
     for name, shape in expected.items():
         if name in stored and stored[name].shape != shape:
             problems.append(f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file}, expected {shape}")
     if problems:
         raise CheckpointError(f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config or model")
-
-
-def _tensors(names: list[str]) -> str:
-    return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
 
 
 def read_tensor(name: str, stored: Stored, where: str) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 
 from runnel.backbones.checkpoint.build import parse_config
 from runnel.backbones.checkpoint.tensors import Stored, some
-from runnel.backbones.checkpoint.values import ATTENTION, count_layers
+from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWKV, count_layers, refuse_names
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.mamba2.formats import read_mamba
@@ -34,15 +34,12 @@ _REFUSED_TYPES = {  # model_type -> why
 }
 _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches speaks
     (r"mlstm_cell|slstm_cell", "older xLSTM blocks (mlstm_cell, slstm_cell) compute something else than xLSTM-7B"),
-    (
-        r"\.(lora_A|lora_B|lora_down|lora_up|bone|disha|time_state)\b",
-        "it is what fine-tuning adds to a model (LoRA, Bone, a start state), not a whole one; merge it into its base model first",
-    ),
+    FINE_TUNING,
     (
         r"\.ffn\.(s_emb|s_emb_x|s0|s1|s2|enn|emb)\b|\.(qkv_emb|k_emb|v_emb)\b|\.qkv\.|\.rosa",
         "RWKV-7a, RWKV-7b and RWKV-8 have embedding tables in every layer",
     ),
-    (r"time_maa_|time_faaaa|time_decay|time_mix_|time_first", "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7"),
+    OLDER_RWKV,
     (r"mixer\.(B_bias|C_bias|B_norm|C_norm|mimo_x)", "Mamba-3 has another recurrence (rotated states, no convolution)"),
     (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalize B, C and dt, which Mamba-1 does not"),
 )
@@ -83,7 +80,7 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
         elif any("mlstm_layer." in name for name in tensors):
             layout, parsed, backbone = read_xlstm(config, tensors, where)
         else:
-            _refuse_names(tensors, where)
+            refuse_names(tensors, _REFUSED_NAMES, where)
             layout, parsed, backbone, heads = read_mamba(config, tensors, where)
     except InputError as error:  # the config classes speak of values a user passes; here they came from a file
         raise CheckpointError(f"{where}: its config is not a valid model: {error}") from error
@@ -111,12 +108,6 @@ def _refuse_type(config: Mapping[str, Any], where: str) -> None:
         close = get_close_matches(kind, sorted(_KNOWN_TYPES), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise CheckpointError(f"{where} is a {kind!r} checkpoint, which runnel does not know; {READS}{hint}")
-
-
-def _refuse_names(names: Mapping[str, Stored], where: str) -> None:
-    for pattern, reason in _REFUSED_NAMES:
-        if found := next((name for name in names if re.search(pattern, name)), None):
-            raise CheckpointError(f"{where} cannot be loaded: {reason} (tensor {found!r})")
 
 
 def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:

@@ -179,6 +179,11 @@ def some(names: list[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def list_tensors(names: list[str]) -> str:
+    """Return "tensor 'a'" or "tensors 'a', 'b' and 7 more"."""
+    return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
+
+
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 

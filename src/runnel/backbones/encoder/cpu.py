@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.backbones.cpu_step import CpuStep
+from runnel.backbones.cpu_step import CpuStep, count_workers
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
 from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.product import Product, input_room
@@ -144,7 +143,7 @@ class EncoderCpu(CpuStep):
 
     def _memory(self, longest: int) -> NDArray[np.float32]:
         """The attention kernel's memory for sequences of up to `longest` tokens."""
-        workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        workers = count_workers()
         wanted = scratch(self._config.head_size, longest, workers)  # takes no memory before it is used
         if self._scratch is None or self._scratch.shape[0] != workers or self._scratch.shape[1] < wanted.shape[1]:
             self._scratch = wanted

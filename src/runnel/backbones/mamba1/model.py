@@ -26,7 +26,7 @@ from runnel.backbones.layers import (
     init_dt_bias,
     init_embedding,
     init_out_proj,
-    run_layer,
+    run_layers,
     stream_dtype,
 )
 from runnel.backbones.state import State
@@ -163,15 +163,8 @@ class Mamba1(Backbone):
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        conv_states, ssm_states = [], []
-        for index, layer in enumerate(self.blocks):
-            conv = None if state is None else state["conv"][:, index].to(hidden.dtype)
-            ssm = None if state is None else state["ssm"][:, index].to(hidden.dtype)
-            hidden, conv, ssm = run_layer(layer, recompute, hidden, cu_seqlens, conv, ssm)
-            conv_states.append(conv)
-            ssm_states.append(ssm)
-        tensors = {"conv": torch.stack(conv_states, dim=1), "ssm": torch.stack(ssm_states, dim=1)}
-        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+        hidden, ends = run_layers(self.blocks, ("conv", "ssm"), recompute, hidden, cu_seqlens, state)
+        return self.norm_f(hidden), ends
 
     def kernel_problem(self) -> str | None:
         if self.config.inner_size % 16:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.backbones.cpu_step import CpuStep, pool_arrays
+from runnel.backbones.cpu_step import CpuStep, count_workers, pool_arrays
 from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.mamba2 import kernel_plan, kernels
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Layer
@@ -125,7 +124,7 @@ class Mamba2Cpu(CpuStep):
             normed, normed_scale = input_room(tokens, c.hidden_size, 1, self._int8, self._dtype)
             gated, gated_scale = input_room(tokens, c.inner_size, c.num_heads, self._int8, self._dtype)
             self._work = _Work(residual, normed, normed_scale, projected, gated, gated_scale, out, squares)
-        workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        workers = count_workers()
         if self._buffers is None or len(self._buffers.dt) < rows * c.num_heads or len(self._buffers.scratch) != workers:
             self._buffers = kernel_plan.allocate(self._shape, c.conv_width, rows, 4 // self._dtype.itemsize, workers)
         return _Work(*(t[:tokens] for t in self._work)), self._buffers

@@ -7,12 +7,11 @@ G groups   N state size   Di inner size   Cd convolution channels = Di + 2 G N
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from runnel.backbones.checkpoint.tensors import Stored, some
-from runnel.backbones.checkpoint.values import ATTENTION, count_layers, number, shape_of, whole
+from runnel.backbones.checkpoint.values import ATTENTION, count_layers, number, refuse_names, shape_of, whole
 from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
@@ -78,9 +77,7 @@ def read_mamba(
 def _architecture(names: Mapping[str, Stored], where: str) -> str:
     """The architecture that the tensor names belong to."""
     mixers = {name.split(".mixer.")[1] for name in names if ".mixer." in name}
-    for pattern, reason in _HYBRID_NAMES if mixers else ():
-        if found := next((name for name in names if re.search(pattern, name)), None):
-            raise CheckpointError(f"{where} cannot be loaded: {reason} (tensor {found!r})")
+    refuse_names(names, _HYBRID_NAMES if mixers else (), where)
     if not mixers.isdisjoint({"x_proj.weight", "dt_proj.weight"}):
         if "dt_bias" in mixers:
             raise CheckpointError(f"{where} has layers of both Mamba-1 (x_proj) and Mamba-2 (dt_bias); {READS}")

@@ -10,13 +10,12 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from runnel.backbones.cpu_step import CpuStep, pool_arrays
+from runnel.backbones.cpu_step import CpuStep, count_workers, pool_arrays
 from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.product import Product
 from runnel.backbones.rwkv7 import kernel_plan, kernels, shift_kernels
@@ -194,7 +193,7 @@ class Rwkv7Cpu(CpuStep):
         return [inputs[0], *(_Inputs(x[0], scale[0]) for x, scale in inputs[1:])]
 
     def _kernel_memory(self, rows: int) -> kernel_plan.Buffers:
-        workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        workers = count_workers()
         if self._buffers is None or len(self._buffers.before) < rows or len(self._buffers.scratch) != workers:
             self._buffers = kernel_plan.allocate(self._shape, rows, workers)
         return self._buffers

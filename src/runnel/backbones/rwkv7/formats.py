@@ -13,8 +13,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, some
-from runnel.backbones.checkpoint.values import ATTENTION, count_layers, number, shape_of, whole
+from runnel.backbones.checkpoint.tensors import Stored, list_tensors, some
+from runnel.backbones.checkpoint.values import (
+    ATTENTION,
+    FINE_TUNING,
+    OLDER_RWKV,
+    count_layers,
+    number,
+    refuse_names,
+    shape_of,
+    whole,
+)
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.errors import CheckpointError, InputError
 
@@ -22,10 +31,7 @@ _MIXES = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g")  # in the order in which the
 _NOT_IN_FIRST = ("att.v0", "att.v_down.weight", "att.v_up.weight")  # module names
 _TABLES = "adds embedding tables to its layers, which RWKV-7 does not have"
 _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches speaks
-    (
-        r"\.(lora_A|lora_B|lora_down|lora_up|bone|disha|time_state)\b",
-        "it is what fine-tuning adds to a model (LoRA, Bone, a start state), not a whole one; merge it into its base model first",
-    ),
+    FINE_TUNING,
     (
         r"\.(qweight|qzeros|scales|absmax|SCB|weight_(mx|rx|my|ry)|weight_(scale|format))$|\.quant_(map|state)",
         "its weights are quantized; load the originals",
@@ -33,7 +39,7 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
     (r"\.qkv\.|\.(qkv_emb|k_emb|v_emb)\b", f"RWKV-7b {_TABLES}, and attention"),
     (r"\.ffn\.(s_emb|s_emb_x|s0|s1|s2)\b", f"RWKV-7a {_TABLES}"),
     (r"\.ffn\.(enn|emb)\b|\.rosa", f"RWKV-8 {_TABLES}"),
-    (r"time_maa_|time_faaaa|time_decay|time_mix_|time_first", "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7"),
+    OLDER_RWKV,
     (r"\.attn\.(q_proj|qkv_proj|rotary)", f"it is a hybrid: it {ATTENTION}"),
 )
 
@@ -111,9 +117,7 @@ def read_rwkv7(
         CheckpointError: a near miss, an incomplete file, or config and tensors contradict each other.
     """
     config = config or {}
-    for pattern, reason in _REFUSED_NAMES:
-        if found := next((name for name in tensors if re.search(pattern, name)), None):
-            raise CheckpointError(f"{where} cannot be loaded: {reason} (tensor {found!r})")
+    refuse_names(tensors, _REFUSED_NAMES, where)
     _refuse_options(config, where)
     stored = _unprefixed(tensors, where)
     layouts = [layout for layout in (_OFFICIAL, _FLA) if any(name.startswith(f"{layout.blocks}.") for name in stored)]
@@ -232,15 +236,11 @@ def _rename(stored: Mapping[str, Stored], layout: _Layout, where: str) -> dict[s
 def _check_names(stored: Mapping[str, Stored], wanted: Collection[str], unused: Collection[str], where: str) -> None:
     problems = []
     if missing := [name for name in wanted if name not in stored]:
-        problems.append(f"missing {_tensors(missing)}")
+        problems.append(f"missing {list_tensors(missing)}")
     if extra := [name for name in stored if name not in wanted and name not in unused]:
-        problems.append(f"unexpected {_tensors(extra)} in {stored[extra[0]].file}")
+        problems.append(f"unexpected {list_tensors(extra)} in {stored[extra[0]].file}")
     if problems:
         raise CheckpointError(f"{where}: {some(problems)}. The weights are incomplete, or belong to another config or model")
-
-
-def _tensors(names: list[str]) -> str:
-    return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
 
 
 def _transposed(stored: Stored) -> Stored:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from runnel.backbones.cpu_step import CpuStep, pool_arrays
+from runnel.backbones.cpu_step import CpuStep, count_workers, pool_arrays
 from runnel.backbones.state import State
 from runnel.backbones.xlstm import kernel_plan, kernels
 from runnel.backbones.xlstm.model import FeedForward, MlstmLayer, Xlstm, XlstmLayer
@@ -131,7 +130,7 @@ class XlstmCpu(CpuStep):
                 torch.empty(padded, c.v_size),
                 *(torch.empty(padded, width, dtype=self._dtype) for width in widths),
             )
-        workers = max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        workers = count_workers()
         held = self._buffers
         enough = held is not None and held.gates.shape[1] >= tokens and len(held.grown) >= rows * c.num_heads
         if held is None or not enough or len(held.scratch) != workers:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, Markers, PlainForm
 from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import RMSNorm, apply_linear, run_layer, stream_dtype
+from runnel.backbones.layers import RMSNorm, apply_linear, run_layers, stream_dtype
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops import mlstm
@@ -158,11 +158,14 @@ class XlstmLayer(nn.Module):
         self.norm_ffn = RMSNorm(config.hidden_size, config.norm_eps)
         self.ffn = FeedForward(config)
 
-    def forward(self, hidden: Tensor, cu_seqlens: Tensor, state: MlstmState | None) -> tuple[Tensor, MlstmState]:
-        """hidden (T, D) and the state -> the same, both new."""
-        out, state = self.mlstm_layer(self.norm_mlstm(hidden), cu_seqlens, state)
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, C: Tensor | None, n: Tensor | None, m: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """hidden (T, D) and the state -> the same, all new."""
+        before = None if C is None or n is None or m is None else (C, n, m)
+        out, state = self.mlstm_layer(self.norm_mlstm(hidden), cu_seqlens, before)
         hidden = hidden + out
-        return hidden + self.ffn(self.norm_ffn(hidden)), state
+        return hidden + self.ffn(self.norm_ffn(hidden)), *state
 
 
 class Xlstm(Backbone):
@@ -220,13 +223,8 @@ class Xlstm(Backbone):
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        ends: list[MlstmState] = []
-        for index, layer in enumerate(self.blocks):
-            start = None if state is None else tuple(state[name][:, index].to(hidden.dtype) for name in ("C", "n", "m"))
-            hidden, end = run_layer(layer, recompute, hidden, cu_seqlens, start)
-            ends.append(end)
-        tensors = {name: torch.stack(parts, dim=1) for name, parts in zip(("C", "n", "m"), zip(*ends, strict=True), strict=True)}
-        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+        hidden, ends = run_layers(self.blocks, ("C", "n", "m"), recompute, hidden, cu_seqlens, state)
+        return self.norm_f(hidden), ends
 
 
 def _init_small(weight: Tensor, hidden_size: int) -> None:
