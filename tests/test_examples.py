@@ -1,5 +1,6 @@
 """Every script in examples/ runs, as a user would run it."""
 
+import json
 import re
 import subprocess
 import sys
@@ -47,3 +48,18 @@ def test_finetune_pairs(tmp_path):
 
 def test_every_example_is_tested():
     assert {p.name for p in EXAMPLES.glob("*.py")} == {"python_reference.py", "stream_embedding.py", "finetune_pairs.py"}
+
+
+def test_python_questions(tmp_path):
+    """Every form that the script writes is read by `runnel evaluate`; with other Pythons a few questions may be missing."""
+    pytest.importorskip("ir_measures")
+    said = run("python_questions.py", tmp_path / "python")
+    assert int(re.search(r"python: \d+ chapters, (\d+) questions\n$", said)[1]) > 20
+    command = [sys.executable, "-m", "runnel", "evaluate", "bm25", "python", "python/evidence.jsonl"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ python +\d+ +0\.[4-9]", done.stdout, re.M) and "bm25 as bm25: evidence" in done.stdout
+    questions = (tmp_path / "python" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    for question in map(json.loads, questions):
+        chapter = (tmp_path / "python" / question["file"][0]).read_text(encoding="utf-8")
+        assert " ".join(question["text"].split()) in " ".join(chapter.split())

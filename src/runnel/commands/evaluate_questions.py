@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runnel.evaluation.questions import Answer, Setting
 
 _SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
+_VISIBLE = 0.0005  # a smaller difference is not shown
 
 
 def measure(
@@ -58,7 +59,8 @@ def show(result: Mapping[str, Any]) -> None:
         print_text(f"what went wrong: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}")
     for answer in wrong:
         print_text(f"  {answer['id']}. {one_line(answer['question'])}")
-        print_text(f"     expected {one_line(answer['expected'])}: {one_line(answer['problem']['text'])}")
+        print_text(f"     expected {one_line(answer['expected'])}")
+        print_text(f"     {one_line(answer['problem']['text'])}")
         if answer["rank"] != 1 and answer["found"]:
             print_text(f"     first: {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}")
     if "settings" in result:
@@ -76,7 +78,7 @@ def advice(settings: Sequence[Setting], place: str) -> str:
     default, best = settings[0], settings[1]
     count, tried = best.comparison.queries, len(settings) - 1
     command = f'runnel search "..." --in {place} {best.arguments}'
-    if best.comparison.difference <= 0:
+    if best.comparison.difference < _VISIBLE:
         return f"No setting has a higher MRR than the default: keep it ({count:,} questions)."
     gain = f"MRR {best.metrics['MRR']:.3f} instead of {default.metrics['MRR']:.3f}, p = {best.comparison.p:.3f}"
     if best.comparison.p * tried < _SURE:

@@ -119,7 +119,7 @@ def show(result: Mapping[str, Any]) -> None:
 
     print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} sentences ranked")
     rows = [row("all", result)]
-    for title, groups in (("documents ", result["by_length"]), ("evidence at ", result["by_position"])):
+    for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
         rows += [row(title + group["name"], group) for group in groups]
     print_table(["questions", "number", *metrics], rows)
     if result["calibration"]:
