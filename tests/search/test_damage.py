@@ -53,7 +53,7 @@ def test_a_full_disk_loses_nothing(kind, change, tmp_path, full_disk):
     elif (change, kind) == ("rollback", "lance"):
         store.rollback(store.commits()[-1].number)  # writes next to nothing
     else:
-        with pytest.raises(StoreError, match=r"could not write .*what was committed before is safe.*is the disk full\?"):
+        with pytest.raises(StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"):
             store.commit([LARGE[0]], LARGE[1], ["cat"]) if change == "commit" else store.rollback(1)
     assert seen(store) == before  # in the store that failed, too
     store.close()
@@ -64,7 +64,7 @@ def test_a_full_disk_loses_nothing(kind, change, tmp_path, full_disk):
 
 def test_a_full_disk_is_reported_with_the_place_when_an_index_is_made(kind, tmp_path, full_disk):
     full_disk(10)
-    with pytest.raises(StoreError, match=r"could not write to the index, or read it, at .*index: .*is the disk full\?"):
+    with pytest.raises(StoreError, match=r"cannot read or write the index at .*index: .*is the disk full\?"):
         STORES[kind].create(str(tmp_path / "index"), SETTINGS)
 
 

@@ -134,7 +134,7 @@ def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(index, folder, 
     file = (folder / f"rows.{kind}").resolve()
     first = 1 if kind == "jsonl" else 2
     expected = {
-        f"{file}, line {first + n}": f"{file}, line {first + n}: the id 'a' is also that of line {first}, which was read; "
+        f"{file}, line {first + n}": f"{file}, line {first + n}: the id 'a' is already used in line {first}; "
         "give each row its own id"
         for n in (2, 4)
     }

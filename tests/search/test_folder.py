@@ -137,7 +137,7 @@ def test_a_full_disk_loses_nothing_and_is_told(store, embedder, tmp_path):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
         try:
-            with pytest.raises(StoreError, match=r"could not write .*before is safe.*disk full"):
+            with pytest.raises(StoreError, match=r"cannot read or write .*documents are safe.*disk full"):
                 index.add_files([tmp_path / "files"])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -270,7 +270,7 @@ def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monk
     commit(store, "a", "apples")
     s3.stop()
     try:
-        with pytest.raises(StoreError, match=r"s3://bucket/index\d+ cannot be reached; what was committed before is safe"):
+        with pytest.raises(StoreError, match=r"s3://bucket/index\d+ cannot be reached; committed documents are safe"):
             commit(store, "b", "bananas")
         with pytest.raises(StoreError, match="cannot be reached"):
             LanceStore.open(uri)
@@ -299,12 +299,12 @@ def test_a_connection_lost_in_the_middle_leaves_the_commit_before(s3, uri):
 
 
 def test_wrong_places_and_keys_are_told(s3, uri, monkeypatch):
-    with pytest.raises(StoreError, match=r"the bucket of s3://nowhere/index does not exist; make it first, or check the name"):
+    with pytest.raises(StoreError, match=r"the bucket of s3://nowhere/index does not exist; create it first, or check the name"):
         LanceStore.create("s3://nowhere/index", SETTINGS)
     with pytest.raises(StoreError, match=r"s3://bucket/none holds no index; make one with"):
         LanceStore.open("s3://bucket/none")
     with pytest.raises(
-        StoreError, match=r"foo://bucket/x is no place for an index; give a folder or a URI of s3://, gs:// or az://"
+        StoreError, match=r"foo://bucket/x is not a place for an index; give a folder or a URI of s3://, gs:// or az://"
     ):
         LanceStore.open("foo://bucket/x")
     s3.refuse = "InvalidAccessKeyId"

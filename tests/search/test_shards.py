@@ -343,7 +343,7 @@ def test_sets_that_are_not_whole_are_refused(made, files, embedder, wanted, inde
         index.add_shards(folder)
     shutil.copytree(made, folder)
     (folder / "00002-of-00003" / "manifest.json").unlink()
-    with pytest.raises(StoreError, match=r"shard 2 of 3 is not finished in .*set; run it \(again\), or take in the others"):
+    with pytest.raises(StoreError, match=r"shard 2 of 3 is not finished in .*set; run it \(again\), or import the others"):
         index.add_shards(folder)
     shutil.rmtree(folder / "00003-of-00003")
     with pytest.raises(StoreError, match="shards 2 and 3 of 3 are not finished"):
@@ -372,7 +372,7 @@ def test_shards_that_do_not_belong_together_are_refused(few, embedder, wanted, i
     (few / "rows.jsonl").write_text('{"id": "same", "text": "the cat"}\n' * 40)
     failed = encode(2, "twice").failed
     first = 40 - len(failed)  # of the rows that this shard owns
-    assert failed and all(f"the id 'same' is also that of line {first}, which was read" in why for why in failed.values())
+    assert failed and all(f"the id 'same' is already used in line {first}" in why for why in failed.values())
     (few / "rows.jsonl").write_text('{"id": "same", "text": "the cat sat and sat and sat and sat and sat on the mat"}\n' * 2)
     for other in few.glob("*.txt"):
         other.unlink()

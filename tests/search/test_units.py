@@ -64,7 +64,7 @@ def test_rows_of_one_id_in_a_shard_are_left_out_with_the_lines_of_the_file(tmp_p
     last = list(read_units(Plan([tmp_path]).units(Shard(2, 2)), failed))
     assert [one.id.partition("#")[2] for one in last] == ["d"], failed
     assert [name.rpartition(", ")[2] for name in failed] == ["line 6", "line 7"]
-    assert "the id 'd' is also that of line 5" in failed[f"{tmp_path / 'rows.jsonl'}, line 6"]
+    assert "the id 'd' is already used in line 5" in failed[f"{tmp_path / 'rows.jsonl'}, line 6"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")

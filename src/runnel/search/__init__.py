@@ -1,1 +1,1 @@
-"""Finding documents: an index that is built in one pass and searched in stages."""
+"""Find documents: an index that is built in one pass and searched in stages."""

@@ -1,4 +1,4 @@
-"""Verify what an index stores: it is complete, and nothing of it was damaged on disk."""
+"""Verify that the stored content of an index is complete and undamaged."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from runnel.search.matrix import odd_lengths
 from runnel.search.records import WHOLE, Commit, DocumentRow, Known, PassageRow, content_hash
 from runnel.search.store import Store
 
-_MEMORIES = 50  # read together: they are large
+_MEMORIES = 50  # read at a time, because they are large
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong with a document, or with the index as a whole (`document` is then None)."""
+    """A problem of a document, or of the whole index (`document` is then None)."""
 
     document: str | None
     reason: str
 
 
 def check(store: Store) -> list[Damage]:
-    """Read all that an index stores; return what is damaged, one entry for each document, and nothing if all is well.
+    """Read everything that an index stores; return all damage, one entry per document.
 
     Checked are: the counts of the last commit; that each document has all its passages, and each passage its document; that texts
-    have the hash they were stored with; that passages are the text at their place; that vectors are finite and of length 1; that
-    remembered sentences have the digest they were stored with, and belong to the text. A change of a passage's vector that leaves
-    its length within 0.1 % of 1 is not found.
+    match their hashes; that passages equal the text at their offsets; that vectors are finite and of length 1; that
+    remembered sentences match their digest and the text. A change of a passage's vector that leaves
+    its length within 0.1 % of 1 is not detected.
     """
     try:
         store.refresh()
@@ -45,16 +45,18 @@ def check(store: Store) -> list[Damage]:
 
 
 class _Checked:
-    """What was found so far."""
+    """The results of the check so far."""
 
     def __init__(self, store: Store, known: Mapping[str, Known]) -> None:
         self._store, self._known = store, known
         self._damaged: dict[str, str] = {}
-        self._passages: dict[str, tuple[int, int, int]] = {}  # by document: passages, highest number, rows of the whole document
+        self._passages: dict[
+            str, tuple[int, int, int]
+        ] = {}  # by document: number of passages, highest number, rows of the whole document
         self._word = ""
 
     def add(self, rows: Sequence[PassageRow]) -> None:
-        """Check passages and, where they are the first of them, their documents."""
+        """Check passages and, before a document's first passage, the document."""
         ids = list(dict.fromkeys(row.document for row in rows))
         documents = self._store.documents(ids, saved=True)
         fresh = [name for name in ids if name not in self._passages]
@@ -64,7 +66,7 @@ class _Checked:
                 self._found(name, "there are passages of it, but no text")
             elif reason := _wrong_document(documents[name], self._known[name]):
                 self._found(name, reason)
-        # After the texts: remembered sentences of a damaged text are wrong, too.
+        # After the texts: remembered sentences of a damaged text are also wrong.
         for start in range(0, len(fresh), _MEMORIES):
             pieces = self._store.memories(fresh[start : start + _MEMORIES])  # an error if they cannot be read
             for name, piece in pieces.items():
@@ -105,7 +107,7 @@ class _Checked:
 
 
 def _wrong_document(row: DocumentRow, known: Known) -> str:
-    """Return what is wrong with a document, or ""."""
+    """Return the problem of a document, or ""."""
     try:
         Places(row.blocks).at(0)
     except (ValueError, KeyError, TypeError):
@@ -116,14 +118,14 @@ def _wrong_document(row: DocumentRow, known: Known) -> str:
 
 
 def _wrong_memory(piece: bytes, text: str) -> str:
-    """Return what is wrong with what is remembered of a document, or ""."""
-    from safetensors.torch import load  # torch is not needed for anything else
+    """Return the problem of a document's memory, or ""."""
+    from safetensors.torch import load  # imported here: nothing else needs torch
 
     from runnel.models.sentence_vectors import SentenceVectors
 
     try:
         shapes = {name: tensor.shape for name, tensor in load(piece).items()}
-        if "mean" not in shapes:  # else a state that the reranker continues from: only the model knows what it must be
+        if "mean" not in shapes:  # otherwise a state for the reranker, which only the model can check
             SentenceVectors.from_bytes(piece, text, shapes.get("vectors", (0,))[-1])
     except (SafetensorError, ValueError, KeyError, StateError) as error:
         return f"what is remembered of it is damaged ({error})"

@@ -1,4 +1,4 @@
-"""LanceDB at a folder or a URI of an object storage, and its errors in plain words."""
+"""Connect to LanceDB in a folder or on object storage, and translate its errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from runnel.errors import MissingDependency, RunnelError, StoreError
 
-# A server that cannot be reached is given up after half a minute, instead of two. A shorter "timeout" of a request would also end
-# large uploads on slow lines.
+# Give up on an unreachable server after half a minute instead of two. A shorter "timeout" of requests would also end
+# large uploads on slow connections.
 _PATIENCE = {"client_retry_timeout": "5"}
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_SOURCES = re.compile(r",? \(?\S+\.rs:\d+(:\d+)?\)?")  # places in the source of LanceDB, on the machine that built it
+_SOURCES = re.compile(r",? \(?\S+\.rs:\d+(:\d+)?\)?")  # places in LanceDB's source code
 
 
 class _HasUri(Protocol):
@@ -30,13 +30,13 @@ _S = TypeVar("_S", bound=_HasUri)
 
 
 def connect(uri: str, *, create: bool) -> Any:
-    """A LanceDB connection.
+    """Open a LanceDB connection.
 
     Raises:
         MissingDependency: lancedb is not installed.
-        StoreError: the place cannot be reached, or there is no such folder and `create` is false.
+        StoreError: the place cannot be reached, or the folder does not exist and `create` is false.
     """
-    os.environ.setdefault("LANCEDB_LOG", "error")  # one warning for each query otherwise
+    os.environ.setdefault("LANCEDB_LOG", "error")  # otherwise it warns on every query
     try:
         import lancedb
     except ImportError as error:
@@ -52,19 +52,19 @@ def connect(uri: str, *, create: bool) -> Any:
 
 @contextmanager
 def plain_errors(uri: str) -> Iterator[None]:
-    """Errors of the storage become a StoreError that says what to do."""
+    """Convert errors of the storage to a StoreError that says what to do."""
     try:
         yield
     except RunnelError:
         raise
     except Exception as error:
-        if isinstance(error, OSError | RuntimeError | ValueError) or type(error).__name__ == "RustPanic":  # LanceDB's are such
+        if isinstance(error, OSError | RuntimeError | ValueError) or type(error).__name__ == "RustPanic":  # LanceDB's errors
             raise _explained(uri, error) from error
         raise
 
 
 def plainly(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
-    """A method of a store with `plain_errors`."""
+    """Decorate a store's method with `plain_errors`."""
 
     @functools.wraps(method)
     def call(self: _S, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
@@ -80,7 +80,7 @@ def _explained(uri: str, error: Exception) -> StoreError:
         if any(word in text.lower() for word in words):
             return StoreError(message.format(uri=uri) + f" [{text[:300]}]")
     return StoreError(
-        f"could not write to the index, or read it, at {uri}: {text[:600]}; what was committed before is safe. "
+        f"cannot read or write the index at {uri}: {text[:600]}; committed documents are safe. "
         "Remove the cause (is the disk full?) and repeat the call"
     )
 
@@ -90,7 +90,7 @@ _CAUSES = (
         ("incompatible transaction", "commit conflict", "preempted by concurrent", "too many concurrent writers"),
         "another writer has changed {uri} in the meantime; nothing was written, repeat the call",
     ),
-    (("nosuchbucket", "containernotfound"), "the bucket of {uri} does not exist; make it first, or check the name"),
+    (("nosuchbucket", "containernotfound"), "the bucket of {uri} does not exist; create it first, or check the name"),
     (
         ("credentials", "tokenrequest", "accessdenied", "access denied", "invalidaccesskey", "signaturedoesnotmatch"),
         "no access to {uri}; check the credentials (for s3://: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION)",
@@ -98,7 +98,7 @@ _CAUSES = (
     (("403 forbidden", "401 unauthorized", "status: 403", "status: 401"), "no access to {uri}; check the credentials"),
     (
         ("error sending request", "connection refused", "connecterror", "timed out", "timeout", "dns error", "kind: connect"),
-        "{uri} cannot be reached; what was committed before is safe. Check the network and the address, and repeat the call",
+        "{uri} cannot be reached; committed documents are safe. Check the network and the address, and repeat the call",
     ),
     (
         (
@@ -110,8 +110,8 @@ _CAUSES = (
             "no field named",
             "panicked",
         ),
-        "{uri} has lost files: they are damaged, or were tidied away since the index was opened. Open it again; if that does not "
-        "help, restore it from a copy or index the documents anew",
+        "{uri} has lost files: they are damaged, or were removed after the index was opened. Open it again; if that does not "
+        "help, restore it from a copy or index the documents again",
     ),
-    (("no object store provider",), "{uri} is no place for an index; give a folder or a URI of s3://, gs:// or az://"),
+    (("no object store provider",), "{uri} is not a place for an index; give a folder or a URI of s3://, gs:// or az://"),
 )

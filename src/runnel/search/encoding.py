@@ -1,4 +1,4 @@
-"""From documents to the rows an index keeps: one pass of the model over each, with the vectors of it and of its passages."""
+"""Encode documents as rows of an index: one pass of the model gives the vectors of a document and of its passages."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from runnel.search.records import (
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
 _BATCH_DOCUMENTS = 2000
-_BATCH_STATES = 250  # documents with a state of a recurrent model, which is large however short the document is
+_BATCH_STATES = 250  # documents remembered as a recurrent model's state, which is large however short the document is
 _PASSAGE_TOKENS = 256
 _PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
-SAME_MODEL = 0.999  # least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
+SAME_MODEL = 0.999  # the least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
 
 
 @dataclass(slots=True)
 class Encoded:
-    """Rows of documents that were read together.
+    """The rows of documents that were read together.
 
     Attributes:
         failed: document id -> why it could not be read; it has no rows.
         tokens: of all documents.
-        tokens_read: by the model: less, where text was appended.
+        tokens_read: tokens that the model read: fewer if text was appended.
     """
 
     documents: list[DocumentRow] = field(default_factory=list)
@@ -56,10 +56,10 @@ class Encoded:
 
 
 class Encoder:
-    """Reads documents for an index with these settings.
+    """A reader of documents for an index with these settings.
 
     Raises:
-        StoreError: the settings are of another model; `place` is named in the message.
+        StoreError: the settings belong to another model; the message names `place`.
     """
 
     def __init__(self, embedder: Embedder, settings: Settings, place: str) -> None:
@@ -71,13 +71,13 @@ class Encoder:
         self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
 
     def row(self, document: Document | DocumentRow) -> DocumentRow:
-        """Check a document, and make the row of it without what the model adds.
+        """Check a document and return its row, without the model's outputs.
 
         Args:
-            document: a DocumentRow if it comes from a file: its facts are not metadata.
+            document: a DocumentRow if it comes from a file, whose facts are not metadata.
 
         Raises:
-            InputError: its metadata does not fit the fields, or JSON; or a text of it contains half of a surrogate pair.
+            InputError: its metadata does not fit the fields or JSON, or one of its texts contains half of a surrogate pair.
         """
         name, metadata = f"document {document.id!r}", dict(document.metadata)
         if isinstance(document, Document):
@@ -100,10 +100,10 @@ class Encoder:
         return replace(row, content_hash=content_hash(row))
 
     def rows(self, documents: Iterable[Document | DocumentRow], failed: dict[str, str]) -> Iterator[DocumentRow]:
-        """Yield rows of documents; those that cannot be stored are logged and noted in `failed`, by id.
+        """Yield rows of documents; log documents that cannot be stored and record them in `failed`, by id.
 
         Raises:
-            InputError: something that is not a document.
+            InputError: an item is not a document.
         """
         seen: set[str] = set()
         for document in documents:
@@ -121,7 +121,7 @@ class Encoder:
                 yield row
 
     def batches(self, rows: Iterable[DocumentRow]) -> Iterator[list[DocumentRow]]:
-        """Rows in the groups in which they are read and committed; the same rows give the same groups."""
+        """Yield rows in the groups that are read and committed together; the same rows give the same groups."""
         most = _BATCH_DOCUMENTS if self._reranker is None else _BATCH_STATES
         batch: list[DocumentRow] = []
         chars = 0
@@ -143,7 +143,7 @@ class Encoder:
         """Read documents together.
 
         Args:
-            saved: for each where an earlier reading of it can go on; see `models/passages.py`.
+            saved: for each document where an earlier reading can be continued; see `models/passages.py`.
             progress: called with the number of tokens just read.
         """
         out = Encoded()
@@ -166,7 +166,7 @@ class Encoder:
     def _read(
         self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], progress: Callable[[int], None] | None
     ) -> list[ReadDocument | str]:
-        """What was read of each, or why it could not be."""
+        """Return the result of reading each document, or why it failed."""
         size, texts = self.settings.passage_tokens, [row.text for row in rows]
         try:
             return list(
@@ -175,7 +175,7 @@ class Encoder:
         except InputError as error:
             if len(rows) == 1:
                 return [str(error)]
-        half = len(rows) // 2  # the one that cannot be read is in one of the two; the rest stay together
+        half = len(rows) // 2  # isolate the unreadable document; keep the others together
         return self._read(rows[:half], saved[:half], progress) + self._read(rows[half:], saved[half:], progress)
 
 
@@ -185,7 +185,7 @@ def new_settings(
     passage_tokens: int | None = None,
     remember: bool = False,
 ) -> Settings:
-    """Settings of a new index; the arguments are those of `Index.create`.
+    """Return the settings of a new index. Arguments: as for `Index.create`.
 
     Raises:
         InputError: an unknown type of field, a model without vectors for passages, one that cannot remember documents, or one
@@ -195,7 +195,7 @@ def new_settings(
         if kind not in FIELD_TYPES or not name.isidentifier():
             raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
     if embedder.pooling == "cls":
-        raise InputError("this model's vector is its first token's, which no passage has; use pooling='mean' or 'eos'")
+        raise InputError("this model's vector is its first token's, which passages do not have; use pooling='mean' or 'eos'")
     size, sentences = _passage_tokens(embedder, passage_tokens), remembers_sentences(embedder)
     if remember and not sentences:
         reranker = reranker_of(embedder)
@@ -206,13 +206,13 @@ def new_settings(
 
 
 def remembers_sentences(embedder: Embedder) -> bool:
-    """Return whether indexes of this model keep a vector of every sentence: what answers questions without reading again."""
+    """Return whether indexes of this model store a vector of every sentence, to answer questions without reading again."""
     model = embedder.model
     return model.backbone.reads_passages and "sentences" in model.heads and model.head("sentences").stored
 
 
 def reranker_of(embedder: Embedder) -> Reranker | None:
-    """The reranker of the same model, if it has one."""
+    """Return the reranker of the same model, if it has one."""
     return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
 
 
@@ -224,20 +224,20 @@ def _passage_tokens(embedder: Embedder, wanted: int | None) -> int:
     if wanted not in (None, backbone.block):
         raise InputError(
             f"{embedder.model.source} reads documents in passages of {backbone.block} tokens, got passage_tokens={wanted}; "
-            "leave passage_tokens out"
+            "omit passage_tokens"
         )
     return backbone.block
 
 
 def _gives(embedder: Embedder, settings: Settings) -> bool:
-    """Return whether a model gives the vectors of an index."""
+    """Return whether a model produces the vectors of an index."""
     vectors = embedder.encode(_PROBES)
     same: bool = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= SAME_MODEL
     return same
 
 
 def expect_model(embedder: Embedder, settings: Settings, place: str) -> None:
-    """Raise StoreError unless a model gives the vectors of what is stored at `place`."""
+    """Raise StoreError unless a model produces the vectors stored at `place`."""
     if _gives(embedder, settings):
         return
     for name in BUILT_IN if settings.model in BUILT_IN else ():

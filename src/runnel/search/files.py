@@ -1,4 +1,4 @@
-"""Files as documents of an index: which are new, changed or gone, and what is in them.
+"""Read files as documents of an index; find new, changed and removed files.
 
 A document's id is the absolute path of its file; for a row of jsonl, csv or tsv, "#" and the row's id follow.
 """
@@ -22,17 +22,17 @@ from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before
 
 log = logging.getLogger("runnel")
-_MORE = "+"  # behind the file's hash in rows that are not its last: a file has been read once its last row is there
+_MORE = "+"  # after the file's hash in all rows but the last: a file is complete once its last row is stored
 
 
 @dataclass(slots=True)
 class Scan:
-    """Files read so far.
+    """The results of reading files so far.
 
     Attributes:
         unchanged: ids of documents whose file has not changed.
-        failed: path, or "path, line N" of a row -> why it was left out.
-        gone: ids of documents whose file is not there any more; known when the scan is over.
+        failed: path, or "path, line N" of a row -> why it was skipped.
+        gone: ids of documents whose file no longer exists; complete at the end of the scan.
     """
 
     unchanged: list[str] = field(default_factory=list)
@@ -41,14 +41,14 @@ class Scan:
 
 
 def check_paths(paths: Iterable[str | Path]) -> None:
-    """Raises InputError: a path does not exist."""
+    """Raise InputError if a path does not exist."""
     for path in paths:
         if not Path(path).exists():
             raise InputError(f"there is no file or folder {path}; check the name")
 
 
 def find_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files at `paths`, folders searched through in order of name; names that begin with a dot are left out there."""
+    """Yield the files at `paths`, including folders' files in order of name, except names that begin with a dot."""
     for path in paths:
         if not path.is_dir():
             yield path.resolve()
@@ -74,12 +74,12 @@ def check_file(file: Path) -> None:
 def read_files(
     paths: Iterable[str | Path], known: Mapping[str, Known], scan: Scan, limits: Limits | None = None
 ) -> Iterator[DocumentRow]:
-    """Documents of files that are new or have changed; `scan` is filled with the rest while they are drawn.
+    """Yield documents of new and changed files; fill `scan` with the other results meanwhile.
 
-    A file or row that cannot be read is logged, noted in `scan.failed`, and what is known of the file is left as it is.
+    A file or row that cannot be read is logged and recorded in `scan.failed`, and the file's stored content is kept.
 
     Args:
-        known: what is in the index.
+        known: the documents in the index.
     """
     roots = [Path(path).resolve() for path in paths]
     by_file: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ def read_files(
                     continue
                 fresh = []
                 for read, last in _with_last(distinct_rows(name, reader.read(file), scan.failed)):
-                    whole = last and len(scan.failed) == failed  # else it is read again next time, and the rows are named again
+                    whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
                     document = to_row(name, digest if whole else digest + _MORE, read)
                     fresh.append(document.id)
                     yield document
@@ -121,10 +121,10 @@ def read_files(
 def distinct_rows(
     name: str, reads: Iterable[DocumentText], failed: dict[str, str], before: Callable[[], Before] = Before
 ) -> Iterator[DocumentText]:
-    """Drop rows whose id is not UTF-8 or was used before: these are logged and noted in `failed`.
+    """Drop rows whose id is not UTF-8 or was used before; log them and record them in `failed`.
 
     Args:
-        before: asked for what the file has before the part that is read.
+        before: returns the content of the file before the part that is read.
     """
     lines: dict[str, int] = {}  # by id
     for read in reads:
@@ -136,7 +136,7 @@ def distinct_rows(
             check_storable(read.id, f"the id {read.id!r}")
             if read.id in lines:
                 first = before().lines + lines[read.id]
-                raise InputError(f"the id {read.id!r} is also that of line {first}, which was read; give each row its own id")
+                raise InputError(f"the id {read.id!r} is already used in line {first}; give each row its own id")
         except InputError as error:
             row = f"{name}, line {before().lines + line}"
             failed[row] = f"{row}: {error}"
@@ -165,13 +165,13 @@ def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText
 def left_out(name: str, reason: str) -> str:
     """Return the message about a file or document that was left out, in well-formed text; many reasons name it already."""
     line = " ".join(reason.split())
-    named = repr(name) in line or (os.sep in name and name in line)  # an id such as "a" is in many words
+    named = repr(name) in line or (os.sep in name and name in line)  # an id such as "a" occurs in many words
     message = f"left out: {line}" if named else f"left out: {name}: {line}"
-    return message.encode("utf-8", "backslashreplace").decode()  # names that are not UTF-8: a log file takes no half characters
+    return message.encode("utf-8", "backslashreplace").decode()  # names may not be UTF-8, and log files take no half characters
 
 
 def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
-    """Make a row for `Encoder.row` of what was read of the file `source`; log its warnings."""
+    """Return a row for `Encoder.row` from a document of the file `source`; log its warnings."""
     name = source if read.id is None else f"{source}#{read.id}"
     for warning in read.warnings:
         log.warning("%s: %s", name, warning)

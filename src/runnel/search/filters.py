@@ -1,6 +1,6 @@
 """Filters on metadata: {"year": {">=": 2020}, "language": ["en", "de"], "draft": False}; all conditions must hold.
 
-A value means equality, a list means one of them, a mapping means comparisons. They run in Python over the documents, or
+A value means equality, a list one of its values, a mapping comparisons. Filters run in Python over the documents, or
 inside a store as SQL.
 """
 
@@ -22,10 +22,10 @@ Condition = tuple[str, str, Any]  # field, comparison or "in", value
 
 
 def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition]:
-    """The parts of a filter.
+    """Return the conditions of a filter.
 
     Raises:
-        InputError: no mapping, a field that the index does not know, an unknown comparison or none, or a value of another type or
+        InputError: not a mapping, an unknown field, an unknown or missing comparison, or a value of another type or
             range.
     """
     if not isinstance(given, Mapping):
@@ -50,9 +50,9 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:
-    """Check the value of a field, of a document or in a filter.
+    """Check the value of a document's or a filter's field.
 
-    An int is accepted where a float is wanted, and then returned as one; a bool is not a number.
+    An int is accepted for a float, and then converted; a bool is not a number.
 
     Raises:
         InputError: another type, an int of more than 64 bits, a float that is not finite, or half of a surrogate pair.
@@ -76,7 +76,7 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
 
 
 def matches(wanted: list[Condition], metadata: Mapping[str, Any]) -> bool:
-    """Whether metadata fulfills all conditions. A document without a field fulfills no condition on it."""
+    """Return whether metadata meets all conditions. A document without a field meets no condition on it."""
     for name, sign, value in wanted:
         have = metadata.get(name)
         if have is None or not (have in value if sign == "in" else _COMPARE[sign](have, value)):
@@ -85,7 +85,7 @@ def matches(wanted: list[Condition], metadata: Mapping[str, Any]) -> bool:
 
 
 def to_sql(wanted: list[Condition], prefix: str = "") -> str:
-    """The same as an SQL expression over columns named `prefix` + field."""
+    """Return conditions as an SQL expression over columns named `prefix` + field."""
     parts = []
     for name, sign, value in wanted:
         if sign == "in":
@@ -96,9 +96,9 @@ def to_sql(wanted: list[Condition], prefix: str = "") -> str:
 
 
 def literal(value: Any) -> str:
-    """A value in SQL."""
+    """Return a value as SQL."""
     if isinstance(value, int) and value == -(2**63):
-        return f"({value + 1} - 1)"  # as a number with a sign before it, 2**63 would overflow
+        return f"({value + 1} - 1)"  # a sign and 2**63 would overflow
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,4 +1,4 @@
-"""Index: documents of any length, read once, found by meaning and by words.
+"""Index documents of any length, read once, and search them by vectors and words.
 
     index = Index.create("library", fields={"year": "int"})
     index.add([Document("a", text, {"year": 2024})])
@@ -38,22 +38,22 @@ log = logging.getLogger("runnel")
 
 @dataclass(slots=True)
 class Changes:
-    """What a call has done to the index, as document ids."""
+    """The changes of a call to the index, as document ids."""
 
     added: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # id, path or "path, line N" -> why; the rest went in
-    tokens: int = 0  # of all documents that are new or changed
-    tokens_read: int = 0  # by the model: less, where text was appended
+    failed: dict[str, str] = field(default_factory=dict)  # id, path or "path, line N" -> why; the others were added
+    tokens: int = 0  # of all new and changed documents
+    tokens_read: int = 0  # tokens that the model read: fewer if text was appended
 
 
 class Index:
-    """A collection of documents on disk. Make one with `create` or `open`; use it as a context, or `close` it after writing.
+    """A collection of documents on disk. Use `create` or `open`, and a context manager or `close` after writing.
 
-    Every change is safe on disk when the call returns; large calls commit in parts, and `on_commit` tells of each. Writing
-    needs the place for itself, any number of processes may search.
+    Every change is safe on disk when the call returns; large calls commit in parts and call `on_commit` for each. Only one
+    process can write at a time; any number of processes can search.
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
@@ -73,22 +73,22 @@ class Index:
         remember: bool = False,
         store: Literal["lance", "local"] = "lance",
     ) -> Index:
-        """A new, empty index.
+        """Create an empty index.
 
         Args:
             path: a folder; s3://bucket/index or another object storage; qdrant+http://host:6333/collection.
             embedder: the model that reads the documents, or its name.
-            fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata is kept, too.
-            passage_tokens: the most tokens of a passage of several sentences; default: 256. A model that reads passages has its
-                own number, and takes no other.
-            remember: also keep every document as the reranker remembers it, so that searches rerank at the price of the query's
-                tokens; for recurrent models, where a document takes as many bytes as their state, however short it is. Indexing
-                takes a second pass where the reranker reads documents otherwise than the embedder. A model that reads passages
-                and scores sentence vectors, as pocket does, always keeps these: a byte for each of their numbers.
-            store: of a folder: "lance" (LanceDB), or "local" (plain files; for what fits in memory).
+            fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata is also stored.
+            passage_tokens: the most tokens of a passage of several sentences (default: 256). A model that reads passages has its
+                own number, and accepts no other.
+            remember: also store the reranker's memory of every document, so that reranking costs only the query's
+                tokens; for recurrent models, whose memory has the size of their state, however short the document is. Indexing
+                takes a second pass if the reranker reads documents differently from the embedder. A model that reads passages
+                and scores sentence vectors, such as pocket, always stores these vectors: one byte per number.
+            store: for a folder: "lance" (LanceDB), or "local" (plain files, for collections that fit in memory).
 
         Raises:
-            StoreError: there is an index already.
+            StoreError: the place already has an index.
             InputError: an unknown type of field, a model without vectors for passages, one that cannot remember documents, or one
                 that reads passages of another length.
         """
@@ -98,13 +98,13 @@ class Index:
 
     @classmethod
     def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Index:
-        """An index that is there.
+        """Open an existing index.
 
         Args:
-            embedder: the model that it was made with; default: loaded by the name that the index has kept.
+            embedder: the model that the index was created with (default: loaded by its stored name).
 
         Raises:
-            StoreError: no index there, one of a newer format, or of another model.
+            StoreError: no index, a newer format, or another model.
         """
         store = open_store(path)
         name = store.settings.model if embedder is None else embedder
@@ -112,7 +112,7 @@ class Index:
         return cls(store, loaded)
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock for other writers."""
         self.store.close()
 
     def __enter__(self) -> Index:
@@ -122,7 +122,7 @@ class Index:
         self.close()
 
     def __len__(self) -> int:
-        """How many documents there are."""
+        """Return the number of documents."""
         return self.store.commits()[-1].documents
 
     # ---- writing -----------------------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ class Index:
         progress: Callable[[int], None] | None = None,
         on_commit: Callable[[Commit], None] | None = None,
     ) -> Changes:
-        """Put documents in. One whose id is there replaces it, and is left alone if nothing about it has changed.
+        """Add documents. A document with an existing id replaces it, unless it is unchanged.
 
-        A text that goes on where its earlier version ended costs the new tokens only, if it was long (16,384 tokens).
+        A text appended to a long earlier version (16,384 tokens) costs only the new tokens.
 
         Args:
             documents: any iterable. A "title" in the metadata is shown with search results if the document has none of its own.
@@ -144,11 +144,11 @@ class Index:
             on_commit: called when a part of the documents is safe on disk, in the thread that writes while the next part is read.
 
         Returns:
-            What has changed. A document that cannot be read or stored, whose metadata does not fit the index's fields, or whose
-            id an earlier document of this call has, is in `failed` with the reason, and logged; the others go in.
+            The changes. A document that cannot be read or stored, whose metadata does not fit the index's fields, or whose
+            id an earlier document of this call has, is in `failed` with the reason, and logged; the others are added.
 
         Raises:
-            InputError: something that is not a Document, or no iterable of them.
+            InputError: an item is not a Document, or `documents` is not an iterable.
             StoreError: another process is writing.
         """
         if not isinstance(documents, Iterable):
@@ -163,11 +163,11 @@ class Index:
     ) -> Changes:
         changes = Changes()
         known = self.store.known()
-        with ThreadPoolExecutor(1) as writer:  # a batch is written while the next one is read
+        with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
             for batch in self._encoder.batches(self._new_rows(documents, known, changes)):
                 if any(row.id in known for row in batch):
-                    written.result()  # what is there is read, too
+                    written.result()  # so that reads see it
                 new = self._encode(batch, known, changes, progress)
                 written.result()
                 written = writer.submit(self._write, new, on_commit)
@@ -182,14 +182,14 @@ class Index:
         progress: Callable[[int], None] | None = None,
         on_commit: Callable[[Commit], None] | None = None,
     ) -> Changes:
-        """Bring the documents of files and folders up to date: new and changed files are read, files that are gone are taken out.
+        """Update the documents of files and folders: read new and changed files, delete documents of removed files.
 
         Text, Markdown, html, pdf, docx, epub and rows of jsonl, csv and tsv; see `search/files.py` for ids and
-        docs/documents.md for what is read. Files that cannot be read are in `failed` and keep what is known of them; rows
-        that cannot be stored, or whose id a row before has, are in `failed` as "path, line N".
+        docs/documents.md for file kinds. Files that cannot be read are in `failed` and their stored content is kept; rows
+        that cannot be stored, or whose id an earlier row has, are in `failed` as "path, line N".
 
         Args:
-            prune: whether documents are deleted whose files, below `paths`, are gone.
+            prune: whether to delete documents of files below `paths` that no longer exist.
 
         Raises:
             InputError: a path does not exist.
@@ -211,13 +211,13 @@ class Index:
         incomplete: bool = False,
         on_commit: Callable[[Commit], None] | None = None,
     ) -> Changes:
-        """Take in the shards that `encode_shard` (`runnel index --shard`) has left in a folder; the model has nothing to do.
+        """Import the shards that `encode_shard` (`runnel index --shard`) wrote to a folder, without running the model.
 
-        Documents are replaced or left alone as in `add`, so a call that was ended anyhow is simply repeated. Files that could not
+        Documents are replaced or skipped as in `add`, so an interrupted call can be repeated. Files that could not
         be read are in `failed`.
 
         Args:
-            incomplete: take in what is there, even if some shards are not finished.
+            incomplete: import the finished shards even if others are missing.
             on_commit: called when a part of the documents is safe on disk.
 
         Raises:
@@ -249,7 +249,7 @@ class Index:
         return changes
 
     def delete(self, ids: Iterable[str]) -> Changes:
-        """Take documents out; unknown ids are in `failed`."""
+        """Delete documents; unknown ids are in `failed`."""
         if isinstance(ids, str):
             raise InputError(f"expected several ids, got the text {ids!r}; give [{ids!r}]")
         known = self.store.known()
@@ -261,19 +261,19 @@ class Index:
         return changes
 
     def rollback(self, number: int) -> Commit:
-        """Go back to an earlier commit (`commits`), as a new one."""
+        """Restore an earlier commit (`commits`) as a new one."""
         return self.store.rollback(number)
 
     def commits(self) -> list[Commit]:
-        """What can be gone back to, oldest first; the last is what searches see."""
+        """Return the commits that can be restored, oldest first; searches see the last."""
         return self.store.commits()
 
     def check(self) -> list[Damage]:
-        """Read all that the index stores; return what is damaged on disk. See `search/check.py`."""
+        """Read everything that the index stores; return all damage. See `search/check.py`."""
         return check(self.store)
 
     def optimize(self) -> None:
-        """Merge small pieces and bring search structures up to date; worth it after many changes."""
+        """Merge small pieces and update search structures; useful after many changes."""
         self.store.optimize()
 
     def _new_rows(
@@ -322,19 +322,19 @@ class Index:
         sentences: int = 3,
         timings: dict[str, float] | None = None,
     ) -> list[Hit]:
-        """The best documents for a query, each with the sentences that answer it.
+        """Return the best documents for a query, each with the sentences that answer it.
 
         Args:
             where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=": 2020}}.
-            dense_weight: of the ranks by meaning, beside 1 for those by words; default: 1 for a model that scores sentence
-                vectors, as pocket does, and 0.2 for others (docs/search.md).
-            rerank: how many documents of the first stage the reranker ranks, too; default: 50 if documents are remembered
-                (`create`), else none, since documents that are not remembered are read whole for it.
-            read: of how many of the best documents sentences are shown; default: all where their sentences are remembered, else
-                5, since each is read whole.
-            sentences: how many sentences to show of each of them, in document order, equal ones once; 0: none, and no document is
+            dense_weight: of dense ranks, relative to 1 for lexical ranks (default: 1 for a model that scores sentence
+                vectors, such as pocket, and 0.2 for others; docs/search.md).
+            rerank: how many documents of the first stage to rerank (default: 50 if documents are remembered
+                (`create`), else none, because other documents are read whole for it).
+            read: of how many of the best documents to return sentences (default: all if their sentences are remembered, else
+                5, because each is read whole).
+            sentences: how many sentences to return of each, in document order, equal ones once; 0: none, and no document is
                 read.
-            timings: filled with the seconds that each stage took.
+            timings: filled with the seconds of each stage.
 
         Raises:
             InputError: the query is empty, top_k is below 1, another number is negative or not finite, the filter does not fit
@@ -346,15 +346,15 @@ class Index:
         try:
             return search()
         except StoreError:
-            if not self.refresh():  # else a writer may have tidied the files of the commit away that was open here
+            if not self.refresh():  # otherwise a writer may have removed the files of the open commit
                 raise
             return search()
 
     def refresh(self) -> bool:
         """Move to the newest commit; return whether there was a newer one.
 
-        Searches see the commit that was the last when the index was opened, written or refreshed. When a writer has removed its
-        files (`optimize`, once 20 newer commits can be gone back to), the next search moves to the newest commit by itself.
+        Searches see the commit that was the last when the index was opened, written or refreshed. After a writer has removed its
+        files (`optimize`, after 20 newer commits), the next search moves to the newest commit.
         """
         return self.store.refresh()
 

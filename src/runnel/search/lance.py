@@ -1,17 +1,17 @@
-"""The store for daily use: three tables of LanceDB in one folder, or under a URI of an object storage.
+"""The default store: three LanceDB tables in a folder or on object storage.
 
-documents  one row a document, its text among it        passages  one row a passage, and one for each whole document
-commits    one row a commit: which versions of the other two belong together
+documents  one row per document, including its text     passages  one row per passage, and one per whole document
+commits    one row per commit: the matching versions of the other two tables
 
-A change first makes a new version of both tables and then adds the row that names them. Searches read the versions of the
-last such row, so a change is seen whole or not at all; what a crash has left behind is undone by the next writer.
+A change first writes a new version of both tables and then adds a commit row that names them. Searches read the versions of the
+last commit row, so changes are atomic; the next writer removes the remains of a crash.
 
-In a local folder a lock keeps a second writer out. On an object storage there is none. There a writer begins by restoring both
-tables to the last commit, and LanceDB refuses every later write of those who began before: nobody builds on what
-another one has left half done. The row's number is taken by whoever comes first; the other's change is not seen.
+In a local folder a lock refuses a second writer. Object storage has no lock. There a writer begins by restoring both
+tables to the last commit, and LanceDB refuses every later write of earlier writers: so no writer builds on unfinished
+changes of another. The first writer gets the commit row's number; the other's change never becomes visible.
 
-Up to `EXACT_ROWS` passages the vectors are held in memory and searched exactly; beyond, by the table's IVF_RQ index with
-exact re-scoring.
+Up to `EXACT_ROWS` passages the vectors are held in memory and searched exactly; beyond that the table's IVF_RQ index is used,
+with exact re-scoring.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from runnel.search.tables import (
 )
 
 EXACT_ROWS = 200_000
-_SCANNED = 20_000  # passages that `scan` gives together
+_SCANNED = 20_000  # passages per list of `scan`
 _FORMAT = 1
-_KEPT_COMMITS = 20  # can be gone back to
+_KEPT_COMMITS = 20  # commits that can be restored
 _CONTENT = ("documents", "passages")
-_SKEW = timedelta(days=1)  # by which clocks of writers may differ before a version that one needs looks old to the other
+_SKEW = timedelta(days=1)  # the most by which writers' clocks may differ without one removing versions that another needs
 _NOT_WHOLE = f"number != {WHOLE}"
 
 
 class LanceStore:
-    """See `Store`. Make one with `create` or `open`."""
+    """A `Store` in LanceDB. Use `create` or `open`."""
 
     def __init__(self, uri: str, database: Any, settings: Settings) -> None:
         self.settings = settings
@@ -61,8 +61,8 @@ class LanceStore:
         self._database = database
         self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
         self._commits = database.open_table("commits")
-        self._tables = {name: database.open_table(name) for name in _CONTENT}  # as of the last commit, for reading
-        self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a change that fails is not seen
+        self._tables = {name: database.open_table(name) for name in _CONTENT}  # at the last commit, for reading
+        self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a failed change is not visible
         self._matrix: Matrix | None = None
         self._head = self._read_commits()[-1]
         self._show()
@@ -71,10 +71,10 @@ class LanceStore:
 
     @classmethod
     def create(cls, uri: str, settings: Settings) -> LanceStore:
-        """A new, empty index.
+        """Create an empty index.
 
         Raises:
-            StoreError: there is one already.
+            StoreError: the place already has an index.
         """
         with plain_errors(uri):
             database = connect(uri, create=True)
@@ -88,7 +88,7 @@ class LanceStore:
                             f"{uri} has {name}, but its list of commits is lost; restore it from a copy, or remove {uri} and "
                             "index the documents again"
                         )
-                    # One that is there is of a creation that ended too early, or of one that goes on: then it needs its versions.
+                    # An existing table is from an interrupted or a running creation, which needs its versions.
                     database.create_table(name, schema=schema, mode="overwrite" if name in there else "create")
                 versions = {name: database.open_table(name).version for name in _CONTENT}
                 database.create_table("commits", _commit_table([_commit_row(0, versions, (0, 0), "create")], settings))
@@ -100,10 +100,10 @@ class LanceStore:
 
     @classmethod
     def open(cls, uri: str) -> LanceStore:
-        """An index that is there.
+        """Open an existing index.
 
         Raises:
-            StoreError: there is none, or one of a newer format.
+            StoreError: no index, or a newer format.
         """
         with plain_errors(uri):
             database = connect(uri, create=False)
@@ -200,7 +200,7 @@ class LanceStore:
         if self._head["passages"] == 0 or not query.strip():
             return []
         words: Any = MatchQuery(query, "text")  # type: ignore[call-arg]
-        search = self._tables["passages"].search(words, query_type="fts")  # whole documents have no text here
+        search = self._tables["passages"].search(words, query_type="fts")  # rows of whole documents have no text
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
         rows = search.select(["document", "number", "_score"]).limit(count).to_arrow().to_pylist()
@@ -233,7 +233,7 @@ class LanceStore:
             "documents": document_table(documents, self.settings),
             "passages": passage_table(passages, fields, self.settings),
         }
-        # Merging reads the ids of the whole table each time, so what is new is appended.
+        # Merging reads all ids of the table each time, so new rows are appended.
         fresh = not delete and not self._drafts["documents"].count_rows(_is_in("id", gone))
         for name, key in (("documents", ["id"]), ("passages", ["document", "number"])):
             if fresh:
@@ -249,7 +249,7 @@ class LanceStore:
         self._begin()
         wanted = next((row for row in self._read_commits()[-_KEPT_COMMITS:] if row["number"] == number), None)
         if wanted is None:
-            raise InputError(f"commit {number} is not among those that can be gone back to: {[c.number for c in self.commits()]}")
+            raise InputError(f"commit {number} cannot be restored; available are {[c.number for c in self.commits()]}")
         for name in _CONTENT:
             self._drafts[name].checkout(wanted[name + "_version"])
             self._drafts[name].restore()
@@ -267,16 +267,16 @@ class LanceStore:
         for name in _CONTENT:
             table = self._drafts[name]
             needed = {row[name + "_version"] for row in commits}
-            table.optimize()  # first: the age of what is removed counts from when this is done
+            table.optimize()  # first, because the age of removed versions counts from its end
             made = min(one["timestamp"] for one in table.list_versions() if one["version"] in needed)  # without a time zone
             age = time.time() - made.timestamp()
-            if age >= 0:  # else the clock has gone back; a later call removes what is old
+            if age >= 0:  # otherwise the clock was set back; a later call removes old versions
                 slack = timedelta(seconds=1) if self._lock else _SKEW
                 table.optimize(cleanup_older_than=timedelta(seconds=age) + slack)
         self._finish("optimize")
 
     def _index_text(self) -> None:
-        """BM25 needs its index from the first passage on; later ones are searched row by row until `optimize`."""
+        """Build BM25's index at the first passage; later passages are searched row by row until `optimize`."""
         from lancedb.index import FTS
 
         table = self._drafts["passages"]
@@ -284,10 +284,10 @@ class LanceStore:
             table.create_index("text", config=FTS())
 
     def _begin(self) -> None:
-        """Keep other writers out, and undo what one that did not finish has left.
+        """Lock out other writers, and undo the changes of an unfinished one.
 
-        Without a lock the tables are restored even if they are as the last commit left them: LanceDB refuses writes that began
-        before a restore, so what another writer has under way ends there, or its commit row comes first and ours is refused.
+        Without a lock the tables are restored even if they match the last commit: LanceDB refuses writes that began
+        before a restore, so another writer's change fails, or its commit row comes first and ours is refused.
         """
         if self._lock is not None:
             self._lock.acquire()
@@ -300,7 +300,7 @@ class LanceStore:
                 table.restore()
 
     def _finish(self, reason: str) -> Commit:
-        """Make the present versions of the tables the newest commit."""
+        """Make the current versions of the tables the newest commit."""
         documents, passages = self._drafts["documents"], self._drafts["passages"]
         versions = {"documents": documents.version, "passages": passages.version}
         counts = (documents.count_rows(), passages.count_rows(_NOT_WHOLE))
@@ -308,9 +308,9 @@ class LanceStore:
         commits = self._commits
         commits.checkout_latest()
         if row["number"] % _KEPT_COMMITS == 0:
-            commits.optimize(cleanup_older_than=_SKEW)  # it gets a small file with each commit, and is read whole
-        # Two inserts of one new number would both succeed. So the row before it is written again, as it is: that makes the
-        # two collide, and the second is done over on what the first has left, where the number is taken.
+            commits.optimize(cleanup_older_than=_SKEW)  # it grows by a small file per commit, and is read whole
+        # Two inserts of one new number would both succeed. So the previous row is also rewritten unchanged: then the
+        # two conflict, and the second is retried on the result of the first, where the number is taken.
         insert = commits.merge_insert("number").when_matched_update_all(where=f"target.number = {self._head['number']}")
         insert.when_not_matched_insert_all().execute(_commit_table([self._head, row], self.settings))
         self._head = next(one for one in self._read_commits() if one["number"] == row["number"])
@@ -335,7 +335,7 @@ class LanceStore:
 
 
 def holds_index(uri: str) -> bool:
-    """Whether there is an index at a URI."""
+    """Return whether a URI has an index."""
     with plain_errors(uri):
         return "commits" in _whole_tables(connect(uri, create=False))
 
@@ -345,7 +345,7 @@ def _has_index(table: Any, column: str) -> bool:
 
 
 def _whole_tables(database: Any) -> dict[str, Any]:
-    """By name; without those whose maker ended before their first version, which are listed, too."""
+    """Return tables by name, without tables whose creation was interrupted, which are also listed."""
     found = {}
     for name in database.list_tables().tables:
         try:

@@ -1,11 +1,11 @@
 """The small store: numpy arrays, JSON lines and bm25s in a plain folder, for tests and for collections that fit in memory.
 
     index.json             the settings
-    HEAD                   the number of the commit that searches see; replacing this file is what makes a commit
-    000007/                one folder a commit: documents.jsonl, passages.jsonl, vectors.npy, saved.safetensors,
+    HEAD                   the number of the commit that searches see; replacing this file commits
+    000007/                one folder per commit: documents.jsonl, passages.jsonl, vectors.npy, saved.safetensors,
                            memory.safetensors
 
-Each commit writes everything anew: simple, and slow for large collections, which are `LanceStore`'s.
+Each commit rewrites everything: simple, and slow for large collections, for which `LanceStore` is meant.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from runnel.search.words import words_of
 
 _FORMAT = 1
 _KEPT_COMMITS = 3
-_BLOBS = ("saved", "memory")  # parts of a document that are no text
+_BLOBS = ("saved", "memory")  # binary parts of a document
 
 
 class LocalStore:
-    """See `Store`. Make one with `create` or `open`."""
+    """A `Store` of plain files. Use `create` or `open`."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.settings = settings
@@ -49,10 +49,10 @@ class LocalStore:
 
     @classmethod
     def create(cls, folder: str | Path, settings: Settings) -> LocalStore:
-        """A new, empty index.
+        """Create an empty index.
 
         Raises:
-            StoreError: there is one already.
+            StoreError: the folder already has an index.
         """
         folder = Path(folder)
         if (folder / "HEAD").exists():
@@ -65,10 +65,10 @@ class LocalStore:
 
     @classmethod
     def open(cls, folder: str | Path) -> LocalStore:
-        """An index that is there.
+        """Open an existing index.
 
         Raises:
-            StoreError: there is none, or one of a newer format.
+            StoreError: no index, or a newer format.
         """
         folder = Path(folder)
         if not (folder / "HEAD").exists():
@@ -155,7 +155,7 @@ class LocalStore:
     def rollback(self, number: int) -> Commit:
         self._begin()
         if number not in (have := [commit.number for commit in self.commits()]):
-            raise InputError(f"commit {number} is not among those that can be gone back to: {have}")
+            raise InputError(f"commit {number} cannot be restored; available are {have}")
         return self._write(*_read_rows(self._folder / f"{number:06d}"))
 
     def optimize(self) -> None:
@@ -186,14 +186,14 @@ class LocalStore:
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[None]:
-    """Errors of reading what a store has written mean that it is damaged."""
+    """Convert errors of reading a store's files to a StoreError about damage."""
     from safetensors import SafetensorError
 
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StoreError(
-            f"{folder} is damaged: {' '.join(str(error).split())}; restore it from a copy, or index the documents anew"
+            f"{folder} is damaged: {' '.join(str(error).split())}; restore it from a copy, or index the documents again"
         ) from error
 
 
@@ -230,7 +230,7 @@ def _write_commit(
     from safetensors.numpy import save_file
 
     new = folder / f"{number:06d}"
-    shutil.rmtree(new, ignore_errors=True)  # of a writer that did not get as far as HEAD
+    shutil.rmtree(new, ignore_errors=True)  # from a writer that did not reach HEAD
     new.mkdir()
     count = sum(key[1] != WHOLE for key in passages)
     commit = {"number": number, "documents": len(documents), "passages": count, "time": time.time()}

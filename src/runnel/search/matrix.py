@@ -25,7 +25,7 @@ class Matrix:
         documents: (n,) document id of each passage.
         numbers: (n,) number of each passage.
         vectors: (n, d) float32, unit length.
-        metadata: what filters look at, by document id.
+        metadata: for filters, by document id.
         place: of the index, for messages.
 
     Raises:
@@ -53,12 +53,12 @@ class Matrix:
         return len(self._owner)
 
     def allowed(self, where: list[Condition]) -> np.ndarray:
-        """(n,) bool: whether each passage's document fulfills the conditions."""
+        """Return (n,) bool: whether each passage's document meets the conditions."""
         fits = np.array([matches(where, self._metadata[name]) for name in self._ids], dtype=bool)
         return fits[self._owner]
 
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
-        """The `count` passages with the highest inner product, best first, ties in their stored order."""
+        """Return the `count` passages with the highest inner product, best first, ties in stored order."""
         rows = np.flatnonzero(self.allowed(where)) if where else None
         scores = self._vectors @ vector if rows is None else self._vectors[rows] @ vector
         return best(scores, count, lambda i: self._key(i if rows is None else int(rows[i])))
@@ -77,12 +77,12 @@ def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
 
 
 def damaged(place: str, what: str) -> StoreError:
-    """Make the error for an index whose content cannot be right."""
+    """Return the error for an index with invalid content."""
     return StoreError(f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is")
 
 
 def best(scores: np.ndarray, count: int, key: Callable[[int], tuple[str, int]]) -> list[Found]:
-    """The `count` highest of `scores`, best first, ties in order; `key(i)` names entry i."""
+    """Return the `count` highest `scores`, best first, ties in order; `key(i)` names entry i."""
     count = min(count, len(scores))
     if count == 0:
         return []

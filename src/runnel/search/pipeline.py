@@ -1,8 +1,8 @@
-"""Search in stages: documents by meaning and by words, merged by rank; the best of them again by the reranker; then the
-sentences of the very best that answer.
+"""Search in stages: dense and lexical ranking of documents, merged by rank; reranking of the best; then the answering
+sentences of the very best.
 
-Each stage sees fewer documents and more of each. The first looks at vectors and an inverted index only; the second goes on
-from what is remembered of documents, so it reads the query alone; the last scores all sentences of a document. It reads the
+Each stage processes fewer documents and more of each. The first uses only vectors and an inverted index; the second continues
+from remembered documents, so it reads only the query; the last scores all sentences of a document. It reads the
 whole document for that, unless the vectors of its sentences are remembered.
 """
 
@@ -28,19 +28,19 @@ from runnel.search.records import DocumentRow, Found
 from runnel.search.store import Store
 from runnel.text.answers import group_repeats
 
-_DEPTH = 200  # passages that each first-stage search gives
+_DEPTH = 200  # passages per first-stage search
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
-# Weights of the ranks by meaning, by words and by the reranker: with remembered sentences, measured with pocket (docs/pocket.md),
+# Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured with pocket (docs/pocket.md),
 # and with recurrent models, measured with pocket-mamba2 (docs/search.md).
 _SENTENCE_WEIGHTS, _RECURRENT_WEIGHTS = (1.0, 1.0, 30.0), (0.2, 1.0, 1.0)
-_RERANKED = 50  # documents, where they are remembered
-_READ = 5  # documents of which sentences are shown, where each is read whole for that
+_RERANKED = 50  # documents, if they are remembered
+_READ = 5  # documents whose sentences are shown, if each must be read whole
 _TOGETHER = 20  # documents whose remembered sentences are in memory together
 
 
 @dataclass(frozen=True)
 class Stages:
-    """How far a search goes; see `Index.search`."""
+    """Settings of a search's stages; see `Index.search`."""
 
     dense_weight: float | None = None
     rerank: int | None = None
@@ -58,7 +58,7 @@ class Stages:
 
 
 class Pipeline:
-    """The stages over one store. See `Index.search`."""
+    """The search stages of one store. See `Index.search`."""
 
     def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None, retriever: SentenceRetriever | None) -> None:
         self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
@@ -66,12 +66,12 @@ class Pipeline:
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float]) -> list[Hit]:
-        self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # it has tokens
+        self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # raises without tokens
         expect_count(top_k, "top_k")
         wanted = conditions(where, self._store.settings.fields)
         rerank, (dense, *others) = self._how_many(stages.rerank), self._weights
         weights = (dense if stages.dense_weight is None else stages.dense_weight, *others)
-        if max(top_k, rerank) > _DEPTH:  # stores cannot count to any number
+        if max(top_k, rerank) > _DEPTH:  # stores limit the number of results
             most = self._store.commits()[-1].documents
             top_k, rerank = min(top_k, most), min(rerank, most)
         rankings = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), timings)
@@ -81,7 +81,7 @@ class Pipeline:
         ranked = fuse(rankings, weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
-        ranked = [pair for pair in ranked if pair[0] in documents]  # one may have gone since where reads are live (Qdrant)
+        ranked = [pair for pair in ranked if pair[0] in documents]  # in Qdrant, whose reads are live, a document may be gone
         found = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
             read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
@@ -93,7 +93,7 @@ class Pipeline:
         ]
 
     def _how_many(self, rerank: int | None) -> int:
-        """Documents to rerank."""
+        """Return the number of documents to rerank."""
         if rerank is None:
             return _RERANKED if self._store.settings.remember and self._reranker is not None else 0
         if rerank > 0 and self._reranker is None:
@@ -101,7 +101,7 @@ class Pipeline:
         return rerank
 
     def _rerank(self, query: str, names: Sequence[str]) -> list[str]:
-        """Documents by the reranker's score, best first; those that are not remembered are read whole."""
+        """Rank documents by the reranker's score, best first; documents that are not remembered are read whole."""
         assert self._reranker is not None
         memory, texts = self._remembered_sentences(names) if self._remembers else self._remembered_states(names)
         scores: dict[str, float] = {}
@@ -112,7 +112,7 @@ class Pipeline:
         return sorted((name for name in names if name in scores), key=lambda name: -scores[name])
 
     def _remembered_states(self, names: Sequence[str]) -> tuple[Memory | None, dict[str, str]]:
-        """Documents as the reranker remembers them, and the texts of the others."""
+        """Return the reranker's memory of documents, and the texts of documents without one."""
         assert self._reranker is not None
         pieces = self._store.memories(names)
         others = self._store.documents([name for name in names if name not in pieces])
@@ -123,14 +123,14 @@ class Pipeline:
         return Memory.of_pieces("int8", fingerprint, {name: pieces[name] for name in names if name in pieces}), texts
 
     def _remembered_sentences(self, names: Sequence[str]) -> tuple[SentenceMemory | None, dict[str, str]]:
-        """Documents with the vectors of their sentences, and the texts of the others."""
+        """Return documents with sentence vectors, and the texts of documents without them."""
         documents = self._store.documents(names)
         found = dict(zip(documents, self._contents(list(documents.values())), strict=True))
         vectors = {name: one for name, one in found.items() if isinstance(one, SentenceVectors)}
         return SentenceMemory(vectors) if vectors else None, {name: one for name, one in found.items() if isinstance(one, str)}
 
     def _first_stage(self, query: str, where: list[Condition], depth: int, timings: dict[str, float]) -> list[list[str]]:
-        """Two lists of documents, best first, by meaning and by words: each document at the rank of its best passage."""
+        """Return a dense and a lexical list of documents, best first, each document at the rank of its best passage."""
         with _timed(timings, "query"):
             vector = self._embedder.encode_query([query])[0]
         with _timed(timings, "dense"):
@@ -148,7 +148,7 @@ class Pipeline:
         return [sorted((group[0] for group in group_repeats(one.ranked(), count)), key=lambda s: s.index) for one in scored]
 
     def _contents(self, documents: Sequence[DocumentRow]) -> Iterator[str | SentenceVectors]:
-        """What is remembered of the sentences of each document, or its text."""
+        """Yield the sentence vectors of each document, or its text."""
         for start in range(0, len(documents), _TOGETHER):
             some = documents[start : start + _TOGETHER]
             pieces = self._store.memories([document.id for document in some]) if self._remembers else {}
@@ -160,18 +160,18 @@ class Pipeline:
             return SentenceVectors.from_bytes(piece, document.text, self._embedder.model.backbone.hidden_size)
         except StateError as error:
             now = self._store.documents([document.id])
-            if document.id not in now or now[document.id].text != document.text:  # replaced since, where reads are live (Qdrant)
+            if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)
                 return document.text
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
 
 
 def document_ranks(found: Sequence[Found]) -> list[str]:
-    """Documents in the order of their best passage."""
+    """Return documents in the order of their best passages."""
     return list(dict.fromkeys(one.document for one in found))
 
 
 def fuse(rankings: Sequence[Sequence[str]], weights: Sequence[float]) -> list[tuple[str, float]]:
-    """Reciprocal rank fusion of up to three lists with a weight each: (id, score), best first, ties by id."""
+    """Merge up to three weighted lists by reciprocal rank fusion: (id, score), best first, ties by id."""
     scores: dict[str, float] = {}
     for ranking, weight in zip(rankings, weights, strict=False):
         for rank, name in enumerate(ranking, start=1):

@@ -1,4 +1,4 @@
-"""What an index keeps, as plain records."""
+"""Plain records of an index's content."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def check_storable(text: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is fixed when an index is created.
+    """The settings fixed when an index is created.
 
     Attributes:
-        model: name or folder of the embedder, as it was given.
-        probe: the embedder's vectors of a few fixed texts, by which another model is recognized whatever its name is.
+        model: name or folder of the embedder, as given.
+        probe: the embedder's vectors of a few fixed texts, to recognize another model whatever its name.
         dimension: width d of the vectors.
         passage_tokens: the most tokens of a passage of several sentences.
         fields: metadata that searches may filter by, with their types.
-        remember: whether documents are kept as the reranker remembers them, in 8 bits.
-        format: of the index on disk.
+        remember: whether the reranker's memory of documents is stored, in 8 bits.
+        format: version of the format on disk.
     """
 
     model: str
@@ -52,16 +52,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class DocumentRow:
-    """A document as it is stored.
+    """A stored document.
 
     Attributes:
-        source: the file it came from; "" if it was handed over as text.
-        source_hash: SHA-256 of that file, to see whether it has changed.
-        content_hash: `content_hash` of the row; tells whether the document has changed.
+        source: the document's file; "" if it was given as text.
+        source_hash: SHA-256 of the file, to detect changes.
+        content_hash: `content_hash` of the row, to detect changes of the document.
         metadata: the user's, unchanged; the index's own facts are in the other columns.
-        blocks: where pages and headings are, for `runnel.records.Places`; "" if there are none.
-        saved: where a later reading can go on if text is appended (`models/passages.py`); None for short documents.
-        memory: the document as the reranker remembers it (`models/memory.py`); None if it does not.
+        blocks: pages and headings, for `runnel.records.Places`; "" for none.
+        saved: where reading continues if text is appended (`models/passages.py`); None for short documents.
+        memory: the reranker's memory of the document (`models/memory.py`), or None.
     """
 
     id: str
@@ -78,7 +78,7 @@ class DocumentRow:
 
 
 def content_hash(row: DocumentRow) -> str:
-    """Hash (SHA-256) all that makes a document: text, title, source, metadata and blocks. A title counts once."""
+    """Return the SHA-256 of a document's text, title, source, metadata and blocks. A title counts once."""
     metadata = {key: value for key, value in row.metadata.items() if key != "title" or value != row.title}
     content = json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
@@ -86,7 +86,7 @@ def content_hash(row: DocumentRow) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassageRow:
-    """A passage: a few sentences of a document with the vector they have behind all that comes before.
+    """A passage: a few sentences of a document and their vector, computed after all preceding text.
 
     `text == document.text[start:end]`. Row `WHOLE` of a document has its own vector, and no text.
     """
@@ -102,7 +102,7 @@ class PassageRow:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The passage's name, for messages."""
         return "the whole document" if self.number == WHOLE else f"passage {self.number}"
 
 
@@ -117,7 +117,7 @@ class Commit:
 
 
 class Known(NamedTuple):
-    """By what a document that is there is compared with a new one."""
+    """Content hashes that tell whether a stored document has changed."""
 
     source: str
     source_hash: str

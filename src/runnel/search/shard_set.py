@@ -1,4 +1,4 @@
-"""The finished shards of a folder, as an index takes them in."""
+"""Read the finished shards of a folder, for an index to import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runnel.text.shards import Shard
 
 _NAME = re.compile(r"\d{5,}-of-(\d{5,})")
 _SHOWN = 10
-_COMMIT_BYTES = 1 << 28  # of files: each commit looks through all ids that the index has, so commits should be few
+_COMMIT_BYTES = 1 << 28  # of files: each commit compares with all ids of the index, so commits should be few
 _COMMIT_DOCUMENTS = 20_000
 
 
@@ -30,11 +30,11 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Of its files."""
+        """The size of the part's files."""
         return sum(path.stat().st_size for path in part_files(self.place, self.number))
 
     def rows(self, wanted: Collection[str]) -> tuple[list[DocumentRow], list[PassageRow]]:
-        """Documents by their ids, and their passages."""
+        """Return documents by their ids, and their passages."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -50,10 +50,10 @@ class ShardSet:
     """The shards in a folder, all of one set: made of the same files with the same settings.
 
     Args:
-        incomplete: whether some may be missing.
+        incomplete: whether shards may be missing.
 
     Raises:
-        StoreError: there are none, some are not finished, they are not of one set, or two hold documents of one id.
+        StoreError: no shards, unfinished shards, shards of different sets, or two documents of one id.
     """
 
     def __init__(self, folder: str | Path, *, incomplete: bool = False) -> None:
@@ -72,7 +72,7 @@ class ShardSet:
         self._check_ids()
 
     def groups(self) -> Iterator[list[Part]]:
-        """The parts in order, in groups that fit in memory and are committed together."""
+        """Yield the parts in order, in groups that fit in memory and are committed together."""
         group: list[Part] = []
         size = documents = 0
         for part in self._parts:
@@ -86,11 +86,11 @@ class ShardSet:
 
     @property
     def failed(self) -> dict[str, str]:
-        """What could not be read -> why."""
+        """Return files and documents that could not be read -> why."""
         return {name: reason for manifest in self.manifests for name, reason in manifest.failed.items()}
 
     def check(self, index: Settings) -> None:
-        """Raises StoreError: an index with these settings cannot take the shards in."""
+        """Raise StoreError if an index with these settings cannot import the shards."""
         advice = ", as the index is; run the shards again with its settings, or choose another index"
         check_settings(self.settings, index, f"the set of shards in {self.folder}", advice)
 
@@ -113,7 +113,7 @@ class ShardSet:
 
 
 def _finished(folder: Path, incomplete: bool) -> list[Manifest]:
-    """The manifests in order of number."""
+    """Return the manifests in order of number."""
     places = sorted(path for path in folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)) if folder.is_dir() else []
     counts = sorted({int(_NAME.fullmatch(place.name)[1]) for place in places})  # type: ignore[index]
     if not counts:
@@ -130,7 +130,7 @@ def _finished(folder: Path, incomplete: bool) -> list[Manifest]:
         one = len(missing) == 1
         raise StoreError(
             f"{'shard' if one else 'shards'} {shown} of {counts[0]} {'is' if one else 'are'} not finished in {folder}; "
-            f"run {'it' if one else 'them'} (again)" + (", or take in the others with --incomplete" if found else "")
+            f"run {'it' if one else 'them'} (again)" + (", or import the others with --incomplete" if found else "")
         )
     return found
 

@@ -1,12 +1,12 @@
-"""Shards of an index: many jobs each read a fixed share of the same files, and an index takes their results in.
+"""Shards of an index: many jobs each read a fixed share of the same files, and an index imports their results.
 
     folder/00002-of-00008/
-        begun.json                 what the shard depends on, while it is being made
-        passages-00000.parquet     rows as the index stores them, a pair of files for each batch; the documents' file comes
-        documents-00000.parquet    last, so a part is there if it is
-        manifest.json              the shard is finished
+        begun.json                 the inputs and settings of an unfinished shard
+        passages-00000.parquet     rows of the index, a pair of files for each batch; the documents' file is written
+        documents-00000.parquet    last, so a part is complete if it exists
+        manifest.json              written when the shard is finished
 
-The same files and settings give the same parts, so a job that was ended anyhow goes on after its last part.
+The same files and settings give the same parts, so an interrupted job resumes after its last part.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _BEGUN, _MANIFEST = "begun.json", "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a finished shard holds and was made of.
+    """The content and the inputs of a finished shard.
 
     Attributes:
-        plan: digest of the names and weights of all files, by which the shards of one set belong together.
-        input: digest of the names and contents of what this shard owns.
+        plan: digest of the names and weights of all files, equal for all shards of a set.
+        input: digest of the names and contents of this shard's input.
         fingerprint: of the backbone's weights (`Backbone.fingerprint`).
-        bytes: of what it owns.
+        bytes: of the input.
         passages: without the vectors of whole documents.
         failed: file or document -> why it could not be read.
         parts: pairs of files.
-        tokens_read: by the run that ended the shard; 0 from `encode_shard` if it was finished before.
-        seconds: that this run took.
+        tokens_read: by the run that finished the shard; 0 from `encode_shard` if it was finished before.
+        seconds: duration of that run.
     """
 
     shard: int
@@ -78,14 +78,14 @@ def encode_shard(
     settings: Settings,
     progress: Callable[[int], None] | None = None,
 ) -> Manifest:
-    """Read a shard of files and folders into a folder of its own below `folder`.
+    """Encode a shard of files and folders into its own folder below `folder`.
 
-    A finished shard is left as it is, an unfinished one goes on after its last part. Files that cannot be read are in
+    A finished shard is kept, an unfinished one resumes after its last part. Files that cannot be read are in
     `Manifest.failed`, and logged.
 
     Args:
-        paths: the same for all shards, with the same files behind them.
-        settings: of the index that is to take the shards in (`encoding.new_settings`).
+        paths: the same for all shards, with the same files.
+        settings: of the index that will import the shards (`encoding.new_settings`).
         progress: called with the number of tokens just read.
 
     Raises:
@@ -118,7 +118,7 @@ def encode_shard(
 def _encode(
     place: Path, units: Sequence[Unit], encoder: Encoder, progress: Callable[[int], None] | None
 ) -> tuple[list[_Part], int, dict[str, str]]:
-    """Write the parts that are not there; all parts, the tokens read, and the files that failed."""
+    """Write missing parts; return all parts, the number of tokens read, and the failed files."""
     sweep(place)
     failed: dict[str, str] = {}
     parts: list[_Part] = []
@@ -142,7 +142,7 @@ def _encode(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What the documents' file of a part tells of it. `batch` is the digest of the rows that it was made of."""
+    """A part's metadata, stored in its Parquet schema. `batch` is the digest of its input rows."""
 
     batch: str
     documents: int
@@ -152,7 +152,7 @@ class _Part:
 
     @classmethod
     def read(cls, place: Path, number: int) -> _Part | None:
-        """None if the part is not there."""
+        """Return a part, or None if it does not exist."""
         documents, passages = part_files(place, number)
         if not (documents.exists() and passages.exists()):
             return None
@@ -172,7 +172,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a shard depends on, as its folder keeps it."""
+    """The inputs and settings of a shard, as stored in its folder."""
 
     place: Path
     shard: Shard
@@ -182,10 +182,11 @@ class _Work:
     fingerprint: str
 
     def begin(self) -> Manifest | None:
-        """The manifest of a finished shard; else note what is begun, or check that it was begun with the same.
+        """Return the manifest of a finished shard; otherwise record the inputs and settings, or compare them with the recorded
+        ones.
 
         Raises:
-            StoreError: the shard is of other work.
+            StoreError: the shard was begun with other inputs or settings.
         """
         done = read_manifest(self.place)
         if done is not None:
@@ -240,7 +241,7 @@ class _Work:
 
 
 def read_manifest(place: Path) -> Manifest | None:
-    """Of a shard's folder; None if the shard is not finished.
+    """Return the manifest in a shard's folder, or None if the shard is not finished.
 
     Raises:
         StoreError: damaged, or of a newer format.
@@ -253,12 +254,12 @@ def read_manifest(place: Path) -> Manifest | None:
 
 
 def part_files(place: Path, number: int) -> tuple[Path, Path]:
-    """The files of documents and of passages."""
+    """Return the files of documents and of passages."""
     return place / f"documents-{number:05d}.parquet", place / f"passages-{number:05d}.parquet"
 
 
 def check_settings(found: Settings, wanted: Settings, what: str, advice: str) -> None:
-    """Raises StoreError: settings of different indexes, or of models that give different vectors."""
+    """Raise StoreError if settings belong to different indexes, or to models with different vectors."""
     same = found.dimension == wanted.dimension
     if not same or (np.array(found.probe) * np.array(wanted.probe)).sum(1).min() < SAME_MODEL:
         kind = "former" if found.model == wanted.model else "model"

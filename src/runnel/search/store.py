@@ -1,8 +1,8 @@
-"""What an index asks of the place where it is kept.
+"""The interface of an index's storage.
 
-Every change goes through `commit`, which adds and removes documents as one: after it returns, the change outlives a crash;
-until then nothing of it can be seen, however the process ends. Searches see the last commit that was there when the store
-was opened or last written or refreshed. `QdrantStore` keeps less of this, and says what.
+Every change goes through `commit`, which adds and removes documents atomically: after it returns, the change survives a crash;
+before that, none of it is visible, however the process ends. Searches see the last commit at the time when the store
+was opened or last written or refreshed. `QdrantStore` guarantees less, as it documents.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ class Store(Protocol):
         """The place, for messages."""
 
     def known(self) -> dict[str, Known]:
-        """By document id, what tells whether it has changed."""
+        """Return content hashes by document id."""
 
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
-        """Documents by id; those that are not there are left out. `saved` also reads where reading can go on.
+        """Return documents by id, without unknown ids. `saved`: also read the point where reading continues.
 
         Their `memory` is not read.
         """
 
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """The `memory` of documents by id, of those that have one."""
+        """Return the `memory` of documents by id, if they have one."""
 
     def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
-        """Passages by (document id, number), with their vectors."""
+        """Return passages by (document id, number), with their vectors."""
 
     def scan(self) -> Iterator[list[PassageRow]]:
-        """All passages with their vectors, in lists that fit in memory."""
+        """Yield all passages with their vectors, in lists that fit in memory."""
 
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
-        """Put documents in, replacing those of the same id, and take others out.
+        """Add documents, replacing documents of the same id, and delete others.
 
         Raises:
-            StoreError: another writer was there first.
+            StoreError: another writer was first.
         """
 
     def commits(self) -> list[Commit]:
-        """The commits that can be gone back to, oldest first; the last one is what searches see."""
+        """Return the commits that can be restored, oldest first; searches see the last one."""
 
     def rollback(self, number: int) -> Commit:
         """Make the content of an earlier commit the newest commit."""
 
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
-        """The passages (whole documents among them) with the highest cosine, best first."""
+        """Return the passages (including whole documents) with the highest cosine, best first."""
 
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
-        """The passages with the highest BM25 score, best first."""
+        """Return the passages with the highest BM25 score, best first."""
 
     def refresh(self) -> bool:
         """Move to the newest commit; return whether there was a newer one."""
 
     def optimize(self) -> None:
-        """Merge small pieces and bring the search structures up to date; nothing that can be seen changes."""
+        """Merge small pieces and update the search structures, without visible changes."""
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""

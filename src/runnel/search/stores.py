@@ -1,9 +1,9 @@
-"""Which store an index has, by its place.
+"""Choose the store of an index by its place.
 
-library, /data/library             a folder: LanceDB, or plain files if it was made so
-s3://bucket/library, gs://, az://  LanceDB on an object storage
+library, /data/library             a folder: LanceDB, or plain files if created so
+s3://bucket/library, gs://, az://  LanceDB on object storage
 qdrant+http://host:6333/library    a collection of a Qdrant server, or qdrant+https://
-qdrant+file:///folder/library      the same in Qdrant's stand-in without a server: for tests
+qdrant+file:///folder/library      the same in Qdrant's local mode without a server, for tests
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ _STORES = {
     "local": ("runnel.search.local", "LocalStore"),
     "qdrant": ("runnel.integrations.qdrant", "QdrantStore"),
 }
-_PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")  # what an interrupted creation leaves
+_PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")  # files of an interrupted creation
 
 
 def create_store(place: str | Path, settings: Settings, kind: str = "lance") -> Store:
-    """A new, empty store. `kind` is of a folder: "lance" or "local".
+    """Create an empty store. `kind`, for a folder: "lance" or "local".
 
     Raises:
-        StoreError: there is an index already.
+        StoreError: the place already has an index.
         InputError: an unknown kind, or "local" for a URI.
     """
     if kind not in ("lance", "local"):
         raise InputError(f'store must be "lance" or "local", got {kind!r}')
     if kind == "local" and "://" in str(place):
-        raise InputError(f'store="local" keeps plain files in a folder, got {place}; leave store= out')
+        raise InputError(f'store="local" keeps plain files in a folder, got {place}; omit store=')
     made: Store = _class("qdrant" if _is_qdrant(place) else kind).create(str(place), settings)
     return made
 
 
 def open_store(place: str | Path) -> Store:
-    """The store of an index that is there.
+    """Open the store of an existing index.
 
     Raises:
-        StoreError: there is none, or one of a newer format.
+        StoreError: no index, or a newer format.
     """
     there: Store = _class("qdrant" if _is_qdrant(place) else "local" if _is_local(place) else "lance").open(str(place))
     return there
 
 
 def holds_index(place: str | Path) -> bool:
-    """Whether there is an index. If not, one can be made there: a folder with other content is an error.
+    """Return whether a place has an index. If not, one can be created: a folder with other content is an error.
 
     Raises:
-        StoreError: the place cannot be reached, or is a folder of other things.
+        StoreError: the place cannot be reached, or is a folder with other content.
     """
     if "://" not in str(place):
         if _is_local(place):

@@ -1,4 +1,4 @@
-"""Documents and passages as Arrow tables: as the store of an index keeps them, and the files of a shard."""
+"""Documents and passages as Arrow tables, for the store of an index and the files of a shard."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from runnel.search.records import FIELD_TYPES, DocumentRow, PassageRow, Settings
 
-FIELD_PREFIX = "field_"  # of the columns that hold filterable metadata
+FIELD_PREFIX = "field_"  # prefix of the columns of filterable metadata
 DOCUMENT_COLUMNS = list(DocumentRow.__slots__)
 PASSAGE_COLUMNS = list(PassageRow.__slots__)
-_AS_IT_IS = {"lance-encoding:compression": "none"}  # memories shrink by a seventh only, and take three times as long to read
+_AS_IT_IS = {"lance-encoding:compression": "none"}  # memories shrink only by a seventh, and take three times as long to read
 
 
 def schemas(settings: Settings) -> dict[str, Any]:
-    """The Arrow schemas of "documents" and "passages"."""
+    """Return the Arrow schemas of "documents" and "passages"."""
     import pyarrow as pa
 
     kinds = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
@@ -33,7 +33,7 @@ def schemas(settings: Settings) -> dict[str, Any]:
 
 
 def document_table(rows: Sequence[DocumentRow], settings: Settings) -> Any:
-    """Documents as an Arrow table."""
+    """Return documents as an Arrow table."""
     import pyarrow as pa
 
     schema = schemas(settings)["documents"]
@@ -44,7 +44,7 @@ def document_table(rows: Sequence[DocumentRow], settings: Settings) -> Any:
 
 
 def passage_table(rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str, Any]], settings: Settings) -> Any:
-    """Passages as an Arrow table; `metadata` of their documents, by id."""
+    """Return passages as an Arrow table; `metadata`: of their documents, by id."""
     import pyarrow as pa
 
     schema = schemas(settings)["passages"]
@@ -56,14 +56,14 @@ def passage_table(rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str
 
 
 def document_rows(table: Any) -> list[DocumentRow]:
-    """The documents of such a table; columns that it has not are left as in a new document."""
+    """Return the documents of a table; missing columns get the defaults of a new document."""
     names = [name for name in table.schema.names if name in DOCUMENT_COLUMNS]
     rows = table.select(names).to_pylist()
     return [DocumentRow(**row | {"metadata": json.loads(row["metadata"])}) for row in rows]
 
 
 def passage_rows(table: Any) -> list[PassageRow]:
-    """The passages of such a table."""
+    """Return the passages of a table."""
     names = [name for name in PASSAGE_COLUMNS if name != "vector"]
     width = table.schema.field("vector").type.list_size
     vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, width)

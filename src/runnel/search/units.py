@@ -1,7 +1,7 @@
-"""Which files, and which lines of them, a shard owns; and the documents in them.
+"""Find the files, and lines of files, that a shard owns, and read their documents.
 
-Files are weighed by the bytes of text that they should give, in the order in which `runnel index` reads them. A shard owns the
-files that begin in its part of the whole weight; jsonl files, which can be large, are cut at lines.
+Files are weighted by their estimated bytes of text, in the order in which `runnel index` reads them. A shard owns the
+files that begin in its part of the total weight; jsonl files, which can be large, are cut at lines.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from runnel.text.documents.rows import NO_ROWS, Before, read_rows
 from runnel.text.shards import FileRange, Shard, byte_range, line_range, range_sha256
 
 log = logging.getLogger("runnel")
-# Per cent: bytes of text from those of a file; of docx and epub, from those that their parts with text unpack to. docs/shards.md
-# tells how they were measured.
+# Percent: bytes of text per byte of a file; for docx and epub, per unpacked byte of the parts with text. docs/shards.md
+# describes how they were measured.
 _TEXT_SHARE = {".html": 40, ".htm": 40, ".xhtml": 40, ".pdf": 40, ".docx": 30, ".epub": 50}
-_UNPACKED_SHARE = 350  # of what is not packed already
+_UNPACKED_SHARE = 350  # for kinds that are not packed themselves
 _TEXT_PARTS = {".docx": ("word/document.xml", "notes.xml"), ".epub": (".xhtml", ".html", ".htm")}
-_MOST_PACKED = 30  # times: what an archive says of itself may be a lie, and would leave the other shards empty
+_MOST_PACKED = 30  # times: an archive may declare a false size, which would leave the other shards empty
 _PACKED = (".pdf", *_TEXT_PARTS)
 _CUT = (".jsonl", ".ndjson")
 _BUFFER = 1 << 16
@@ -42,7 +42,7 @@ class Unit:
 
     Attributes:
         end: None: all of the file.
-        size: bytes of the unit, and their `sha256`; as found when the shard was begun.
+        size: bytes of the unit, and their `sha256`, when the shard was begun.
     """
 
     file: Path
@@ -53,12 +53,12 @@ class Unit:
 
 
 class Plan:
-    """What there is to share out. Every shard makes the same plan.
+    """All files to divide among shards. Every shard computes the same plan.
 
     Attributes:
         files: all files at `paths`, in order, with their weights.
-        weight: of all.
-        digest: of names and weights, which tells whether two shards were made by one plan.
+        weight: of all files.
+        digest: of names and weights, equal if two shards have the same plan.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
@@ -70,7 +70,7 @@ class Plan:
         self.weight = sum(self.files.values())
 
     def units(self, shard: Shard) -> list[Unit]:
-        """What a shard owns, in order."""
+        """Return the units of a shard, in order."""
         start, end = byte_range(self.weight, shard)
         units, at = [], 0
         for file, weight in self.files.items():
@@ -83,7 +83,7 @@ class Plan:
 
 
 def units_digest(units: Iterable[Unit]) -> str:
-    """Of names and contents of units."""
+    """Return the digest of names and contents of units."""
     digest = hashlib.sha256()
     for unit in units:
         digest.update(f"{unit.file}\0{unit.start}\0{unit.size}\0{unit.sha256}\n".encode("utf-8", "surrogateescape"))
@@ -91,12 +91,12 @@ def units_digest(units: Iterable[Unit]) -> str:
 
 
 def unit_changed(unit: Unit) -> bool:
-    """Whether a unit has other bytes now."""
+    """Return whether a unit's bytes have changed."""
     return _hashed(unit) != unit
 
 
 def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[DocumentRow]:
-    """Yield documents as `files.read_files` does. A file or row that cannot be read is logged and noted in `failed`."""
+    """Yield documents as `files.read_files` does. Unreadable files and rows are logged and recorded in `failed`."""
     with DocumentReader() as reader:
         for unit in units:
             name = str(unit.file)
@@ -115,7 +115,7 @@ def read_units(units: Iterable[Unit], failed: dict[str, str]) -> Iterator[Docume
 
 
 def _before(unit: Unit) -> Before:
-    """Count the lines and rows before a unit: rows that lack an id are numbered, and lines in messages."""
+    """Count the lines and rows before a unit, for the numbers of rows without an id and of lines in messages."""
     if not unit.start:
         return Before()
     with open(unit.file, "rb") as file:
@@ -149,22 +149,22 @@ def _is_cut(path: Path) -> bool:
         with path.open("rb") as file:
             return recognize(file.read(HEAD_BYTES), path.name) == "jsonl"
     except (ReadError, OSError):
-        return False  # told when it is read
+        return False  # reported when it is read
 
 
 def _hashed(unit: Unit) -> Unit:
-    if not unit.file.is_file():  # opening a pipe would wait
+    if not unit.file.is_file():  # opening a pipe would block
         return replace(unit, size=0, sha256="unreadable: not a file")  # reported when it is read
     try:
         with unit.file.open("rb") as file:
             end = file.seek(0, io.SEEK_END) if unit.end is None else unit.end
             return replace(unit, size=end - unit.start, sha256=range_sha256(file, unit.start, end))
     except OSError as error:
-        return replace(unit, size=0, sha256=f"unreadable: {error.strerror}")  # told when it is read
+        return replace(unit, size=0, sha256=f"unreadable: {error.strerror}")  # reported when it is read
 
 
 def _weigh(path: Path) -> int:
-    """Bytes of text that a file should give, from what is cheap to know; at least 1, so that every file begins somewhere."""
+    """Estimate a file's bytes of text cheaply; at least 1, so that every file belongs to a shard."""
     suffix, packed = path.suffix.lower(), 100
     size = path.stat().st_size
     if suffix in _TEXT_PARTS:
@@ -180,4 +180,4 @@ def _text_parts(path: Path, endings: tuple[str, ...]) -> int:
         with zipfile.ZipFile(path) as archive:
             return sum(entry.file_size for entry in archive.infolist() if entry.filename.lower().endswith(endings))
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError):
-        return 0  # told when it is read
+        return 0  # reported when it is read

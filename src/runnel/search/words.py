@@ -1,4 +1,4 @@
-"""Words as BM25 counts them."""
+"""Split texts into words for BM25."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runnel.errors import MissingDependency
 
 
 def words_of(texts: Sequence[str]) -> list[list[str]]:
-    """The words of each text in lower case, without single letters and English stop words.
+    """Return the words of each text in lower case, without single letters and English stop words.
 
     Raises:
         MissingDependency: bm25s is not installed.
