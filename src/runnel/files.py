@@ -24,9 +24,9 @@ def naming(path: Path, written: Path | None = None) -> Iterator[None]:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except Exception as error:
-        if written is None or (found := _OS_ERROR.search(str(error))) is None:
+        if written is None or (match := _OS_ERROR.search(str(error))) is None:
             raise
-        code = int(found[1])  # safetensors reports system errors as text
+        code = int(match[1])  # safetensors reports system errors as text
         raise OSError(code, os.strerror(code), str(path)) from error
 
 

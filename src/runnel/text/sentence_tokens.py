@@ -81,8 +81,8 @@ def read_sentences(text: str, pieces: Iterable[Encoded], *, unit: Unit = "senten
         spans = split_paragraphs(text)
     else:
         spans = split_clauses(text, language) if unit == "clauses" else split_sentences(text, language)
-    found = read_spans(text, pieces, spans)
-    return _joined(found, CLAUSE_TOKENS) if unit == "clauses" else found
+    units = read_spans(text, pieces, spans)
+    return _joined(units, CLAUSE_TOKENS) if unit == "clauses" else units
 
 
 def whole_spans(spans: object) -> np.ndarray:
@@ -152,8 +152,8 @@ def _joined(parts: SentenceTokens, least: int) -> SentenceTokens:
     if not count:
         return parts
     first, tokens = [0], 0
-    for number, more in enumerate(np.diff(parts.bounds).tolist(), start=1):
-        tokens += more
+    for number, length in enumerate(np.diff(parts.bounds).tolist(), start=1):
+        tokens += length
         if tokens >= least and number < count:
             first.append(number)
             tokens = 0

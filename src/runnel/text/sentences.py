@@ -169,8 +169,8 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
         if sum(map(window.count, _QUOTES)) > len(window) // 8:  # not prose; sentencex is super-linear on quotation marks
             window = window[:_QUOTED_WINDOW]
-        found = [offset for offset in _sentencex_starts(window, language) if not 0 < offset < marker_end - start]
-        edges = [start + offset for offset in found]
+        offsets = [offset for offset in _sentencex_starts(window, language) if not 0 < offset < marker_end - start]
+        edges = [start + offset for offset in offsets]
         if start + len(window) == end:
             edges.append(end)
         while edges[-1] - start < min(_STEP, len(window)):  # the last sentence may continue after the window
@@ -184,12 +184,12 @@ def _sentencex_starts(window: str, language: str) -> list[int]:
     """Return the offsets of the sentences in a window that starts with a non-whitespace character. The first is 0."""
     import sentencex  # imported here to keep importing runnel fast
 
-    found = {0}
+    starts = {0}
     for boundary in sentencex.get_sentence_boundaries(language, window):
         match = _WORD_CHAR.search(window, boundary["start_index"])
         if match:
-            found.add(match.start())
-    return sorted(found)
+            starts.add(match.start())
+    return sorted(starts)
 
 
 def _capped(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:

@@ -70,9 +70,9 @@ def _line_start(file: BinaryIO, at: int) -> int:
         return 0
     place = file.seek(at - 1)
     while piece := file.read(_PIECE):
-        found = piece.find(b"\n")
-        if found >= 0:
-            return place + found + 1
+        newline = piece.find(b"\n")
+        if newline >= 0:
+            return place + newline + 1
         place += len(piece)
     return place
 

@@ -181,13 +181,13 @@ class Template:
         """Encode several texts as `encode` does, on all cores."""
         lead = self.lead(tokenizer, field)
         encoded = iter(tokenizer.encode_batch([lead + text for text in texts if text]))
-        return [_behind(next(encoded), len(lead)) if text else Encoded.empty() for text in texts]
+        return [_shift_after(next(encoded), len(lead)) if text else Encoded.empty() for text in texts]
 
     def encode_pieces(self, tokenizer: Tokenizer, field: Field, text: str) -> Iterator[Encoded]:
         """Encode as `encode` does, piece by piece, in memory that does not depend on the text's length."""
         lead = self.lead(tokenizer, field)
         for piece in tokenizer.encode_pieces([lead, text] if text else []):
-            yield _behind(piece, len(lead))
+            yield _shift_after(piece, len(lead))
 
     def encode_query(self, tokenizer: Tokenizer, query: str) -> np.ndarray:
         """Encode a query (n,) int32, n >= 1: the query field, or the only field of a template for any text.
@@ -223,10 +223,10 @@ class Template:
                 besides the document, or the template needs a marker that the tokenizer lacks.
         """
         _check_budget("max_tokens", max_tokens)
-        given = {name: ids for name, ids in (("query", query), ("document", document)) if ids is not None}
-        self._check_fields(given)
+        ids_of_fields = {name: ids for name, ids in (("query", query), ("document", document)) if ids is not None}
+        self._check_fields(ids_of_fields)
         limits = {"query": self.max_query_tokens, "document": self.max_document_tokens}
-        kept = {name: np.asarray(ids, dtype=np.int32)[: limits[name]] for name, ids in given.items()}
+        kept = {name: np.asarray(ids, dtype=np.int32)[: limits[name]] for name, ids in ids_of_fields.items()}
         columns = [
             kept[part.value] if part.kind == "field" else self._ids(tokenizer, number) for number, part in enumerate(self.parts)
         ]
@@ -237,7 +237,7 @@ class Template:
                 slices[part.value] = slice(position, position + len(ids))
             position += len(ids)
         joined = np.concatenate(columns) if columns else np.zeros(0, np.int32)
-        total = sum(len(ids) for ids in given.values())
+        total = sum(len(ids) for ids in ids_of_fields.values())
         return Rendered(joined, slices, total - sum(part.stop - part.start for part in slices.values()))
 
     def _shorten_document(self, columns: list[np.ndarray], budget: int | None) -> None:
@@ -253,11 +253,11 @@ class Template:
             )
         columns[number] = columns[number][: length - over]
 
-    def _check_fields(self, given: dict[str, np.ndarray]) -> None:
+    def _check_fields(self, ids_of_fields: dict[str, np.ndarray]) -> None:
         for name in _FIELDS:
-            if name in self.fields and name not in given:
+            if name in self.fields and name not in ids_of_fields:
                 raise InputError(f"the template {str(self)!r} needs the ids of the {name}; pass {name}=")
-            if name in given and name not in self.fields:
+            if name in ids_of_fields and name not in self.fields:
                 raise InputError(f"the template {str(self)!r} has no {{{name}}}; omit {name}=")
 
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
@@ -321,7 +321,7 @@ DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query}
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 
 
-def _behind(encoded: Encoded, lead: int) -> Encoded:
+def _shift_after(encoded: Encoded, lead: int) -> Encoded:
     """Return the same tokens with offsets into the text that begins after `lead` characters."""
     if not lead:
         return encoded

@@ -56,8 +56,8 @@ def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]
         names.setdefault(query, []).append(name)
     ranked = {}
     for query, key in keys.items():
-        found = names.pop(query)
-        ranked[query] = [found[i] for i in sorted(range(len(found)), key=lambda i: (key[i], found[i]))[:depth]]
+        ids = names.pop(query)
+        ranked[query] = [ids[i] for i in sorted(range(len(ids)), key=lambda i: (key[i], ids[i]))[:depth]]
     return ranked
 
 

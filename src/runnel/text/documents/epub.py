@@ -49,16 +49,16 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         limits.check_unpacked(canonical.length, "the text of the book")
     if unknown:
         canonical.warnings.append(
-            f"the reading order names {_some(unknown)}, which {'is' if len(unknown) == 1 else 'are'} not in the book"
+            f"the reading order names {_list_names(unknown)}, which {'is' if len(unknown) == 1 else 'are'} not in the book"
         )
     if missing:
         pages = f"the page {missing[0]} is" if len(missing) == 1 else f"{len(missing):,} pages are"
-        canonical.warnings.append(f"{pages} missing from the book" + (f": {_some(missing)}" if len(missing) > 1 else ""))
+        canonical.warnings.append(f"{pages} missing from the book" + (f": {_list_names(missing)}" if len(missing) > 1 else ""))
     title = next((e.text for e in package.iter() if _tag(e) == "title"), None)
     return canonical.finish("epub", title=title)
 
 
-def _some(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     """List the first names and the number of the others."""
     if len(names) <= _SHOWN:
         return ", ".join(names)

@@ -132,11 +132,11 @@ def _build(
 def _open_headings(canonical: Canonical, waiting: list[_Entry], paragraph: str) -> tuple[str, list[_Entry]]:
     """Open the entries up to the last whose title is in this paragraph; return its kind and the other entries."""
     flat = " ".join(paragraph.split()).lower()
-    found = max((i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0)
-    for entry in waiting[:found]:
+    count = max((i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0)
+    for entry in waiting[:count]:
         canonical.open_heading(entry.level, entry.title)
-    alone = found and len(flat) - len(waiting[found - 1].title) <= _NUMBERING
-    return "heading" if alone else "paragraph", waiting[found:]
+    alone = count and len(flat) - len(waiting[count - 1].title) <= _NUMBERING
+    return "heading" if alone else "paragraph", waiting[count:]
 
 
 def _without_text(pages: int, faults: int, pictures: int) -> str:

@@ -94,12 +94,12 @@ class DocumentReader:
             yield from self._read_stream(file, name)
             return
         with file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 yield from self._read_stream(file, name)
                 return
             yield from self._read(file, Path(path), name)
-            if _state(os.stat(path)) != _state(found):
+            if _state(os.stat(path)) != _state(status):
                 raise ReadError(f"{name} changed while it was read; read it again")
 
     def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
@@ -165,10 +165,10 @@ class DocumentReader:
             if late.is_set() or not line.endswith(b"\n"):  # also after Ctrl-C: no later file may receive this one's answer
                 self.close()
         if not line.endswith(b"\n"):
-            raise ReadError(f"{name} {self._fate(late.is_set(), worker.returncode)}")
+            raise ReadError(f"{name} {self._failure(late.is_set(), worker.returncode)}")
         return _document(json.loads(line), name)
 
-    def _fate(self, late: bool, code: int) -> str:
+    def _failure(self, late: bool, code: int) -> str:
         if late:
             return f"was not parsed within {self.limits.seconds:g} s (Limits.seconds); it may be damaged or hostile"
         why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -205,5 +205,5 @@ def _copied(source: BinaryIO, name: str, most: int) -> Iterator[BinaryIO]:
         yield copy
 
 
-def _state(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
