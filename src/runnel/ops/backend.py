@@ -11,7 +11,8 @@ import functools
 import importlib
 import logging
 import os
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,6 +54,13 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
     # On a GPU, missing kernels cost most of its speed, so this is a warning.
     say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if on_gpu else logging.INFO)
     return "torch"
+
+
+def implementation(operator: str, requested: str, x: Tensor) -> Callable[..., Any]:
+    """Return the function that runs `operator` on the backend of `choose`, which has the same arguments."""
+    chosen = choose(operator, requested, x)
+    function: Callable[..., Any] = getattr(importlib.import_module(f"runnel.ops.{operator}.{chosen}"), f"{operator}_{chosen}")
+    return function
 
 
 def _dtype_problem(x: Tensor) -> str | None:

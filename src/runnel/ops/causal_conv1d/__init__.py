@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from runnel.errors import InputError
-from runnel.ops.backend import choose
+from runnel.ops.backend import implementation
 from runnel.ops.packed import boundaries, expect
 
 _NAME = "causal_conv1d"
@@ -52,16 +52,8 @@ def causal_conv1d(
     if activation not in (None, "silu"):
         raise InputError(f"{_NAME}: activation must be None or 'silu', got {activation!r}")
     cu = boundaries(_NAME, tokens, cu_seqlens, state, (channels, weight.shape[1] - 1))
-    chosen = choose(_NAME, backend, x)
-    if chosen == "cpu":
-        from runnel.ops.causal_conv1d.cpu import causal_conv1d_cpu as run
-    elif chosen == "gpu":
-        from runnel.ops.causal_conv1d.gpu import causal_conv1d_gpu as run
-    elif chosen == "torch":
-        from runnel.ops.causal_conv1d.torch import causal_conv1d_torch as run
-    else:
-        from runnel.ops.causal_conv1d.reference import causal_conv1d_reference as run
-    return run(x, weight, bias, cu, state, activation == "silu")
+    out: tuple[Tensor, Tensor] = implementation(_NAME, backend, x)(x, weight, bias, cu, state, activation == "silu")
+    return out
 
 
 __all__ = ["causal_conv1d"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from runnel.errors import InputError
-from runnel.ops.backend import choose
+from runnel.ops.backend import implementation
 from runnel.ops.packed import expect
 
 _NAME = "gated_rms_norm"
@@ -35,16 +35,8 @@ def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int
     expect(_NAME, "weight", weight, (y.shape[1],))
     if groups < 1 or y.shape[1] % groups:
         raise InputError(f"{_NAME}: groups must divide the {y.shape[1]} channels, got {groups}")
-    chosen = choose(_NAME, backend, y)
-    if chosen == "cpu":
-        from runnel.ops.gated_rms_norm.cpu import gated_rms_norm_cpu as run
-    elif chosen == "gpu":
-        from runnel.ops.gated_rms_norm.gpu import gated_rms_norm_gpu as run
-    elif chosen == "torch":
-        from runnel.ops.gated_rms_norm.torch import gated_rms_norm_torch as run
-    else:
-        from runnel.ops.gated_rms_norm.reference import gated_rms_norm_reference as run
-    return run(y, z, weight, eps, groups)
+    out: Tensor = implementation(_NAME, backend, y)(y, z, weight, eps, groups)
+    return out
 
 
 __all__ = ["gated_rms_norm"]

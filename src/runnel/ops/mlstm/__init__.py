@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from runnel.errors import InputError
-from runnel.ops.backend import choose
+from runnel.ops.backend import implementation
 from runnel.ops.packed import boundaries, expect
 
 _NAME = "mlstm"
@@ -52,16 +52,8 @@ def mlstm(
     Source: Beck et al. 2024 (arXiv 2405.04517), section 2.3; chunkwise form: Beck et al. 2025 (arXiv 2503.14376), section 2.
     """
     cu = _check(q, k, v, i, f, cu_seqlens, state)
-    chosen = choose(_NAME, backend, v)
-    if chosen == "cpu":
-        from runnel.ops.mlstm.cpu import mlstm_cpu as run
-    elif chosen == "gpu":
-        from runnel.ops.mlstm.gpu import mlstm_gpu as run
-    elif chosen == "torch":
-        from runnel.ops.mlstm.torch import mlstm_torch as run
-    else:
-        from runnel.ops.mlstm.reference import mlstm_reference as run
-    return run(q, k, v, i, f, cu, state, eps)
+    out: tuple[Tensor, State] = implementation(_NAME, backend, v)(q, k, v, i, f, cu, state, eps)
+    return out
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:

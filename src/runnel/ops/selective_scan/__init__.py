@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from runnel.errors import InputError
-from runnel.ops.backend import choose
+from runnel.ops.backend import implementation
 from runnel.ops.packed import boundaries, expect
 
 _NAME = "selective_scan"
@@ -54,16 +54,8 @@ def selective_scan(
     if D is not None:
         expect(_NAME, "D", D, (channels,))
     cu = boundaries(_NAME, tokens, cu_seqlens, state, tuple(A.shape))
-    chosen = choose(_NAME, backend, x)
-    if chosen == "cpu":
-        from runnel.ops.selective_scan.cpu import selective_scan_cpu as run
-    elif chosen == "gpu":
-        from runnel.ops.selective_scan.gpu import selective_scan_gpu as run
-    elif chosen == "torch":
-        from runnel.ops.selective_scan.torch import selective_scan_torch as run
-    else:
-        from runnel.ops.selective_scan.reference import selective_scan_reference as run
-    return run(x, dt, A, B, C, D, cu, state)
+    out: tuple[Tensor, Tensor] = implementation(_NAME, backend, x)(x, dt, A, B, C, D, cu, state)
+    return out
 
 
 __all__ = ["selective_scan"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from runnel.errors import InputError
-from runnel.ops.backend import choose
+from runnel.ops.backend import implementation
 from runnel.ops.packed import boundaries, expect
 
 _NAME = "ssd"
@@ -56,16 +56,8 @@ def ssd(
     if D is not None:
         expect(_NAME, "D", D, (heads,))
     cu = boundaries(_NAME, tokens, cu_seqlens, state, (heads, size, B.shape[2]))
-    chosen = choose(_NAME, backend, x)
-    if chosen == "cpu":
-        from runnel.ops.ssd.cpu import ssd_cpu as run
-    elif chosen == "gpu":
-        from runnel.ops.ssd.gpu import ssd_gpu as run
-    elif chosen == "torch":
-        from runnel.ops.ssd.torch import ssd_torch as run
-    else:
-        from runnel.ops.ssd.reference import ssd_reference as run
-    return run(x, dt, A, B, C, D, cu, state)
+    out: tuple[Tensor, Tensor] = implementation(_NAME, backend, x)(x, dt, A, B, C, D, cu, state)
+    return out
 
 
 __all__ = ["ssd"]

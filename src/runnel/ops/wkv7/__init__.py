@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from runnel.errors import InputError
-from runnel.ops.backend import choose
+from runnel.ops.backend import implementation
 from runnel.ops.packed import boundaries, expect
 
 _NAME = "wkv7"
@@ -54,16 +54,8 @@ def wkv7(
         expect(_NAME, name, tensor, (tokens, heads, key_size))
     expect(_NAME, "v", v, (tokens, heads, v.shape[2]))
     cu = boundaries(_NAME, tokens, cu_seqlens, state, (heads, key_size, v.shape[2]))
-    chosen = choose(_NAME, backend, v)
-    if chosen == "cpu":
-        from runnel.ops.wkv7.cpu import wkv7_cpu as run
-    elif chosen == "gpu":
-        from runnel.ops.wkv7.gpu import wkv7_gpu as run
-    elif chosen == "torch":
-        from runnel.ops.wkv7.torch import wkv7_torch as run
-    else:
-        from runnel.ops.wkv7.reference import wkv7_reference as run
-    return run(r, w, k, v, a, b, cu, state)
+    out: tuple[Tensor, Tensor] = implementation(_NAME, backend, v)(r, w, k, v, a, b, cu, state)
+    return out
 
 
 __all__ = ["wkv7"]
