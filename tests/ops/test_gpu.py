@@ -23,8 +23,9 @@ from torch.nn import functional as F
 from runnel import ops
 from runnel.errors import BackendUnavailable
 from runnel.ops import backend
+from runnel.ops.packed import power_of_two
 from runnel.ops.ssd.gpu import ssd_gpu
-from runnel.ops.triton_launch import Chunks, power_of_two, rows, with_torch_backward, without_empty
+from runnel.ops.triton_launch import GpuChunks, rows, with_torch_backward, without_empty
 from runnel.ops.wkv7.gpu import wkv7_gpu
 
 HERE = Path(__file__).parent
@@ -104,12 +105,12 @@ def test_a_missing_package_is_named():
 
 
 def test_chunks_start_with_their_sequences():
-    chunks = Chunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
+    chunks = GpuChunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
     assert chunks.table.T.tolist() == [[0, 0, 4], [0, 4, 5], [2, 5, 6], [3, 6, 10], [3, 10, 14]]
     assert (chunks.first.tolist(), chunks.count, chunks.most) == ([0, 2, 2, 3, 5], 5, 2)
     assert (
-        Chunks.of(torch.tensor([0]), 4, torch.device("cpu")).count,
-        Chunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most,
+        GpuChunks.of(torch.tensor([0]), 4, torch.device("cpu")).count,
+        GpuChunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most,
     ) == (0, 0)
 
 

@@ -1,16 +1,18 @@
-"""Cut a step's sequences into chunks, for the CPU kernels of Mamba-2's and xLSTM's blocks.
+"""How CPU kernels divide packed sequences: chunks of a step for the blocks of Mamba-2 and xLSTM, shares of work for threads.
 
 S  sequences    C  chunks, of at most CHUNK tokens of one sequence
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runnel.ops.simd import LANES
+from runnel.ops.packed import Chunks
+from runnel.ops.simd import round_up
 
 CHUNK = 64
 
@@ -29,11 +31,33 @@ class Plan(NamedTuple):
 
 def plan_chunks(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> Plan:
     """Return the chunks of the sequences of `cu_seqlens`."""
-    lengths = np.diff(cu_seqlens)
-    counts = -(-lengths // CHUNK)
-    first = np.concatenate([[0], np.cumsum(counts)])
-    sequence = np.repeat(np.arange(lengths.size), counts)
-    offset = (np.arange(first[-1]) - first[sequence]) * CHUNK
-    rows = -(-np.minimum(lengths[sequence] - offset, CHUNK) // LANES) * LANES
-    row = np.concatenate([[0], np.cumsum(rows)])
-    return Plan(cu_seqlens, read_rows, write_rows, first, sequence, cu_seqlens[sequence] + offset, row)
+    chunks = Chunks.of(cu_seqlens, CHUNK)
+    row = np.concatenate([[0], np.cumsum(round_up(chunks.size))])
+    return Plan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The threads' shares: share i processes heads heads[i] of sequences order[first[i] : first[i+1]]."""
+
+    splits: int  # ranges of heads; share i has range i % splits
+    heads: np.ndarray  # (shares, 2) from, to
+    first: np.ndarray  # (shares + 1,)
+    order: np.ndarray  # sequences, once for every range of heads
+
+    @staticmethod
+    def of(lengths: np.ndarray, heads: int, threads: int, most_splits: int) -> Shares:
+        """Divide the work equally among `threads`: first by heads, which is always even, then by sequences, longest first."""
+        splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
+        parts = max(1, min(len(lengths), -(-threads // splits)))
+        members: list[list[int]] = [[] for _ in range(parts)]
+        load_of = np.zeros(parts, np.int64)
+        for sequence in np.argsort(-lengths, kind="stable"):
+            lightest = int(load_of.argmin())
+            members[lightest].append(int(sequence))
+            load_of[lightest] += lengths[sequence]
+        order = [s for part in members for _ in range(splits) for s in part]
+        counts = [len(part) for part in members for _ in range(splits)]
+        size = heads // splits
+        ranges = [(i * size, (i + 1) * size) for _ in members for i in range(splits)]
+        return Shares(splits, np.array(ranges), np.concatenate([[0], np.cumsum(counts)]), np.array(order, np.int64))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.errors import InputError
@@ -48,15 +51,35 @@ def accumulation_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def shortened(chunk: int, cu: Tensor) -> int:
-    """Return `chunk`, or a smaller power of two that holds the longest sequence, to avoid padding short texts."""
-    longest = int(cu.diff().max()) if cu.numel() > 1 else 0
-    return min(chunk, 1 << max(longest - 1, 0).bit_length())
+def power_of_two(size: int, least: int = 1) -> int:
+    """Return the smallest power of two that is at least `size` and `least`."""
+    return max(least, 1 << max(size - 1, 0).bit_length())
 
 
 def sequence_of_token(cu: Tensor) -> Tensor:
     """Return the sequence of each token (T,)."""
     return torch.repeat_interleave(torch.arange(cu.numel() - 1), cu.diff())
+
+
+class Chunks(NamedTuple):
+    """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same result in any packing.
+
+    N chunks of all sequences together.
+    """
+
+    first: NDArray[np.int64]  # (S+1,) the first chunk of each sequence, and N
+    sequence: NDArray[np.int64]  # (N,)
+    start: NDArray[np.int64]  # (N,) the first token
+    size: NDArray[np.int64]  # (N,) the number of tokens
+
+    @classmethod
+    def of(cls, cu: NDArray[np.int64], most: int) -> Chunks:
+        """Cut sequences with cumulative lengths cu (S+1,) every `most` tokens."""
+        counts = (np.diff(cu) + most - 1) // most
+        first = np.concatenate([[0], np.cumsum(counts)])
+        sequence = np.repeat(np.arange(counts.size), counts)
+        start = cu[sequence] + (np.arange(first[-1]) - first[sequence]) * most
+        return cls(first, sequence, start, np.minimum(cu[sequence + 1] - start, most))
 
 
 def as_array(tensor: Tensor) -> np.ndarray:

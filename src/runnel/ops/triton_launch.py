@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.packed import sequence_of_token
+from runnel.ops.packed import Chunks
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -32,14 +33,9 @@ def rows(tensor: Tensor) -> tuple[Tensor, int]:
     return tensor, tensor.stride(0)
 
 
-def power_of_two(size: int, least: int = 1) -> int:
-    """Return the smallest power of two that is at least `size` and `least`, as required for a tile's side."""
-    return max(least, 1 << max(size - 1, 0).bit_length())
-
-
 @dataclass(frozen=True)
-class Chunks:
-    """Packed sequences cut into chunks; each sequence starts a new chunk. All tensors on the GPU, int64."""
+class GpuChunks:
+    """`Chunks` for kernels: tensors on the GPU, int64."""
 
     table: Tensor  # (3, N): sequence, first token, token after the last
     first: Tensor  # (S+1,) the first chunk of each sequence, and N
@@ -47,15 +43,13 @@ class Chunks:
     most: int  # the largest number of chunks of a sequence
 
     @classmethod
-    def of(cls, cu: Tensor, size: int, device: torch.device) -> Chunks:
+    def of(cls, cu: Tensor, size: int, device: torch.device) -> GpuChunks:
         """Cut each sequence every `size` tokens; cu (S+1,) int64 on the CPU."""
-        counts = (cu.diff() + size - 1) // size
-        first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        sequence = sequence_of_token(first)
-        start = cu[sequence] + (torch.arange(sequence.numel()) - first[sequence]) * size
-        table = torch.stack([sequence, start, torch.minimum(start + size, cu[sequence + 1])])
-        most = int(counts.max()) if counts.numel() else 0
-        return cls(table.to(device), first.to(device), sequence.numel(), most)
+        chunks = Chunks.of(cu.numpy(), size)
+        table = np.stack([chunks.sequence, chunks.start, chunks.start + chunks.size])
+        first = torch.from_numpy(chunks.first)
+        most = int(first.diff().max()) if first.numel() > 1 else 0
+        return cls(torch.from_numpy(table).to(device), first.to(device), table.shape[1], most)
 
 
 def with_torch_backward(

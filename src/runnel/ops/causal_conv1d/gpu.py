@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.language import constexpr, tensor
 
-from runnel.ops.triton_launch import on_device_of, power_of_two, rows
+from runnel.ops.packed import power_of_two
+from runnel.ops.triton_launch import on_device_of, rows
 from runnel.ops.triton_math import silu, silu_grad
 
 _TOKENS, _CHANNELS = 32, 64  # per block

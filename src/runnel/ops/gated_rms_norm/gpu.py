@@ -12,7 +12,8 @@ from torch import Tensor
 from triton.language import constexpr, tensor
 
 from runnel.ops.gated_rms_norm.torch import gated_rms_norm_torch
-from runnel.ops.triton_launch import on_device_of, power_of_two, rows, with_torch_backward
+from runnel.ops.packed import power_of_two
+from runnel.ops.triton_launch import on_device_of, rows, with_torch_backward
 from runnel.ops.triton_math import silu
 
 

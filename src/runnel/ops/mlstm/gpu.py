@@ -17,7 +17,8 @@ from torch import Tensor
 
 from runnel.ops.mlstm import gpu_kernels as kernels
 from runnel.ops.mlstm.torch import mlstm_torch
-from runnel.ops.triton_launch import Chunks, on_device_of, power_of_two, rows, with_torch_backward
+from runnel.ops.packed import power_of_two
+from runnel.ops.triton_launch import GpuChunks, on_device_of, rows, with_torch_backward
 
 _CHUNK = 64
 _TILE_K, _TILE_V = 32, 64  # the largest tile of C in a program; 64 of K spill registers
@@ -56,7 +57,7 @@ def _forward(
         return h, *(part.clone() for part in start)
     # A copy, because programs of other tiles may still read the start.
     end = [torch.empty(sequences, *shape, device=device) for shape in shapes]
-    chunks = Chunks.of(cu, _CHUNK, device)
+    chunks = GpuChunks.of(cu, _CHUNK, device)
     entering = [torch.empty(chunks.count, *shape, device=device) for shape in shapes]
     tile_k, tile_v = (min(most, power_of_two(length, least=16)) for most, length in ((_TILE_K, width), (_TILE_V, size)))
     tiles = {"K": width, "V": size, "CHUNK": _CHUNK, "TILE_K": tile_k, "TILE_V": tile_v}

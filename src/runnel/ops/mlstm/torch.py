@@ -12,11 +12,14 @@ Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.ops.packed import accumulation_dtype, sequence_of_token, shortened
+from runnel.ops.grid import Grid, States
+from runnel.ops.packed import accumulation_dtype
 
 CHUNK = 64
 _HOLE = -1e30  # the input gate in a hole: its exp is 0, and differences of two are finite
@@ -30,22 +33,17 @@ def mlstm_torch(
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(v)
     (_, heads, width), size = q.shape, v.shape[2]
-    chunk = shortened(chunk, cu)
-    counts = (cu.diff() + chunk - 1) // chunk  # (S,) chunks of each sequence
-    first = counts.cumsum(0) - counts
-    sequence = sequence_of_token(cu)
-    slot = (first[sequence] * chunk + torch.arange(v.shape[0]) - cu[sequence]).to(v.device)
+    grid = Grid(cu, chunk, dtype, v.device)
 
-    def on_grid(tensor: Tensor, hole: float = 0.0) -> Tensor:
-        grid = torch.full((int(counts.sum()) * chunk, *tensor.shape[1:]), hole, dtype=dtype, device=v.device)
-        return grid.index_copy(0, slot, tensor.to(dtype)).unflatten(0, (-1, chunk)).transpose(1, 2)  # (N, H, Q, ...)
+    def put(tensor: Tensor, hole: float = 0.0) -> Tensor:
+        return grid.put(tensor, hole).transpose(1, 2)  # (N, H, Q, ...)
 
-    query, key, value = on_grid(q) * width**-0.5, on_grid(k), on_grid(v)
-    forget, enter = on_grid(F.logsigmoid(f.to(dtype))), on_grid(i, _HOLE)  # (N, H, Q)
+    query, key, value = put(q) * width**-0.5, put(k), put(v)
+    forget, enter = put(F.logsigmoid(f.to(dtype))), put(i, _HOLE)  # (N, H, Q)
 
     # log_weight[i, j] = i_j + the sum of lf over j+1 .. i. Differences of sums from the chunk's start would cancel.
-    later = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).triu(1)
-    steps = forget[..., :, None].expand(*forget.shape, chunk).masked_fill(~later.T, 0.0).cumsum(2)
+    later = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=v.device).triu(1)
+    steps = forget[..., :, None].expand(*forget.shape, grid.chunk).masked_fill(~later.T, 0.0).cumsum(2)
     log_weight = (steps + enter[..., None, :]).masked_fill(later, float("-inf"))  # (N, H, Q, Q)
     kept = forget.cumsum(2)
     top = log_weight.amax(3)  # m without the state before the chunk
@@ -58,7 +56,8 @@ def mlstm_torch(
     shapes = ((sequences, heads, width, size), (sequences, heads, width), (sequences, heads))
     start = [torch.zeros(shape, dtype=dtype, device=v.device) for shape in shapes]
     C, n, m = start if state is None else (part.to(dtype) for part in state)
-    before, end = _pass_states((added_C, added_n, top[..., -1]), kept[..., -1], (C, n, m, m), counts, first)
+    added = added_C, added_n, top[..., -1]
+    before, end = grid.carry((C, n, m, m), functools.partial(_advance, added, kept[..., -1]))
     C, n, scale, m = before
 
     m_token = torch.maximum(kept + m[..., None], top)  # (N, H, Q), equal to the recurrence's
@@ -68,49 +67,30 @@ def mlstm_torch(
     weight = (entering @ n[..., None]).squeeze(3) + mix.sum(3)
     denominator = torch.maximum(weight.abs(), (-fixed).exp()) + eps * (m_token - fixed).exp()
     h = (entering @ C + mix @ value) / denominator[..., None]
-    h = h.transpose(1, 2).reshape(-1, heads, size)[slot]
+    h = grid.take(h.transpose(1, 2))
 
     C, n, scale, m = end
     back = (scale - m).exp()  # 1, and the gradient of m
     return h.to(v.dtype), (C * back[..., None, None], n * back[..., None], m)
 
 
-def _pass_states(
-    added: State, kept: Tensor, start: tuple[Tensor, ...], counts: Tensor, first: Tensor
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
+def _advance(added: State, kept: Tensor, index: Tensor, states: States) -> States:
+    """Return C, n, the logarithm of their scale, and m, which equals it, after the chunks `index`.
+
+    The scale is a constant for autograd except where it is the start's m.
 
     Args:
         added: each chunk's addition to C (N, H, K, V) and n (N, H, K) at the scale of its own m, and that m (N, H).
         kept: (N, H) logarithm of the factor of the state before the chunk.
-        start: C (S, H, K, V), n (S, H, K), the logarithm of their scale (S, H) and m (S, H), which equals it.
-        counts, first: (S,) number of chunks and first chunk of each sequence.
-
-    Returns:
-        the four tensors of `start` before each chunk (N, ...), and after each sequence (S, ...). The scale is a constant for
-        autograd except where it is the start's m.
+        index: (k,) chunks.
+        states: C (k, H, K, V), n (k, H, K), scale and m (k, H) before them.
     """
-    order = counts.argsort(descending=True, stable=True)
-    carried = tuple(part[order] for part in start)
-    entering, chunks, ended = [], [], []
-    for turn in range(int(counts.max()) if counts.numel() else 0):
-        active = int((counts > turn).sum())
-        ended.append(tuple(part[active:] for part in carried))
-        C, n, scale, m = (part[:active] for part in carried)
-        index = first[order[:active]] + turn
-        entering.append((C, n, scale, m))
-        chunks.append(index)
-        new_C, new_n, top = (part[index] for part in added)
-        m = torch.maximum(kept[index] + m, top)
-        fixed = m.detach()
-        old = (kept[index] + (scale - fixed)).exp()  # the difference first: it contains m's rounding error
-        new = (top.detach() - fixed).exp()
-        C = old[..., None, None] * C + new[..., None, None] * new_C
-        n = old[..., None] * n + new[..., None] * new_n
-        carried = (C, n, fixed, m)
-    back = order.argsort()
-    end = tuple(torch.cat(parts)[back] for parts in zip(carried, *reversed(ended), strict=True))
-    if not entering:
-        return (*added[:2], added[2], added[2]), end
-    place = torch.cat(chunks).argsort()
-    return tuple(torch.cat(parts)[place] for parts in zip(*entering, strict=True)), end
+    C, n, scale, m = states
+    new_C, new_n, top = (part[index] for part in added)
+    m = torch.maximum(kept[index] + m, top)
+    fixed = m.detach()
+    old = (kept[index] + (scale - fixed)).exp()  # the difference first: it contains m's rounding error
+    new = (top.detach() - fixed).exp()
+    C = old[..., None, None] * C + new[..., None, None] * new_C
+    n = old[..., None] * n + new[..., None] * new_n
+    return C, n, fixed, m

@@ -16,8 +16,9 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from runnel.ops.packed import power_of_two
 from runnel.ops.selective_scan import gpu_kernels as kernels
-from runnel.ops.triton_launch import Chunks, on_device_of, power_of_two, rows
+from runnel.ops.triton_launch import GpuChunks, on_device_of, rows
 
 _CHUNK, _CHANNELS = 128, 32  # tokens and channels per program
 _SHORT = 32  # tokens per chunk of the backward pass, which holds all states of a chunk, in addition to one state per chunk
@@ -43,7 +44,7 @@ class _Scan(torch.autograd.Function):
         end = _float_state(x, A, cu, state)
         if not y.numel():
             return y, end
-        chunks = Chunks.of(cu, _CHUNK, x.device)
+        chunks = GpuChunks.of(cu, _CHUNK, x.device)
         inputs, sizes = _inputs(x, dt, A, B, C)
         skip = None if D is None else D.detach().float().contiguous()
         with on_device_of(x):
@@ -67,7 +68,7 @@ class _Scan(torch.autograd.Function):
         dA = torch.zeros(sequences, *A.shape, device=x.device)
         dstate = torch.zeros(dA.shape, device=x.device) if dend is None else dend.detach().float().clone()
         if dx.numel():
-            chunks = Chunks.of(cu, _SHORT, x.device)
+            chunks = GpuChunks.of(cu, _SHORT, x.device)
             inputs, sizes = _inputs(x, dt, A, B, C)
             skip = None if D is None else D.detach().float().contiguous()
             programs = min(_PROGRAMS, sequences * triton.cdiv(x.shape[1], _CHANNELS))
@@ -97,7 +98,7 @@ def _inputs(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[tup
     return arguments, {"channels": x.shape[1], "STATES": A.shape[1], "BLOCK": power_of_two(A.shape[1])}
 
 
-def _entering(inputs: tuple[Any, ...], sizes: dict[str, int], chunks: Chunks, start: Tensor) -> Tensor:
+def _entering(inputs: tuple[Any, ...], sizes: dict[str, int], chunks: GpuChunks, start: Tensor) -> Tensor:
     """Return the state (N, Di, n) before each chunk; start (S, Di, n)."""
     channels = sizes["channels"]
     states = torch.empty(chunks.count, *start.shape[1:], device=start.device)

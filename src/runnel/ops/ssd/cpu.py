@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from runnel.ops.chunks import Shares
 from runnel.ops.numba_math import parallel
 from runnel.ops.numba_matmul import padded
-from runnel.ops.packed import as_array, flat_rows, float_array
+from runnel.ops.packed import Chunks, as_array, flat_rows, float_array
 from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward
-from runnel.ops.ssd.grid import CHUNK, Grid, Shares, gather, spread
+from runnel.ops.ssd.grid import CHUNK, gather, spread
 
 # The backward keeps one gradient of B and C per range of heads; more ranges would cost too much memory for the time gained.
 _MOST_SPLITS = 8
@@ -37,16 +38,16 @@ class _SSD(torch.autograd.Function):
         ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         heads, size, width = x.shape[1], x.shape[2], B.shape[2]
-        grid = Grid.of(cu.numpy())
+        chunks = Chunks.of(cu.numpy(), CHUNK)
         y = torch.empty(x.shape, dtype=x.dtype)
         end = torch.empty(cu.numel() - 1, heads, size, width)
         line, row = flat_rows(x)
         shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), heads)
         with parallel():
-            keys, queries, pairs = _spread(B, C, grid)
+            keys, queries, pairs = _spread(B, C, chunks)
             kernels_forward.scan(
-                line, row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, grid.start, grid.size,
-                grid.of_sequence, shares.heads, shares.first, shares.order, float_array(state, 0, heads, size, width),
+                line, row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, chunks.start,
+                chunks.size, chunks.first, shares.heads, shares.first, shares.order, float_array(state, 0, heads, size, width),
                 as_array(y), as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
@@ -59,25 +60,25 @@ class _SSD(torch.autograd.Function):
         x, dt, A, B, C, D, cu, state = ctx.saved_tensors
         heads, size, (groups, width) = x.shape[1], x.shape[2], B.shape[1:]
         sequences = cu.numel() - 1
-        grid = Grid.of(cu.numpy())
+        chunks = Chunks.of(cu.numpy(), CHUNK)
         shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), _MOST_SPLITS)
         dx, ddt = torch.empty(x.shape, dtype=x.dtype), torch.empty(dt.shape)
         dB, dC = torch.empty(B.shape, dtype=B.dtype), torch.empty(C.shape, dtype=C.dtype)
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
-        parts = [torch.empty(shares.splits, len(grid.start), groups, CHUNK, padded(width)).numpy() for _ in range(2)]
+        parts = [torch.empty(shares.splits, len(chunks.start), groups, CHUNK, padded(width)).numpy() for _ in range(2)]
         line, row = flat_rows(x)
         dy_line, dy_row = flat_rows(torch.zeros_like(x) if dy is None else dy)
         with parallel():
-            keys, queries, pairs = _spread(B, C, grid)
+            keys, queries, pairs = _spread(B, C, chunks)
             kernels_backward.scan(
                 line, row, dy_line, dy_row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs,
-                grid.start, grid.size, grid.of_sequence, shares.heads, shares.first, shares.order, shares.splits,
+                chunks.start, chunks.size, chunks.first, shares.heads, shares.first, shares.order, shares.splits,
                 float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), as_array(dx), as_array(ddt),
                 parts[0], parts[1], as_array(dstate), sums[0], sums[1],
             )  # fmt: skip
             for part, out in zip(parts, (dB, dC), strict=True):
-                gather(part, grid.start, grid.size, heads // shares.splits, heads // groups, as_array(out))
+                gather(part, chunks.start, chunks.size, heads // shares.splits, heads // groups, as_array(out))
         dA, dD = (torch.from_numpy(total.sum(0)) for total in sums)
         return (
             dx, ddt.to(dt.dtype), dA.to(A.dtype), dB, dC, None if D is None else dD.to(D.dtype), None,
@@ -85,11 +86,11 @@ class _SSD(torch.autograd.Function):
         )  # fmt: skip
 
 
-def _spread(B: Tensor, C: Tensor, grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return B, C and their products on the chunk grid: (K, G, Q, N padded) twice and (K, G, Q, Q)."""
     groups, width = B.shape[1:]
-    keys, queries = (torch.empty(len(grid.start), groups, CHUNK, padded(width)).numpy() for _ in range(2))
-    pairs = torch.empty(len(grid.start), groups, CHUNK, CHUNK).numpy()
+    keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, padded(width)).numpy() for _ in range(2))
+    pairs = torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy()
     (B_line, B_row), (C_line, C_row) = flat_rows(B), flat_rows(C)
-    spread(B_line, B_row, C_line, C_row, grid.start, grid.size, width, keys, queries, pairs)
+    spread(B_line, B_row, C_line, C_row, chunks.start, chunks.size, width, keys, queries, pairs)
     return keys, queries, pairs

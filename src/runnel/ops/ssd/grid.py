@@ -1,11 +1,10 @@
-"""Cut packed sequences into chunks and distribute them to threads, for the ssd kernels.
+"""Copy B and C to the chunks of the ssd kernels, and gather their gradients.
 
-T tokens, S sequences, H heads, G groups, N state size, Q tokens per chunk, K chunks of all sequences together.
+T tokens, H heads, G groups, N state size, Q tokens per chunk, K chunks of all sequences together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,53 +14,6 @@ from runnel.ops.numba_math import PARALLEL, load, rounded_for
 from runnel.ops.numba_matmul import LANES, ROWS, multiply
 
 CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work inside, shorter ones access the state more often.
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Chunks of packed sequences. None crosses a sequence's start, so a sequence has the same result in any packing."""
-
-    start: np.ndarray  # (K,) first token of each chunk
-    size: np.ndarray  # (K,) tokens of each chunk, 1 to Q
-    of_sequence: np.ndarray  # (S+1,) first chunk of each sequence
-
-    @staticmethod
-    def of(cu: np.ndarray) -> Grid:
-        """Return the chunks of sequences with cumulative lengths cu (S+1,)."""
-        lengths = np.diff(cu)
-        counts = -(-lengths // CHUNK)
-        of_sequence = np.concatenate([[0], np.cumsum(counts)])
-        within = np.arange(of_sequence[-1]) - np.repeat(of_sequence[:-1], counts)
-        start = np.repeat(cu[:-1], counts) + within * CHUNK
-        size = np.minimum(np.repeat(cu[1:], counts) - start, CHUNK)
-        return Grid(start, size, of_sequence)
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The threads' shares: share i processes heads heads[i] of sequences order[first[i] : first[i+1]]."""
-
-    splits: int  # ranges of heads; share i has range i % splits
-    heads: np.ndarray  # (shares, 2) from, to
-    first: np.ndarray  # (shares + 1,)
-    order: np.ndarray  # sequences, once for every range of heads
-
-    @staticmethod
-    def of(lengths: np.ndarray, heads: int, threads: int, most_splits: int) -> Shares:
-        """Divide the work equally among `threads`: first by heads, which is always even, then by sequences, longest first."""
-        splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
-        parts = max(1, min(len(lengths), -(-threads // splits)))
-        members: list[list[int]] = [[] for _ in range(parts)]
-        load_of = np.zeros(parts, np.int64)
-        for sequence in np.argsort(-lengths, kind="stable"):
-            lightest = int(load_of.argmin())
-            members[lightest].append(int(sequence))
-            load_of[lightest] += lengths[sequence]
-        order = [s for part in members for _ in range(splits) for s in part]
-        counts = [len(part) for part in members for _ in range(splits)]
-        size = heads // splits
-        ranges = [(i * size, (i + 1) * size) for _ in members for i in range(splits)]
-        return Shares(splits, np.array(ranges), np.concatenate([[0], np.cumsum(counts)]), np.array(order, np.int64))
 
 
 @njit(**PARALLEL)

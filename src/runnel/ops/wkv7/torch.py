@@ -14,7 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.packed import accumulation_dtype, sequence_of_token, shortened
+from runnel.ops.grid import Grid, States
+from runnel.ops.packed import accumulation_dtype
 
 CHUNK = 32  # a power of two. Each chunk has a (K, K) matrix, so shorter chunks cost memory; longer chunks do more work inside.
 
@@ -32,21 +33,18 @@ def wkv7_torch(
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     dtype, device = accumulation_dtype(v), v.device
-    (tokens, heads, key_size), value_size = k.shape, v.shape[2]
-    chunk = shortened(chunk, cu)
-    counts = (cu.diff() + chunk - 1) // chunk  # (S,) chunks of each sequence
-    chunks, first = int(counts.sum()), counts.cumsum(0) - counts
-    sequence = sequence_of_token(cu)
-    slot = (first[sequence] * chunk + torch.arange(tokens) - cu[sequence]).to(device)
+    (_, heads, key_size), value_size = k.shape, v.shape[2]
+    grid = Grid(cu, chunk, dtype, device)
 
-    def on_grid(tensor: Tensor) -> Tensor:  # (T, H, size) -> (B, Q, size)
-        grid = torch.zeros(chunks * chunk, *tensor.shape[1:], dtype=dtype, device=device)
-        grid = grid.index_copy(0, slot, tensor.to(dtype)).view(chunks, chunk, *tensor.shape[1:])
-        return grid.transpose(1, 2).flatten(0, 1)
+    def put(tensor: Tensor) -> Tensor:  # (T, H, size) -> (B, Q, size)
+        return grid.put(tensor).transpose(1, 2).flatten(0, 1)
 
-    value = on_grid(v)
-    readers, writers = torch.stack([on_grid(a), on_grid(r)], 1), torch.stack([on_grid(b), on_grid(k)], 1)  # (B, 2, Q, K)
-    mix, from_start, to_end, decay = _decayed_products(readers, writers, on_grid(w))
+    def by_head(tensor: Tensor) -> Tensor:  # (B, ...) -> (N, H, ...)
+        return tensor.unflatten(0, (grid.count, heads))
+
+    value = put(v)
+    readers, writers = torch.stack([put(a), put(r)], 1), torch.stack([put(b), put(k)], 1)  # (B, 2, Q, K)
+    mix, from_start, to_end, decay = _decayed_products(readers, writers, put(w))
 
     # u = u_h h + u_0, likewise o, and the state after the chunk = keep h + added.
     right = torch.cat([from_start[:, 0], mix[:, 0, 1] @ value], 2)
@@ -58,9 +56,13 @@ def wkv7_torch(
 
     start = torch.zeros(cu.numel() - 1, heads, key_size, value_size, dtype=dtype, device=device)
     start = start if state is None else state.to(dtype)
-    entering, end = _pass_states(added.unflatten(0, (chunks, heads)), keep.unflatten(0, (chunks, heads)), start, counts, first)
-    o = o_0 + o_h @ entering.flatten(0, 1)
-    o = o.unflatten(0, (chunks, heads)).transpose(1, 2).flatten(0, 1)[slot]
+    keep, added = by_head(keep), by_head(added)
+
+    def advance(index: Tensor, states: States) -> States:
+        return (keep[index] @ states[0] + added[index],)
+
+    (entering,), (end,) = grid.carry((start,), advance)
+    o = grid.take(by_head(o_0 + o_h @ entering.flatten(0, 1)).transpose(1, 2))
     return o.to(v.dtype), end
 
 
@@ -100,30 +102,3 @@ def _decayed_products(readers: Tensor, writers: Tensor, w: Tensor) -> tuple[Tens
         whole = whole[:, :, 0::2] + whole[:, :, 1::2]
         size *= 2
     return mix[:, 0], readers * before[:, :, 0].exp(), writers * after[:, :, 0].exp(), whole[:, 0, 0, 0].exp()
-
-
-def _pass_states(added: Tensor, keep: Tensor, start: Tensor, counts: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
-
-    Args:
-        added: (N, H, K, V) each chunk's addition.   keep: (N, H, K, K) the factor of the state before the chunk.
-        start: (S, H, K, V).   counts, first: (S,) number of chunks and first chunk of each sequence.
-
-    Returns:
-        the state before each chunk (N, H, K, V), the state after each sequence (S, H, K, V).
-    """
-    order = counts.argsort(descending=True, stable=True)
-    carried = start[order]
-    entering, chunks, ended = [], [], []
-    for turn in range(int(counts.max()) if counts.numel() else 0):
-        active = int((counts > turn).sum())
-        ended.append(carried[active:])
-        carried = carried[:active]
-        index = first[order[:active]] + turn
-        entering.append(carried)
-        chunks.append(index)
-        carried = keep[index] @ carried + added[index]
-    end = torch.cat([carried, *reversed(ended)])[order.argsort()]
-    if not entering:
-        return added, end
-    return torch.cat(entering)[torch.cat(chunks).argsort()], end

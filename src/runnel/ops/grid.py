@@ -1,0 +1,74 @@
+"""Packed sequences as chunks of one length, for the parallel torch forms; differentiable, any device.
+
+T tokens, S sequences, Q tokens per chunk, N chunks of all sequences together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from runnel.ops.packed import Chunks, power_of_two, sequence_of_token
+
+States = tuple[Tensor, ...]
+
+
+class Grid:
+    """The chunks (N, Q, ...) of packed tensors (T, ...); holes fill the last chunk of each sequence.
+
+    Args:
+        cu: (S+1,) int64 on the CPU.
+        chunk: Q, a power of two; a smaller one that holds the longest sequence is used instead, to avoid padding short texts.
+        dtype, device: of the chunks.
+    """
+
+    def __init__(self, cu: Tensor, chunk: int, dtype: torch.dtype, device: torch.device) -> None:
+        longest = int(cu.diff().max()) if cu.numel() > 1 else 0
+        self.chunk = min(chunk, power_of_two(longest))
+        self.first = torch.from_numpy(Chunks.of(cu.numpy(), self.chunk).first)  # (S+1,)
+        self.count = int(self.first[-1])  # N
+        sequence = sequence_of_token(cu)
+        slot = self.first[sequence] * self.chunk + torch.arange(sequence.numel()) - cu[sequence]
+        self._slot, self._dtype, self._device = slot.to(device), dtype, device
+
+    def put(self, tensor: Tensor, hole: float = 0.0) -> Tensor:
+        """Return the chunks (N, Q, ...) of a tensor (T, ...)."""
+        shape = (self.count * self.chunk, *tensor.shape[1:])
+        flat = torch.full(shape, hole, dtype=self._dtype, device=self._device)
+        return flat.index_copy(0, self._slot, tensor.to(self._dtype)).view(self.count, self.chunk, *tensor.shape[1:])
+
+    def take(self, chunks: Tensor) -> Tensor:
+        """Return the tensor (T, ...) of chunks (N, Q, ...)."""
+        return chunks.flatten(0, 1)[self._slot]
+
+    def carry(self, start: States, advance: Callable[[Tensor, States], States]) -> tuple[States, States]:
+        """Carry states over chunks: all sequences advance together, one chunk per turn, longest first.
+
+        Args:
+            start: tensors (S, ...).
+            advance: takes the indices (K,) of some chunks and the states before them (K, ...), and returns the states
+                after them.
+
+        Returns:
+            the states before each chunk (N, ...), the states after each sequence (S, ...).
+        """
+        counts = self.first.diff()
+        order = counts.argsort(descending=True, stable=True)
+        carried = tuple(part[order] for part in start)
+        entering, chunks, ended = [], [], []
+        for turn in range(int(counts.max()) if counts.numel() else 0):
+            active = int((counts > turn).sum())
+            ended.append(tuple(part[active:] for part in carried))
+            carried = tuple(part[:active] for part in carried)
+            index = self.first[order[:active]] + turn
+            entering.append(carried)
+            chunks.append(index)
+            carried = advance(index, carried)
+        back = order.argsort()
+        end = tuple(torch.cat(parts)[back] for parts in zip(carried, *reversed(ended), strict=True))
+        if not entering:
+            return tuple(part[:0] for part in start), end
+        place = torch.cat(chunks).argsort()
+        return tuple(torch.cat(parts)[place] for parts in zip(*entering, strict=True)), end
