@@ -111,7 +111,7 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
     ]
     results = list(Engine(backbone, step_tokens=8).map(requests))
     assert [r.error is None for r in results] == [True, False, False, False, True]
-    assert "token ids must lie in [0, 50), got 1 to 999" in str(results[2].error)
+    assert "token ids must be in [0, 50), got 1 to 999" in str(results[2].error)
     assert "T >= 1" in str(results[3].error)
     torch.testing.assert_close(results[4].get().hidden[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5)
     with pytest.raises(RuntimeError, match="this reader is broken"):

@@ -195,7 +195,7 @@ class Engine:
                 raise InputError(f"token ids must be integers of shape (T,), T >= 1, got shape {ids.shape} of {ids.dtype}")
             if int(ids.min()) < 0 or int(ids.max()) >= self.backbone.vocab_size:
                 raise InputError(
-                    f"token ids must lie in [0, {self.backbone.vocab_size}), got {int(ids.min())} to {int(ids.max())}"
+                    f"token ids must be in [0, {self.backbone.vocab_size}), got {int(ids.min())} to {int(ids.max())}"
                 )
             if request.marks is not None and request.marks.shape[0] != len(ids):
                 raise InputError(f"marks must have one row per token ({len(ids)}), got {request.marks.shape[0]}")

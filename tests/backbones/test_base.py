@@ -31,7 +31,7 @@ def test_changed_weights_are_seen_after_training() -> None:
 
 def test_bad_calls() -> None:
     backbone = Toy()
-    with pytest.raises(InputError, match=r"token ids must lie in \[0, 50\), got 3 to 50"):
+    with pytest.raises(InputError, match=r"token ids must be in \[0, 50\), got 3 to 50"):
         backbone(torch.tensor([3, 50]))
     with pytest.raises(InputError, match="packed into one dimension"):
         backbone(torch.zeros(2, 2, dtype=torch.int64))

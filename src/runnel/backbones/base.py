@@ -46,7 +46,7 @@ class PlainForm(NamedTuple):
 
 
 class Backbone(nn.Module, ABC):
-    """A language model without its LM head: recurrent, but for `Transformer` and `Encoder`.
+    """A language model without its LM head; all are recurrent except `Transformer` and `Encoder`.
 
     Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the state are fp32.
 
@@ -81,18 +81,18 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of one sequence's state, layers first, e.g. {"conv": (L, C, w-1), "ssm": (L, H, P, N)}."""
+        """Return the shapes of one sequence's state by name, layers first, e.g. {"conv": (L, C, w-1), "ssm": (L, H, P, N)}."""
 
     @abstractmethod
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        """Embedded tokens (T, D) through all layers and the final norm; differentiable; `state` is left unchanged.
+        """Run embedded tokens (T, D) through all layers and the final norm; differentiable; `state` is left unchanged.
 
-        `recompute` is that of `forward`.
+        For `recompute` see `forward`.
         """
 
     @abstractmethod
     def embed(self, ids: Tensor) -> Tensor:
-        """Token embeddings (T, D) fp32 of ids (T,)."""
+        """Return token embeddings (T, D) fp32 of ids (T,)."""
 
     def prepare(self) -> None:
         """Build `self.fast` where kernels run for the present device and weights. Call it again after changing weights."""
@@ -132,7 +132,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def adapted(self) -> bool:
-        """Some layer has a LoRA adapter around it, which the kernels, made for plain weights, would not see."""
+        """Whether a layer has a LoRA adapter, which the kernels would ignore: they read plain weights."""
         return any(hasattr(module, "base_layer") for module in self.modules())
 
     # ---- the public calls ------------------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ class Backbone(nn.Module, ABC):
             nothing but the numbers of tokens.
 
         Raises:
-            InputError: ids, cu_seqlens or lengths are not those of a text for this backbone.
-            StateError: the state is another backbone's, or this one has none.
+            InputError: ids are outside the vocabulary, or cu_seqlens or the lengths are invalid for this backbone.
+            StateError: the state belongs to another backbone, or this backbone has no state.
         """
         cu_seqlens = self._check(ids, cu_seqlens, state)
         inputs = [*self.parameters(), *([added] if added is not None else []), *(state.tensors.values() if state else [])]
@@ -180,12 +180,12 @@ class Backbone(nn.Module, ABC):
     def step(
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None = None
     ) -> Tensor:
-        """One step of the engine, without autograd: like `forward`, with states kept in a pool that is updated in place.
+        """Run one step of the engine, without autograd: like `forward`, with states in a pool that is updated in place.
 
         Args:
             pool: R rows of state.
             read_rows: (S,) int64, the pool row where each sequence's state is; -1: start from zero.
-            write_rows: (S,) int64, the pool row its end state goes to; -1: the end state is not wanted. Several
+            write_rows: (S,) int64, the pool row its end state goes to; -1: do not keep the end state. Several
                 sequences may read one row (a fork without a copy) but no row may be written by one sequence and read
                 or written by another.
 
@@ -221,7 +221,7 @@ class Backbone(nn.Module, ABC):
         return hidden
 
     def new_state(self, rows: int) -> State:
-        """A zero state of `rows` sequences, fp32."""
+        """Return a zero state of `rows` sequences, fp32."""
         tensors = {name: torch.zeros(rows, *shape, device=self.device) for name, shape in self.state_shapes().items()}
         return State(tensors, torch.zeros(rows, dtype=torch.int64))
 
@@ -275,11 +275,11 @@ class Backbone(nn.Module, ABC):
         """
 
     def flops(self, tokens: int) -> int:
-        """Useful floating-point operations for a text of `tokens` tokens, attention included."""
+        """Return the useful floating-point operations for a text of `tokens` tokens, attention included."""
         return tokens * self.flops_per_token
 
     def standard_flops(self, tokens: int) -> int:
-        """Operations for a text by the formula that papers print: 2 for each parameter and token, and attention.
+        """Return the operations for a text by the formula that papers print: 2 for each parameter and token, and attention.
 
         Source: Kaplan et al. (2020), table 1.
         Differs: embeddings are parameters too, as in the retrieval papers' tables; no term for a recurrence.
@@ -288,7 +288,7 @@ class Backbone(nn.Module, ABC):
         return 2 * tokens * sum(parameter.numel() for parameter in self.parameters()) + attention
 
     def fingerprint(self) -> str:
-        """Hex digest of the architecture and every weight; computed once. A saved state carries it."""
+        """Return a hex digest of the architecture and every weight, computed once; saved states carry it."""
         if self._fingerprint is None:
             digest = hashlib.blake2b(self.architecture.encode(), digest_size=20)
             for name, tensor in sorted(self.state_dict().items()):
@@ -300,11 +300,11 @@ class Backbone(nn.Module, ABC):
     def _check(self, ids: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:
         if ids.ndim != 1:
             raise InputError(
-                f"ids must be packed into one dimension (T,), got shape {tuple(ids.shape)}; lay the sequences end to end"
+                f"ids must be packed into one dimension (T,), got shape {tuple(ids.shape)}; concatenate the sequences"
             )
         if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < self.vocab_size):
             raise InputError(
-                f"token ids must lie in [0, {self.vocab_size}), got {int(ids.min())} to {int(ids.max())}; "
+                f"token ids must be in [0, {self.vocab_size}), got {int(ids.min())} to {int(ids.max())}; "
                 "is this the model's own tokenizer?"
             )
         if cu_seqlens is None:
@@ -318,7 +318,7 @@ class Backbone(nn.Module, ABC):
         return cu_seqlens
 
     def check_whole(self, cu_seqlens: Tensor, *, continues: bool) -> None:
-        """Refuse what a backbone without a state cannot do: go on from one, or read a sequence that is too long."""
+        """Raise for what a backbone without a state cannot do: continue from a state, or read a sequence that is too long."""
         if continues:
             raise has_no_state(self.title)
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0

@@ -1,4 +1,4 @@
-"""Configs: the shape of a backbone as its folder keeps it, checked, and JSON objects read strictly."""
+"""Configs of backbones, checked, and JSON objects read strictly."""
 
 from __future__ import annotations
 

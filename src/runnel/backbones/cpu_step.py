@@ -1,4 +1,4 @@
-"""What the CPU fast paths share: one step at a time, a copy with its own memory, and the pool as arrays."""
+"""Shared by the CPU fast paths: one step at a time, copies with their own memory, and the pool as arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CpuStep:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a deep copy of the model: the same runner on the copied weights, with its own memory and lock."""
+        """Leave out memory and lock, so that a deep copy of the model has its own."""
         return {**self.__dict__, "_lock": None, **dict.fromkeys(self.own)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def count_workers() -> int:
 
 @contextmanager
 def pool_arrays(pool: State, *names: str) -> Iterator[list[NDArray[Any]]]:
-    """The pool's tensors as fp32 arrays to be changed: its own memory as a rule, else written back at the end."""
+    """Yield the pool's tensors as fp32 arrays to change: its own memory where possible, else written back at the end."""
     tensors = [pool[name].to(torch.float32).contiguous() for name in names]
     yield [tensor.numpy() for tensor in tensors]
     for name, tensor in zip(names, tensors, strict=True):

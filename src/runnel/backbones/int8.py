@@ -60,7 +60,7 @@ class Int8Linear(nn.Module):
         return unpack(Int8Weights(*parts), self.in_features).to(self._words.device)
 
     def packed(self, groups: int) -> Int8Weights:
-        """The weight, now held so, for `ops.int8_matmul.multiply` with `groups` groups of inputs; on the CPU."""
+        """Pack the weight for `ops.int8_matmul.multiply` with `groups` groups of inputs, on the CPU, and keep only that form."""
         from runnel.ops.int8_matmul import Int8Weights, pack
 
         if self._words is None or self._offsets is None or self._offsets.shape[1] != groups:
@@ -102,12 +102,12 @@ class Int8Linear(nn.Module):
 
 
 def weight_dtype(layer: nn.Linear | Int8Linear) -> torch.dtype:
-    """The dtype of a layer's weight, which it need not unpack for that."""
+    """Return the dtype of a layer's weight, without unpacking it."""
     return torch.int8 if isinstance(layer, Int8Linear) else layer.weight.dtype
 
 
 def replace_linear(model: nn.Module, ends: tuple[str, ...]) -> None:
-    """Put an empty `Int8Linear` in the place of each linear layer whose name ends so."""
+    """Replace each linear layer whose name has one of these ends by an empty `Int8Linear`."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.endswith(ends):
             parent, _, own = name.rpartition(".")
@@ -116,7 +116,7 @@ def replace_linear(model: nn.Module, ends: tuple[str, ...]) -> None:
 
 
 def int8_problem(device: torch.device) -> str | None:
-    """Why 8-bit products cannot run there, or None if they can."""
+    """Return why 8-bit products cannot run on a device, or None if they can."""
     if device.type != "cpu":
         return f"they are for CPUs and the device is {str(device)!r}"
     problem = numba_problem()

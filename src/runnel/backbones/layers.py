@@ -1,4 +1,4 @@
-"""What backbones share: norms, linear layers in their own dtype, recomputed layers, padded batches, the published initialization.
+"""Parts of several backbones: norms, linear layers in their own dtype, recomputed layers, padded batches, initialization.
 
 T tokens, D width, L layers, Di inner width.
 """
@@ -34,9 +34,9 @@ class RMSNorm(nn.Module):
 
 
 def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
-    """`layer(x)` computed in the weight's dtype (autocast may lower it further) and returned in x's dtype.
+    """Return `layer(x)` in x's dtype, computed in the weight's dtype (autocast may lower it further).
 
-    8-bit weights are rounded numbers of x's dtype. Layers of other classes (adapters, 4-bit weights) are called as they are.
+    8-bit weights are converted to x's dtype. Layers of other classes (adapters, 4-bit weights) are called unchanged.
     """
     if isinstance(layer, Int8Linear):
         return layer(x)
@@ -83,9 +83,9 @@ def run_layers(
 
 
 def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Indices of the sequences that are padded together, longest first: no more than an eighth of their tokens is padding.
+    """Yield the indices of sequences to pad together, longest first; at most an eighth of their tokens is padding.
 
-    Empty sequences are in none. Very small batches may be padded more.
+    Empty sequences are left out. Very small batches may have more padding.
     """
     batch: list[int] = []
     tokens = 0
@@ -101,12 +101,12 @@ def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
 
 
 def stream_dtype(weight: Tensor) -> torch.dtype:
-    """Dtype of the residual stream and of the state: fp32 for every weight dtype but fp64."""
+    """Return the dtype of the residual stream and of the state: fp32 for every weight dtype except fp64."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
 def init_dt_bias(channels: int) -> Tensor:
-    """(channels,) biases whose softplus is log-uniform in [0.001, 0.1].
+    """Return (channels,) biases whose softplus is log-uniform in [0.001, 0.1].
 
     On the CPU even where the default device is meta: arithmetic on meta tensors imports torch's compiler, which takes seconds.
     """
@@ -116,11 +116,11 @@ def init_dt_bias(channels: int) -> Tensor:
 
 
 def init_embedding(embedding: nn.Embedding) -> None:
-    """Normal with deviation 0.02, as published."""
+    """Fill with normal numbers of deviation 0.02, as published."""
     nn.init.normal_(embedding.weight, std=0.02)
 
 
 def init_out_proj(layer: nn.Linear, num_layers: int) -> None:
-    """Kaiming-uniform divided by sqrt(L), so that the residual stream does not grow with depth."""
+    """Fill Kaiming-uniformly, divided by sqrt(L) so that the residual stream does not grow with depth."""
     bound = (layer.in_features * num_layers) ** -0.5
     nn.init.uniform_(layer.weight, -bound, bound)

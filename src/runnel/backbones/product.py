@@ -1,4 +1,4 @@
-"""A linear layer that writes into memory given to it: the matrix products of the CPU fast paths.
+"""Linear layers that write into given memory: the matrix products of the CPU fast paths.
 
 T  tokens      K  inputs      N  outputs      G  groups of inputs that share a scale, in 8 bits
 """
@@ -41,7 +41,7 @@ class Product:
 
 
 def input_room(tokens: int, inputs: int, groups: int, int8: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Memory for a `Product`'s x and scale: (T, K) of `dtype` and nothing, or bytes and (T, G) fp32."""
+    """Return memory for a `Product`'s x and scale: (T, K) of `dtype` and nothing, or bytes and (T, G) fp32."""
     if not int8:
         return torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, 0)
     return torch.empty(tokens, groups * bytes_per_group(inputs, groups), dtype=torch.uint8), torch.empty(tokens, groups)

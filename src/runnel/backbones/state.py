@@ -88,20 +88,20 @@ class State:
         return self
 
     def select(self, rows: Sequence[int] | Tensor) -> State:
-        """A new state with these rows, in this order (rows may repeat). Memory is copied."""
+        """Return a copy of these rows, in this order; rows may repeat."""
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.tokens.device)
         tensors = {k: v.index_select(0, index.to(v.device)) for k, v in self.tensors.items()}  # the counts stay on the CPU
         return State(tensors, self.tokens.index_select(0, index))
 
     def fork(self, copies: int) -> State:
-        """`copies` copies of a state of one sequence, e.g. a query prefix to be continued by many documents."""
+        """Return `copies` copies of a state of one sequence, e.g. of a query that many documents follow."""
         if len(self) != 1:
             raise StateError(f"fork() takes the state of one sequence, got {len(self)}; select() one row first")
         return self.select([0] * copies)
 
     @staticmethod
     def concatenate(states: Iterable[State]) -> State:
-        """The rows of all `states`, in order."""
+        """Return one state with the rows of all `states`, in order."""
         parts = list(states)
         if not parts:
             raise StateError("concatenate() needs at least one state, got none")
@@ -115,7 +115,7 @@ class State:
         return State({k: v.detach() for k, v in self.tensors.items()}, self.tokens)
 
     def to(self, target: torch.dtype | torch.device | str) -> State:
-        """The same state in another floating dtype or on another device."""
+        """Return the state in another floating dtype or on another device."""
         tokens = self.tokens if isinstance(target, torch.dtype) else self.tokens.to(target)
         return State({k: v.to(target) for k, v in self.tensors.items()}, tokens)
 

@@ -330,8 +330,8 @@ def test_whole_layers_that_are_missing() -> None:
 
 
 def test_mixtures_and_doubles() -> None:
-    refused(official(UNEVEN) | fla(UNEVEN), None, "not those of one RWKV-7 model")
-    refused({"weight": torch.zeros(2)}, None, "not those of one RWKV-7 model", "weight")
+    refused(official(UNEVEN) | fla(UNEVEN), None, "do not belong to one RWKV-7 model")
+    refused({"weight": torch.zeros(2)}, None, "do not belong to one RWKV-7 model", "weight")
     refused(fla(UNEVEN) | fla(UNEVEN, prefix=""), FLA, "the same tensor twice: 'embeddings.weight'", "keep one")
     both = fla(UNEVEN) | {"model.layers.0.attn.x_x": torch.zeros(6, 48)}
     refused(both, FLA, "the same tensor twice: 'layers.0.attn.x_r'")

@@ -386,7 +386,7 @@ def test_scaling_that_mixes_texts_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_ids_of_another_tokenizer(folder: Any) -> None:
-    with pytest.raises(InputError, match=r"must lie in \[0, 128\)"):
+    with pytest.raises(InputError, match=r"must be in \[0, 128\)"):
         load(folder("bert"), "float32", "cpu").backbone(torch.tensor([5, 128]))
 
 

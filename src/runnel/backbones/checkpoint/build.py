@@ -33,7 +33,7 @@ class Checkpoint:
 
     Args:
         backbone: in evaluation mode, prepared for its device.
-        heads: further tensors, fp32: a single-pass scanner's "weight" (1, D) and "bias" (1,), or those of a runnel model folder.
+        heads: fp32 tensors: a single-pass scanner's "weight" (1, D) and "bias" (1,), or the heads of a runnel model folder.
         layout: the format in words, e.g. "Mamba-2, state-spaces original layout".
         folder: where it was read from.
     """
@@ -121,7 +121,7 @@ def build(
 
 
 def check_int8(backbone: Backbone | type[Backbone], device: torch.device, where: str) -> None:
-    """Refuse 8-bit linear layers where there are no kernels for them.
+    """Raise unless 8-bit linear layers have kernels here.
 
     Raises:
         InputError: this kind of backbone has none.
@@ -134,7 +134,7 @@ def check_int8(backbone: Backbone | type[Backbone], device: torch.device, where:
 
 
 def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
-    """A weight in 8 bits and its scales: the file's own where it keeps it so, which loses nothing."""
+    """Return a weight in 8 bits and its scales: the file's own if it stores 8 bits, without loss."""
     if stored.rows is None:
         return quantize(read_tensor(name, stored, where))
     read_tensor(name, stored, where)  # for its checks
@@ -143,7 +143,7 @@ def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
 
 
 class NoRandomNumbers(TorchFunctionMode):
-    """Skips random initialization: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
+    """Skip random initialization: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
 
     _RANDOM = frozenset(
         {Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.uniform_, torch.nn.init.normal_}
@@ -158,7 +158,7 @@ class NoRandomNumbers(TorchFunctionMode):
 
 
 def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Every tensor exactly once: all problems in one error, so that one look tells what the file is."""
+    """Raise CheckpointError unless every tensor is given exactly once; one error lists all problems."""
     problems = []
     if missing := [name for name in expected if name not in stored]:
         problems.append(f"missing {list_tensors(missing)}")
@@ -172,7 +172,7 @@ def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int
 
 
 def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
-    """The tensor, after a look at every number in it."""
+    """Read a tensor and check every number in it."""
     place = f"tensor {name!r} in {stored.file}"
     try:
         tensor = stored.read().detach()
@@ -183,7 +183,7 @@ def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
             f"{where}: {place} is stored as {tensor.dtype}; quantized weights cannot be loaded, use the originals"
         )
     if tensor.numel():
-        low, high = torch.aminmax(tensor)  # both carry a NaN on; needs no memory beside the tensor
+        low, high = torch.aminmax(tensor)  # both carry a NaN on; needs no further memory
         if not (torch.isfinite(low) and torch.isfinite(high)):
             raise NumericalError(
                 f"{where}: {place} holds NaN or infinite numbers; the checkpoint is damaged or its training failed: use another"
@@ -225,7 +225,7 @@ def wanted_device(device: str | torch.device) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (found.index or 0) >= count:
         raise BackendUnavailable(
-            f"the device {str(device)!r} is not there: torch sees {count} CUDA device(s); use device='cpu', "
+            f"the device {str(device)!r} does not exist: torch sees {count} CUDA device(s); use device='cpu', "
             "or install a CUDA build of torch"
         )
     return found

@@ -1,4 +1,4 @@
-"""What a checkpoint is, from its config and from the names and shapes of its tensors: no weights are read."""
+"""Describe a checkpoint from its config and the names and shapes of its tensors, without reading weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CheckpointFacts:
         checkpoint: the folder, or the weights file that was named.
         layout: the format in words, e.g. "Mamba-2, state-spaces original layout".
         backbone: on the meta device: it has config, names and shapes, and no numbers.
-        heads: shapes of the tensors beside the backbone, by name.
+        heads: shapes of the heads' tensors, by name.
         files: bytes of each weights file, by name.
         stored: bytes of all tensors in these files, by dtype.
     """
@@ -56,7 +56,7 @@ class CheckpointFacts:
         return sum(tables.values())
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of the backbone's weights when it is loaded with this `dtype`."""
+        """Return the bytes of the backbone's weights loaded with this `dtype`."""
         small = torch.float64 if dtype == torch.float64 else torch.float32
         return sum(
             parameter.numel() * (dtype if name.endswith(self.backbone.matrices) else small).itemsize
@@ -64,7 +64,7 @@ class CheckpointFacts:
         )
 
     def auto_dtype(self, device: str) -> torch.dtype:
-        """What `load_backbone` chooses on a device, "cpu" or "cuda", where it is not told."""
+        """Return the dtype that `load_backbone` chooses on a device, "cpu" or "cuda", by default."""
         return wanted_dtype("auto", torch.device(device))
 
 
@@ -75,7 +75,7 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
         source: as for `load_backbone`.
 
     Raises:
-        CheckpointError: as `load_backbone`, except for what only a look at the numbers tells.
+        CheckpointError: as `load_backbone`, except for errors in the numbers.
     """
     path = find_checkpoint(source)
     config, tensors = read_config(path), open_weights(path)
@@ -98,7 +98,7 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
 
 
 def _transformer(values: Mapping[str, Any]) -> tuple[Backbone, str]:
-    """From its config alone: only the library can tell which tensors belong to it, when it loads them."""
+    """Build it from its config alone: only the library knows which tensors it needs, once it loads them."""
     config = TransformerConfig.of(values)
     with torch.device("meta"):
         model = model_class(config)(config.for_library(), **options(config))

@@ -31,10 +31,10 @@ _PART = re.compile(r"(?:model|pytorch_model)-(\d+)-of-(\d+)\.(?:safetensors|bin)
 
 
 def find_checkpoint(source: str | Path) -> Path:
-    """The local folder or weights file of a model: `source` itself, or a hub id's, downloaded if it is not cached.
+    """Return the local folder or weights file of a model, downloaded if `source` is a hub id that is not cached.
 
     Args:
-        source: a folder; a weights file (.safetensors, .pth, .bin), for which config and tokenizer are looked for beside it;
+        source: a folder; a weights file (.safetensors, .pth, .bin), whose config and tokenizer are in the same folder;
             a hub id, owner/name; or one file of a hub model, owner/name/file.pth.
 
     Raises:
@@ -64,7 +64,7 @@ def find_checkpoint(source: str | Path) -> Path:
 
 
 def _download(hub_id: str, file: str | None) -> Path:
-    """The snapshot of `hub_id` with its small files and one set of weights, or one file of it; offline, what is cached."""
+    """Return the snapshot of `hub_id` with its small files and one set of weights, or one file; offline from the cache."""
     # imported here because a local folder needs none of it
     from huggingface_hub import constants, list_repo_files, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
@@ -99,7 +99,7 @@ def _download(hub_id: str, file: str | None) -> Path:
 
 
 def _pick_weights(names: Iterable[str], where: str) -> list[str]:
-    """Which files hold the weights: an index alone, one file, all parts of several, or none.
+    """Return the files that hold the weights: an index, one file, all parts, or none.
 
     Raises:
         CheckpointError: parts are missing, or there are several checkpoints.
@@ -119,7 +119,7 @@ def _pick_weights(names: Iterable[str], where: str) -> list[str]:
 
 
 def _all_parts(parts: list[str], where: str) -> list[str]:
-    """`parts` in order, if none is missing. model_{n} start at 0 and do not say how many they are."""
+    """Return `parts` in order. Numbers of model_{n} start at 0, and the names do not say how many parts there are."""
     found: dict[int, str] = {}
     totals: set[int] = set()
     for name in parts:
@@ -129,7 +129,7 @@ def _all_parts(parts: list[str], where: str) -> list[str]:
         totals.add(int(total or 0))
         found[int(number or plain)] = name
     if len(totals) > 1 or len(found) < len(parts):
-        raise CheckpointError(f"{where} has the parts of several checkpoints: {some(parts)}; keep those of one")
+        raise CheckpointError(f"{where} has the parts of several checkpoints: {some(parts)}; keep the parts of one checkpoint")
     total = totals.pop()
     wanted = range(1, total + 1) if total else range(max(found) + 1)
     name = parts[0]
@@ -151,7 +151,7 @@ def _all_parts(parts: list[str], where: str) -> list[str]:
 
 
 def read_config(checkpoint: Path) -> dict[str, Any] | None:
-    """The config.json (or params.json, or config.yaml) in a folder or beside a weights file; None when there is none.
+    """Return the config.json (or params.json, config.yaml) of a folder or of a weights file's folder; None if it has none.
 
     Raises:
         CheckpointError: it is damaged, or the folder holds an adapter alone.
@@ -168,7 +168,7 @@ def read_config(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    """The content of a JSON or YAML file that holds one object."""
+    """Return the content of a JSON or YAML file that holds one object."""
     kind = "YAML" if path.suffix == ".yaml" else "JSON"
     try:
         text = path.read_text(encoding="utf-8")
@@ -186,7 +186,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 
 def open_weights(checkpoint: Path) -> dict[str, Stored]:
-    """Every tensor of a folder's checkpoint or of a weights file, by its name in the file. Reads names and shapes.
+    """Return every tensor of a folder's checkpoint or of a weights file, by its name in the file. Reads names and shapes.
 
     Raises:
         CheckpointError: no weights, several checkpoints, a missing part, a damaged file, or a file that holds other things
@@ -209,7 +209,7 @@ def open_weights(checkpoint: Path) -> dict[str, Stored]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files in `folder` that `open_weights` opens: one, all parts, or the index of parts."""
+    """Return the files in `folder` that `open_weights` opens: one, all parts, or the index of parts."""
     names = {path.name for path in folder.iterdir()}
     if files := _pick_weights(names, str(folder)):
         return [folder / name for name in files]
@@ -222,7 +222,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """Tensor name -> shard file name, checked to stay inside the folder."""
+    """Return the shard file of each tensor, after checking that it is inside the folder."""
     shards = _read_mapping(path).get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise CheckpointError(f"{path} has no 'weight_map' from tensor names to file names; copy or download it again")

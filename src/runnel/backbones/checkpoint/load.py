@@ -36,9 +36,9 @@ def load_backbone(
         device: "auto" (CUDA if there is one, else the CPU), or a device.
 
     Raises:
-        CheckpointError: nothing there, damaged, of an unknown or refused kind, or a tensor is missing, unexpected or mis-shaped.
+        CheckpointError: missing, damaged, of an unknown or refused kind, or a tensor is missing, unexpected or mis-shaped.
         NumericalError: a weight is NaN or infinite.
-        BackendUnavailable: the device is not there, or has no 8-bit products.
+        BackendUnavailable: the device does not exist or has no 8-bit products.
     """
     return load_checkpoint(folder_or_hub_id, dtype=dtype, device=device).backbone
 
@@ -46,7 +46,7 @@ def load_backbone(
 def load_checkpoint(
     folder_or_hub_id: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
 ) -> Checkpoint:
-    """Load a backbone and the heads stored with it; arguments and errors are those of `load_backbone`."""
+    """Load a backbone and the heads stored with it; see `load_backbone` for arguments and errors."""
     target = wanted_device(device)
     wanted = wanted_dtype(dtype, target)  # before any reading: these are cheap to get wrong
     folder = find_checkpoint(folder_or_hub_id)

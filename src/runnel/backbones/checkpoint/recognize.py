@@ -48,7 +48,7 @@ _KNOWN_TYPES = {*_REFUSED_TYPES, *(kind for cls in BACKBONES.values() for kind i
 
 @dataclass(frozen=True)
 class Recognized:
-    """What a checkpoint is: `layout` in words, its architecture and config, and its tensors sorted by what they are for."""
+    """A recognized checkpoint: `layout` in words, its architecture and config, and the tensors of its backbone and heads."""
 
     layout: str
     architecture: str
@@ -61,7 +61,7 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     """Decide what a checkpoint is. Reads names and shapes, no weights.
 
     Args:
-        config: contents of config.json or params.json; None if there is none, then shapes decide.
+        config: contents of config.json or params.json; None if the folder has none; shapes decide then.
         tensors: all tensors of the checkpoint by their name in the file.
         where: folder, for messages.
 
@@ -111,7 +111,7 @@ def _refuse_type(config: Mapping[str, Any], where: str) -> None:
 
 
 def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:
-    """Refuse a config that cannot be that of these tensors before a model is built from it.
+    """Raise CheckpointError for a config that contradicts the tensors, before a model is built from it.
 
     A wrong number of layers gets one message in place of hundreds of missing tensors.
     """
@@ -134,7 +134,7 @@ def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: 
 
 
 def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str) -> Recognized:
-    """A folder that runnel wrote: `backbone.*` and `heads.*`, and the backbone's config as `to_dict` gave it."""
+    """Recognize a folder that runnel wrote: tensors `backbone.*` and `heads.*`, and the backbone's config from `to_dict`."""
     declared = description.get("backbone") if isinstance(description, Mapping) else None
     if not isinstance(declared, Mapping) or not isinstance(declared.get("config"), Mapping):
         raise CheckpointError(f'{where}: config.json lacks "backbone" with an architecture and a config; save the model again')
@@ -155,7 +155,7 @@ def _from_runnel(description: object, tensors: Mapping[str, Stored], where: str)
 
 
 def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
-    """`name`, multiplied by its per-row scale where it is stored in 8 bits."""
+    """Return the tensor `name`, multiplied by its per-row scale if it is stored in 8 bits."""
     matrix, scale = tensors[name], tensors.get(name + ".scale")
     if scale is None:
         return matrix

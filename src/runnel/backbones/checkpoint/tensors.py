@@ -51,7 +51,7 @@ class Stored:
 
 
 def from_tensors(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Stored]:
-    """The same view of tensors that are in memory already."""
+    """Return tensors in memory as `Stored`."""
 
     def stored(tensor: Tensor) -> Stored:
         return Stored(tuple(tensor.shape), origin, lambda: tensor, tensor.dtype)
@@ -60,10 +60,10 @@ def from_tensors(tensors: Mapping[str, Tensor], origin: str) -> dict[str, Stored
 
 
 def open_file(path: Path) -> dict[str, Stored]:
-    """Every tensor of a weights file, by its name in the file; none is read.
+    """Return every tensor of a weights file by its name in the file, without reading any.
 
     Raises:
-        CheckpointError: damaged, or it holds other things than tensors.
+        CheckpointError: the file is damaged or holds something other than tensors.
     """
     return _open_safetensors(path) if path.suffix == ".safetensors" else _open_pickle(path)
 
@@ -127,7 +127,7 @@ def _open_pickle(path: Path) -> dict[str, Stored]:
 
 
 def _shift(path: Path, tensors: Collection[Tensor]) -> int | None:
-    """What to add to the address of a storage that torch mapped to get its place in the file; None where that is not known.
+    """Return the offset from the address of a storage that torch mapped to its place in the file; None if unknown.
 
     torch maps the file as a whole and gives no tensor back before the last one is gone. The places of the storages are in the
     archive; the last of them is the one with the highest address.
@@ -162,7 +162,7 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's message."""
     return next((line for line in str(error).strip().splitlines() if line), type(error).__name__)
 
 
@@ -175,7 +175,7 @@ def _starts_with(path: Path, prefix: bytes) -> bool:
 
 
 def some(names: list[str], most: int = 6) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first few names and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -205,11 +205,11 @@ class MappedFile:
         self._spans: weakref.WeakValueDictionary[tuple[int, int], memoryview] = weakref.WeakValueDictionary()
 
     def bytes(self, start: int, stop: int) -> bytes:
-        """A copy of the bytes [start, stop)."""
+        """Return a copy of the bytes [start, stop)."""
         return self._map[start:stop]
 
     def tensor(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
-        """The bytes [start, stop) as a tensor of one dimension; nothing is read before it is used."""
+        """Return the bytes [start, stop) as a tensor of one dimension; they are read when it is used."""
         if start >= stop:
             return torch.empty(0, dtype=dtype)
         span = self._spans.get((start, stop))
@@ -223,9 +223,9 @@ class MappedFile:
 
 
 def _give_back(mapped: mmap.mmap, spans: Iterable[tuple[int, int]], start: int, stop: int) -> None:
-    """Drop the whole pages within [start, stop) from memory; read again, they come from the file again.
+    """Drop the whole pages within [start, stop) from memory; the next use reads them from the file again.
 
-    Together with what is read the system maps what stands around it, so that goes too, up to the nearest of `spans`.
+    The system also maps pages around those that are read, so these are dropped too, up to the nearest of `spans`.
     """
     low = max((end for _, end in spans if end <= start), default=0)
     high = min((begin for begin, _ in spans if begin >= stop), default=len(mapped))

@@ -1,4 +1,4 @@
-"""What the readers of published formats share: values of a config, checked, and shapes of tensors."""
+"""Helpers of the readers of published formats: checked values of a config, shapes of tensors, refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refuse_names(names: Iterable[str], refused: Iterable[tuple[str, str]], where
 
 
 def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
-    """A positive whole number of a config."""
+    """Return a positive whole number of a config."""
     value = config.get(key, default)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -41,7 +41,7 @@ def whole(config: Mapping[str, Any], key: str, where: str, default: int | None =
 
 
 def number(value: object, key: str, where: str) -> float:
-    """A JSON number; infinity may also be a word, which transformers 5 wraps as {"__float__": "Infinity"}."""
+    """Return a JSON number; infinity may also be a word, which transformers 5 wraps as {"__float__": "Infinity"}."""
     if isinstance(value, Mapping):
         value = value.get("__float__")
     try:
@@ -51,7 +51,7 @@ def number(value: object, key: str, where: str) -> float:
 
 
 def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
-    """The shape of a tensor that must be there with so many dimensions."""
+    """Return the shape of a tensor that must exist and have `ndim` dimensions."""
     if name not in tensors:
         raise CheckpointError(f"{where}: missing tensor {name!r}; without it the model's shape is unknown")
     if len(tensors[name].shape) != ndim:

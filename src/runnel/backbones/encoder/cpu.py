@@ -26,7 +26,7 @@ from runnel.ops.layer_norm import add_layer_norm
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, float_array, index_array
 
-_GROUP = 64  # inputs of an 8-bit layer that share a scale, where it divides their number; those of `out` do in each head
+_GROUP = 64  # inputs of an 8-bit layer that share a scale, where it divides their number; inputs of `out` share one per head
 
 _Norm = tuple[NDArray[np.float32], NDArray[np.float32], float]  # weight, bias, eps
 
@@ -125,7 +125,7 @@ class EncoderCpu(CpuStep):
         return hidden
 
     def _work(self, tokens: int) -> _Work:
-        """Activations of `tokens` tokens, in memory that is kept."""
+        """Return memory for the activations of `tokens` tokens; it is kept."""
         c, low = self._config, self._int8 or self._dtype != torch.float32
         widest = max(3 * c.hidden_size, c.intermediate_size)
         if self._kept is None or len(self._kept.residual) < tokens:
@@ -142,7 +142,7 @@ class EncoderCpu(CpuStep):
         return _Work(kept.residual[:tokens], pairs[0], kept.wide, pairs[1], pairs[2], kept.out[:tokens])
 
     def _memory(self, longest: int) -> NDArray[np.float32]:
-        """The attention kernel's memory for sequences of up to `longest` tokens."""
+        """Return the attention kernel's memory for sequences of up to `longest` tokens."""
         workers = count_workers()
         wanted = scratch(self._config.head_size, longest, workers)  # takes no memory before it is used
         if self._scratch is None or self._scratch.shape[0] != workers or self._scratch.shape[1] < wanted.shape[1]:

@@ -53,19 +53,19 @@ def load_bert(
     passage_tokens: int = 160,
     begin_id: int | None = 101,
 ) -> Backbone:
-    """The encoder of a BERT checkpoint, in evaluation mode.
+    """Load the encoder of a BERT checkpoint, in evaluation mode.
 
     Args:
         folder_or_hub_id: see `load_backbone`.
         dtype: see `load_backbone`.
         device: see `load_backbone`.
-        passage_tokens: the most tokens of a passage that documents are read in, without its markers.
+        passage_tokens: the most tokens of a passage, without its markers; documents are read in passages.
         begin_id: of the marker [CLS], which begins a passage.
 
     Raises:
         CheckpointError: not a BERT checkpoint, or it computes something else; a tensor is missing, unexpected or mis-shaped.
         NumericalError: a weight is NaN or infinite.
-        InputError: passages of so many tokens do not fit the positions.
+        InputError: passages of `passage_tokens` do not fit the positions.
     """
     folder = find_checkpoint(folder_or_hub_id)
     where = str(folder)
@@ -112,7 +112,7 @@ def _config(values: Mapping[str, Any], stored: Mapping[str, Stored], where: str)
 
 
 def _tensors(config: EncoderConfig, stored: Mapping[str, Stored], where: str) -> dict[str, Tensor]:
-    """The tensors by the names of `Encoder`; each is taken once, or named in an error."""
+    """Return the tensors by the names of `Encoder`; each is used once or named in an error."""
     left = dict(stored)
 
     def take(name: str) -> Tensor:

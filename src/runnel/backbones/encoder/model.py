@@ -67,7 +67,7 @@ class EncoderConfig(BackboneConfig):
 class Padded(NamedTuple):
     """A sub-batch of sequences side by side."""
 
-    tokens: Tensor  # (B, n) int64: which packed token stands there; any one of the sequence where `valid` is False
+    tokens: Tensor  # (B, n) int64: the packed token at each place; any token of the sequence where `valid` is False
     valid: Tensor | None  # (B, n) bool; None: no padding
 
 
@@ -80,7 +80,7 @@ class Packing(NamedTuple):
 
 
 def pack(cu_seqlens: Tensor, device: torch.device) -> Packing:
-    """The sub-batches of sequences given by cu_seqlens (S+1,)."""
+    """Return the sub-batches of sequences given by cu_seqlens (S+1,)."""
     cu = cu_seqlens.to("cpu", torch.int64)
     lengths = cu.diff()
     positions = torch.arange(int(cu[-1])) - cu[:-1].repeat_interleave(lengths)
@@ -134,7 +134,7 @@ class EncoderLayer(nn.Module):
         return self.norm(hidden + self.down(F.gelu(self.up(hidden))))
 
     def _attend(self, qkv: Tensor, packing: Packing) -> Tensor:
-        """qkv (T, 3 D) -> what the heads see (T, D)."""
+        """Attend: qkv (T, 3 D) -> (T, D)."""
         parts = [qkv[:0, : qkv.shape[1] // 3]]
         for tokens, valid in packing.batches:
             q, k, v = qkv[tokens].unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, n, P)

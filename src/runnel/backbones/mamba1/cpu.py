@@ -33,7 +33,7 @@ _GROUP = 64  # inputs of an 8-bit out_proj that share a scale, where it divides 
 class Mamba1Cpu:
     """The `FastPath` of a Mamba-1 whose linear layers are all fp32, all bf16, or 8 bits but for x_proj and dt_proj.
 
-    It keeps copies of the small fp32 parameters: build it anew (`prepare`) after changing weights.
+    It keeps copies of the small fp32 parameters: call `prepare` after changing weights.
     """
 
     def __init__(self, backbone: Mamba1) -> None:

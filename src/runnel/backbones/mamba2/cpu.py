@@ -116,7 +116,7 @@ class Mamba2Cpu(CpuStep):
         return hidden
 
     def _memory(self, tokens: int, rows: int) -> tuple[_Work, kernel_plan.Buffers]:
-        """Activations of `tokens` tokens and kernel buffers of at least `rows` rows."""
+        """Return memory for the activations of `tokens` tokens, and kernel buffers of at least `rows` rows."""
         c = self._config
         if self._work is None or len(self._work.residual) < tokens:
             residual, squares = torch.empty(tokens, c.hidden_size), torch.empty(tokens, c.num_heads)

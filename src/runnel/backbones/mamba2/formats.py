@@ -41,10 +41,10 @@ _HYBRID_NAMES = (  # pattern of a tensor name -> why models that have recurrent 
 def read_mamba(
     config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, Config, dict[str, Stored], dict[str, Stored]]:
-    """Layout in words, config, tensors under the module's names, and those of a scanner's head ("weight", "bias").
+    """Return the layout in words, the config, tensors by the module's names, and a scanner's head ("weight", "bias").
 
     Args:
-        config: contents of config.json or params.json; empty if there is none, then shapes decide.
+        config: contents of config.json or params.json; empty if the folder has none; shapes decide then.
         tensors: all tensors of the checkpoint by their name in the file.
         where: folder, for messages.
 
@@ -75,7 +75,7 @@ def read_mamba(
 
 
 def _architecture(names: Mapping[str, Stored], where: str) -> str:
-    """The architecture that the tensor names belong to."""
+    """Return the architecture that the tensor names belong to."""
     mixers = {name.split(".mixer.")[1] for name in names if ".mixer." in name}
     refuse_names(names, _HYBRID_NAMES if mixers else (), where)
     if not mixers.isdisjoint({"x_proj.weight", "dt_proj.weight"}):
@@ -123,7 +123,7 @@ def _from_transformers(config: Mapping[str, Any], architecture: str, where: str)
 
 
 def _from_native(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Mamba2Config:
-    """Mistral's own files give `dim`, `n_layers` and `n_groups`; head and state size are read from the tensors."""
+    """Read Mistral's own files: they give `dim`, `n_layers` and `n_groups`; head and state size are read from the tensors."""
     _refuse_options(config, where)
     groups = whole(config, "n_groups", where, 8)
     return Mamba2Config(
@@ -158,7 +158,7 @@ def _from_original(config: Mapping[str, Any], where: str) -> tuple[str, Config]:
     _refuse_ssm(ssm, known | {"headdim", "ngroups", "dt_limit", "d_ssm", "D_has_hdim", "rmsnorm", "norm_before_gate"}, where)
     if ssm.get("d_ssm") not in (None, shape["expand"] * shape["hidden_size"]):
         raise CheckpointError(
-            f"{where}: ssm_cfg.d_ssm is {ssm['d_ssm']}; layers with a part beside the recurrence are not supported"
+            f"{where}: ssm_cfg.d_ssm is {ssm['d_ssm']}; layers with a part outside the recurrence are not supported"
         )
     for key, published in (("D_has_hdim", False), ("rmsnorm", True), ("norm_before_gate", False)):
         if ssm.get(key, published) != published:
@@ -177,7 +177,7 @@ def _from_original(config: Mapping[str, Any], where: str) -> tuple[str, Config]:
 
 
 def _from_shapes(tensors: Mapping[str, Stored], architecture: str, where: str) -> Config:
-    """The config of a checkpoint that has none."""
+    """Return the config of a checkpoint without a config file."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     mixer = "layers.0.mixer."
     inner = shape_of(tensors, mixer + "out_proj.weight", 2, where)[1]
@@ -201,7 +201,7 @@ def _from_shapes(tensors: Mapping[str, Stored], architecture: str, where: str) -
 
 
 def _head_shape(tensors: Mapping[str, Stored], groups: int | None, where: str) -> dict[str, Any]:
-    """head_size, groups and state_size of a Mamba-2 checkpoint from its first layer: Cd = Di + 2 G N."""
+    """Return head_size, groups and state_size of a Mamba-2 checkpoint from its first layer: Cd = Di + 2 G N."""
     inner = shape_of(tensors, "layers.0.mixer.out_proj.weight", 2, where)[1]
     heads = shape_of(tensors, "layers.0.mixer.A_log", 1, where)[0]
     both = shape_of(tensors, "layers.0.mixer.conv1d.weight", 3, where)[0] - inner  # channels of B and C together
@@ -222,7 +222,7 @@ def _head_shape(tensors: Mapping[str, Stored], groups: int | None, where: str) -
 
 
 def _refuse_options(config: Mapping[str, Any], where: str) -> None:
-    """Options of the original formats that change the computation."""
+    """Raise CheckpointError for options of the original formats that change the computation."""
     if config.get("attn_layer_idx"):
         raise CheckpointError(f"{where} is a hybrid (attn_layer_idx is {config['attn_layer_idx']}): it {ATTENTION}")
     if config.get("d_intermediate"):
@@ -242,7 +242,7 @@ def _refuse_ssm(ssm: Mapping[str, Any], known: set[str], where: str) -> None:
 
 
 def _limits(config: Mapping[str, Any], key: str, where: str) -> tuple[float, float]:
-    """Lower and upper bound of the time step."""
+    """Return the lower and upper bound of the time step."""
     value = config.get(key) or (0.0, float("inf"))
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise CheckpointError(f"{where}: {key} is {value!r} in its config, expected two numbers")
@@ -250,7 +250,7 @@ def _limits(config: Mapping[str, Any], key: str, where: str) -> tuple[float, flo
 
 
 def _padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
-    """Rows of the embedding table: the vocabulary rounded up."""
+    """Return the rows of the embedding table: the vocabulary rounded up."""
     multiple = whole(config, "pad_vocab_size_multiple", where, multiple)
     return -(-whole(config, "vocab_size", where) // multiple) * multiple
 
@@ -259,7 +259,7 @@ def _padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
 
 
 def _sort(tensors: Mapping[str, Stored], where: str) -> tuple[dict[str, Stored], dict[str, Stored]]:
-    """Tensors under the module's names, and those of a scanner's head; the LM head is no part of a backbone and is left out."""
+    """Return tensors by the module's names, and a scanner's head; the LM head, which is not part of a backbone, is left out."""
     backbone: dict[str, Stored] = {}
     heads: dict[str, Stored] = {}
     original: dict[str, str] = {}

@@ -156,7 +156,7 @@ class Rwkv7Cpu(CpuStep):
         return hidden
 
     def _work(self, tokens: int) -> _Work:
-        """Activations of `tokens` tokens, in memory that is kept."""
+        """Return memory for the activations of `tokens` tokens; it is kept."""
         c = self._config
         if self._residual is None or self._memory is None or len(self._residual) < tokens:
             self._residual = torch.empty(tokens, c.hidden_size)
@@ -178,7 +178,7 @@ class Rwkv7Cpu(CpuStep):
         )
 
     def _int8_inputs(self, tokens: int) -> list[_Inputs]:
-        """The 8-bit `mixes`, `gated` and `squared`."""
+        """Return memory for the 8-bit `mixes`, `gated` and `squared`."""
         c = self._config
         parts = ((3, c.hidden_size, 1), (1, c.hidden_size, c.num_heads), (1, c.inner_size, self._groups))
         shapes = [(count, tokens, groups * bytes_per_group(inputs, groups)) for count, inputs, groups in parts]

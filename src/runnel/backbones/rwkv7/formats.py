@@ -106,7 +106,7 @@ def read_rwkv7(
     """Sort the tensors of an RWKV-7 checkpoint.
 
     Args:
-        config: contents of config.json; None if there is none, as beside official files.
+        config: contents of config.json; None if the folder has none, as for official files.
         tensors: all tensors of the checkpoint by their name in the file; a leading `model.` makes no difference.
         where: folder or file, for messages.
 
@@ -124,7 +124,7 @@ def read_rwkv7(
     if len(layouts) != 1:
         came = some(sorted(stored)) or "none"
         raise CheckpointError(
-            f"{where}: its tensors ({came}) are not those of one RWKV-7 model: expected layers named blocks.0 ... or layers.0 ..."
+            f"{where}: its tensors ({came}) do not belong to one RWKV-7 model: expected layers named blocks.0 ... or layers.0 ..."
         )
     named = _rename(stored, layouts[0], where)
     try:
@@ -138,7 +138,7 @@ def read_rwkv7(
 
 
 def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Rwkv7Config:
-    """From the shapes, with `norm_eps` of the config; what else the config says of sizes must agree, but for heads and ranks."""
+    """Read sizes from shapes and `norm_eps` from the config, whose other sizes must agree, except heads and ranks."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     heads, head_size = shape_of(tensors, "layers.0.att.r_k", 2, where)
     if heads * head_size != hidden:
@@ -167,7 +167,7 @@ def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
 
 
 def _refuse_options(config: Mapping[str, Any], where: str) -> None:
-    """Options that change what is computed. Source: RWKV7Config of flash-linear-attention bc3b101.
+    """Raise CheckpointError for options that change what is computed. Source: RWKV7Config of flash-linear-attention bc3b101.
 
     `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys are divided by sqrt(|.|^2 + 1e-6) in
     place of |.|; official models, which these are converted from, are not.)
@@ -197,7 +197,7 @@ def _refuse_options(config: Mapping[str, Any], where: str) -> None:
 
 
 def _unprefixed(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
-    """Tensors by their names without `model.`; the six mixes that the oldest fla files keep in one tensor taken apart."""
+    """Return tensors by their names without `model.`; split the six mixes that the oldest fla files keep in one tensor."""
     stored: dict[str, Stored] = {}
     for name, tensor in tensors.items():
         plain = name.removeprefix("model.")
@@ -212,7 +212,7 @@ def _unprefixed(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
 
 
 def _rename(stored: Mapping[str, Stored], layout: _Layout, where: str) -> dict[str, Stored]:
-    """Every tensor under its name and shape in the module; all problems with names in one error, in the file's own words."""
+    """Return every tensor by its name and shape in the module; one error lists all problems by the file's names."""
     layers = {int(match[1]) for name in stored if (match := re.match(rf"{layout.blocks}\.(\d{{1,6}})\.", name))}
     gap = next((index for index in range(len(layers) + 1) if index not in layers), 0)
     if gap < max(layers, default=1):
@@ -250,7 +250,7 @@ def _transposed(stored: Stored) -> Stored:
 
 
 def _flat(stored: Stored, name: str) -> Stored:
-    """A vector kept as (1, 1, D) as one dimension; anything else as it is."""
+    """Return a vector stored as (1, 1, D) with one dimension; anything else unchanged."""
     if stored.shape[:-1].count(1) != len(stored.shape) - 1 or name.endswith((".weight", ".r_k")):
         return stored
     return replace(stored, shape=stored.shape[-1:], read=lambda: stored.read().flatten())

@@ -41,8 +41,8 @@ _KK_FLOOR = 1e-12  # least length that removal keys are divided by, as in the of
 class Rwkv7Config(BackboneConfig):
     """Shape of an RWKV-7 backbone. `ffn_size` None: 4 x hidden_size, as published.
 
-    The ranks are those of the published 0.1B and 0.4B models; no formula gives all published ones, so a checkpoint's are read
-    from its tensors. `v_rank` is without effect on a model of one layer.
+    The default ranks are from the published 0.1B and 0.4B models; no formula gives the ranks of all published models, so they are
+    read from a checkpoint's tensors. `v_rank` is without effect on a model of one layer.
     """
 
     vocab_size: int
@@ -293,13 +293,13 @@ def _norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 def _low_rank(width: int, rank: int) -> tuple[nn.Linear, nn.Linear]:
-    """The two factors of a matrix (D, D) of low rank: down (rank, D) and up (D, rank)."""
+    """Return the two factors of a matrix (D, D) of low rank: down (rank, D) and up (D, rank)."""
     return nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
 
 
 @torch.no_grad()
 def _initialize(model: Rwkv7) -> None:
-    """The published start: each layer adds nothing yet, decays spread from slow to fast, low-rank parts at their bias.
+    """Initialize as published: each layer adds nothing yet, decays spread from slow to fast, low-rank parts at their bias.
 
     Source: RWKV_Tmix_x070, RWKV_CMix_x070 and generate_init_weight in RWKV-v7/train_temp/src/model.py of BlinkDL/RWKV-LM.
     """

@@ -1,4 +1,4 @@
-"""What is known of each transformer architecture, the config that a `Transformer` is built from, and the optional library."""
+"""Facts about each transformer architecture, the config of a `Transformer`, and the optional library."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _DEFAULT_OUTPUT: dict[str, Output] = {"bart": "decoder", "t5": "encoder"}
 
 
 def recognizes(config: Mapping[str, Any] | None) -> bool:
-    """Whether a config.json is that of a transformer read here. Mistral's own layout ("dim") and runnel's folders are not."""
+    """Return whether a config.json is of a transformer read here, not in Mistral's own layout ("dim") or runnel's."""
     return config is not None and str(config.get("model_type")) in FAMILIES and not {"dim", "runnel"} & config.keys()
 
 
@@ -111,7 +111,7 @@ class TransformerConfig(BackboneConfig):
         return int(self.for_library().num_hidden_layers)
 
     def for_library(self, attention: str = "sdpa") -> Any:
-        """The transformers library's config object.
+        """Return the transformers library's config object.
 
         Raises:
             MissingDependency: the library is not installed.
@@ -128,13 +128,13 @@ class TransformerConfig(BackboneConfig):
         if scaling in ("dynamic", "longrope"):
             raise CheckpointError(
                 f"this {self.family.title} scales its positions by {scaling!r}, so the vectors of a text change with the longest "
-                "text read beside or before it; set another rope_type (yarn, linear) in its config.json"
+                "text read with or before it; set another rope_type (yarn, linear) in its config.json"
             )
         return found
 
 
 def foreign_code(config: Mapping[str, Any]) -> str | None:
-    """Return the first class that auto_map of a config.json names, other than a tokenizer; None if there is none."""
+    """Return the first class that auto_map of a config.json names, other than a tokenizer; None for none."""
     named = config.get("auto_map") or {}
     classes = [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
     return next(iter(classes), None)
@@ -165,11 +165,11 @@ def _check_reading(family: Family, library: Mapping[str, Any]) -> None:
 
 
 def longest(facts: Any) -> int | None:
-    """The longest text, special tokens included, that a model of this library config can read; None: any."""
+    """Return the longest text, special tokens included, that a model of this config can read; None: any."""
     if facts.model_type == "t5":  # relative positions in buckets
         return None
     positions = int(facts.max_position_embeddings)
-    if facts.model_type == "roberta":  # numbered from behind the padding's
+    if facts.model_type == "roberta":  # numbered after the padding's position
         return positions - (facts.pad_token_id or 0) - 1
     rope = getattr(facts, "rope_parameters", None) or {}
     original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
@@ -177,7 +177,7 @@ def longest(facts: Any) -> int | None:
 
 
 def choose_attention(wanted: str, family: Family, device: torch.device, dtype: torch.dtype) -> str:
-    """The library's name for "auto" (flash attention where it runs, else SDPA), "flash", "sdpa" or "eager".
+    """Return the library's name for "auto" (flash attention where it runs, else SDPA), "flash", "sdpa" or "eager".
 
     Raises:
         InputError: another name.
@@ -202,10 +202,10 @@ def choose_attention(wanted: str, family: Family, device: torch.device, dtype: t
 
 
 def library() -> ModuleType:
-    """The transformers library.
+    """Return the transformers library.
 
     Raises:
-        MissingDependency: it is not installed.
+        MissingDependency: the library is not installed.
     """
     try:
         import transformers
@@ -218,11 +218,11 @@ def library() -> ModuleType:
 
 
 def model_class(config: TransformerConfig) -> Any:
-    """The library's class for a config. T5 as an encoder is a class of its own: such checkpoints have no decoder."""
+    """Return the library's class for a config. T5 as an encoder has its own class: such checkpoints have no decoder."""
     alone = config.family.title == "T5" and config.output == "encoder"
     return getattr(library(), "T5EncoderModel" if alone else config.family.model)
 
 
 def options(config: TransformerConfig) -> dict[str, Any]:
-    """Arguments of the library's class: BERT's pooler belongs to a head, and is not in every checkpoint."""
+    """Return arguments of the library's class: BERT's pooler belongs to a head and is not in every checkpoint."""
     return {"add_pooling_layer": False} if config.library["model_type"] in ("bert", "roberta") else {}

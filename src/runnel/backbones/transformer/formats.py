@@ -2,7 +2,7 @@
 
 The files are opened by `checkpoint.files`, so nothing is fetched and no code from a folder runs. Names are matched by the
 transformers library, which knows the older ones (bert.*, LayerNorm.gamma). LM heads are left unread; what scores a text or a
-pair (a pooler, a classifier) is given back beside the backbone.
+pair (a pooler, a classifier) is returned with the backbone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from runnel.errors import CheckpointError
 
 # Computed from the config, or counters: no weights.
 _NO_WEIGHTS = re.compile(r"(^|\.)(position_ids|attention\.(masked_)?bias|rotary_emb\.inv_freq|(en|de)coder\.version)$")
-# Heads, which are no part of a backbone. Those that score come back as `Checkpoint.heads`.
+# Heads, which are no part of a backbone. Scoring heads are returned as `Checkpoint.heads`.
 SCORERS = re.compile(r"^(?:(?:bert|model|transformer)\.)?((?:classifier|classification_head|score|pooler)\..+)$")
 _LANGUAGE = re.compile(
     r"^(cls|lm_head|embed_out|qa_outputs|generator_lm_head|generator_predictions|discriminator_predictions|final_logits_bias)\b"
@@ -49,7 +49,7 @@ def load(
     output: Output | None = None,
     attention: str = "auto",
 ) -> Checkpoint:
-    """A transformer and the tensors of its scoring head, those under their names in the file without the model's prefix.
+    """Load a transformer and the tensors of its scoring head, by their names in the file without the model's prefix.
 
     Args:
         folder_or_hub_id: see `load_backbone`.
@@ -59,10 +59,10 @@ def load(
         attention: "auto" (flash attention where it is installed and runs, else SDPA), "flash", "sdpa" or "eager".
 
     Raises:
-        CheckpointError: not a transformer that is known here, quantized, damaged, or config and weights disagree.
+        CheckpointError: an unknown transformer, quantized, damaged, or config and weights disagree.
         NumericalError: a weight is NaN or infinite.
         MissingDependency: the transformers library is not installed.
-        BackendUnavailable: the device or flash attention is not there.
+        BackendUnavailable: the device does not exist, or flash attention does not run.
     """
     target = wanted_device(device)
     wanted = wanted_dtype(dtype, target)
@@ -88,7 +88,7 @@ def load(
 
 
 def _build(config: TransformerConfig, stored: Mapping[str, Stored], attention: str, dtype: torch.dtype, where: str) -> Any:
-    """The library's model with the weights, every one used or named in an error."""
+    """Return the library's model with the weights, each used or named in an error."""
     tensors: dict[str, Tensor] = {
         name: read_tensor(name, tensor, where)
         for name, tensor in stored.items()
@@ -101,7 +101,7 @@ def _build(config: TransformerConfig, stored: Mapping[str, Stored], attention: s
             state_dict=tensors,
             dtype=dtype,
             attn_implementation=attention,
-            ignore_mismatched_sizes=True,  # they are told below
+            ignore_mismatched_sizes=True,  # reported below
             output_loading_info=True,
             **options(config),
         )
@@ -123,7 +123,7 @@ def _build(config: TransformerConfig, stored: Mapping[str, Stored], attention: s
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's progress bar and report: what matters of it becomes an error."""
+    """Silence the library's progress bar and report; what matters is raised as an error."""
     logging = library().utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -4,7 +4,7 @@ T  tokens in the packed batch   S  sequences   B  sequences of one padded sub-ba
 D  width of hidden vectors      E  width of token embeddings
 
 Packed in, padded inside: the sequences of a call are sorted by length and run in sub-batches that waste little on padding.
-A hidden vector is what the library's model gives for that text alone, in the last layer. What it stands for differs:
+A hidden vector is what the library's model gives for that text alone, in the last layer. What it represents differs:
 
     encoders            BERT, RoBERTa, ELECTRA                            the token, seen with all others
     decoders            OPT, GPT-NeoX (Pythia), Llama, Mistral, Qwen2     the token, seen with all before it; with all others
@@ -12,7 +12,7 @@ A hidden vector is what the library's model gives for that text alone, in the la
     encoder-decoders    BART, T5, by `TransformerConfig.output`
         "encoder"       the token in the encoder
         "decoder"       what the decoder gives at the token when it reads the same text, moved on by its start token
-        "first"         the decoder's first vector, made from its start token alone; it stands at every token of the text
+        "first"         the decoder's first vector, made from its start token alone; every token of the text has it
 
 There is no state. A text is read whole or not at all.
 """
@@ -66,7 +66,7 @@ class Transformer(Backbone):
         self.take(config)
 
     def take(self, config: TransformerConfig) -> None:
-        """Another config for the same weights: how pairs are told apart, and the longest text."""
+        """Change the config but not the weights: how the texts of a pair are separated, and the longest text."""
         self.config, self.title = config, config.family.title  # type: ignore[misc]  # each has a name of its own
         limits = [limit for limit in (config.max_tokens, longest(self._facts)) if limit is not None]
         self.max_tokens = min(limits, default=None)
@@ -84,7 +84,7 @@ class Transformer(Backbone):
         return {}
 
     def prepare(self) -> None:
-        """Nothing to build: the library has its own kernels. What loading took apart is put together again."""
+        """Tie shared weights and move buffers, which loading leaves undone; the library has its own kernels."""
         self.fast = None
         self.model.tie_weights()  # type: ignore[operator]  # modules that share a weight
         self.model.to(self.device)  # buffers that no checkpoint holds
@@ -128,7 +128,7 @@ class Transformer(Backbone):
         *,
         recompute: bool = False,
     ) -> tuple[Tensor, State]:
-        """As `Backbone.forward`, differentiable; the state that comes back holds nothing but the numbers of tokens.
+        """As `Backbone.forward`, differentiable; the returned state holds only the numbers of tokens.
 
         Raises:
             InputError: also where a sequence is longer than `max_tokens`.
@@ -155,7 +155,7 @@ class Transformer(Backbone):
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def _read(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None) -> Tensor:
-        """Hidden vectors (T, D), on the device of `ids`."""
+        """Return hidden vectors (T, D) on the device of `ids`."""
         lengths = cu_seqlens.diff().tolist()
         if added is not None:
             if added.shape[-1] != self.embed(ids[:1]).shape[-1]:
@@ -174,7 +174,7 @@ class Transformer(Backbone):
         return hidden.to(ids.device, stream_dtype(next(self.parameters())))
 
     def _run(self, ids: Tensor, lengths: Tensor, added: Tensor | None) -> Tensor:
-        """Right-padded ids (B, n), lengths (B,), added (B, n, D) -> (B, n, D)."""
+        """Run right-padded ids (B, n), lengths (B,), added (B, n, D) -> (B, n, D)."""
         inputs: dict[str, Any] = {"input_ids": ids}
         if added is not None:
             table: nn.Module = self.model.get_input_embeddings()  # type: ignore[operator]
@@ -195,7 +195,7 @@ class Transformer(Backbone):
         return self.model(**inputs, decoder_input_ids=shifted, use_cache=False).last_hidden_state.expand(-1, ids.shape[1], -1)
 
     def _segments(self, ids: Tensor) -> Tensor:
-        """Token types (B, n): 1 after the first separator, as these models were pretrained on pairs."""
+        """Return token types (B, n): 1 after the first separator, as these models were pretrained on pairs."""
         separators = ids.eq(self._facts.vocab_size if self.config.separator is None else self.config.separator).long()
         return (separators.cumsum(dim=1) - separators).clamp(max=min(1, self._facts.type_vocab_size - 1))
 
@@ -210,7 +210,7 @@ class Transformer(Backbone):
         return self._pad if start is None else int(start)
 
     def _linears(self) -> Iterator[nn.Linear]:
-        """The linear layers that every token goes through."""
+        """Yield the linear layers that process every token."""
         for name, layer in self.model.named_modules():
             if not isinstance(layer, nn.Linear):
                 continue

@@ -120,7 +120,7 @@ class XlstmCpu(CpuStep):
         _multiply(layer.out_proj, work.gated, work.out)
 
     def _memory(self, tokens: int, rows: int) -> tuple[_Work, kernel_plan.Buffers]:
-        """Activations of `tokens` tokens and kernel buffers of at least `rows` rows."""
+        """Return memory for the activations of `tokens` tokens, and kernel buffers of at least `rows` rows."""
         c = self._config
         if self._work is None or len(self._work.residual) < tokens:
             padded = round_up(tokens, TILE_ROWS)  # for whole tiles of the gates' product

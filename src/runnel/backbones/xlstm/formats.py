@@ -25,10 +25,10 @@ _KERNELS = ("chunkwise_kernel", "sequence_kernel", "step_kernel")
 def read_xlstm(
     config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], where: str
 ) -> tuple[str, XlstmConfig, dict[str, Stored]]:
-    """Layout in words, config, and tensors under the module's names.
+    """Return the layout in words, the config, and tensors by the module's names.
 
     Args:
-        config: contents of config.json or config.yaml; None or empty if there is none, then shapes decide.
+        config: contents of config.json or config.yaml; None or empty if the folder has none; shapes decide then.
         tensors: all tensors of the checkpoint by their name in the file; the LM head is left out unread.
         where: folder, for messages.
 
@@ -103,7 +103,7 @@ def _widths(tensors: Mapping[str, Stored], where: str) -> dict[str, int]:
 
 
 def _either(config: Mapping[str, Any], official: str, transformers: str, where: str) -> int:
-    """A number that has two names, of which a config may give one or both."""
+    """Return a number that a config may give under either of two names, or both."""
     values = {whole(config, key, where) for key in (official, transformers) if config.get(key) is not None}
     if len(values) == 2:
         raise CheckpointError(
@@ -124,7 +124,7 @@ def _expect(found: int, declared: int, key: str, where: str) -> None:
 
 
 def _rename(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
-    """Tensors under the module's names, without the LM head."""
+    """Return tensors by the module's names, without the LM head."""
     named: dict[str, Stored] = {}
     original: dict[str, str] = {}
     for name, stored in tensors.items():
@@ -140,7 +140,7 @@ def _rename(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
 
 
 def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]:
-    """Matrices that weight_mode "fused" stores as one, separately."""
+    """Split the matrices that weight_mode "fused" stores as one."""
     named: dict[str, Stored] = {}
     for name, stored in tensors.items():
         layer, _, fused = name.rpartition("mlstm_layer.")
@@ -173,5 +173,5 @@ def _even_parts(stored: Stored, parts: int, name: str, where: str) -> list[Store
 
 
 def _rows(stored: Stored, start: int, end: int) -> Stored:
-    """Some rows of a tensor; nothing is read before they are."""
+    """Return rows [start, end) of a tensor, not read yet."""
     return Stored((max(0, end - start), *stored.shape[1:]), stored.file, lambda: stored.read()[start:end])

@@ -228,10 +228,10 @@ class Xlstm(Backbone):
 
 
 def _init_small(weight: Tensor, hidden_size: int) -> None:
-    """Normal with variance 2 / (5 D), as published (Nguyen and Salazar 2019)."""
+    """Fill with normal numbers of variance 2 / (5 D), as published (Nguyen and Salazar 2019)."""
     nn.init.normal_(weight, std=(2 / (5 * hidden_size)) ** 0.5)
 
 
 def _init_output(layer: nn.Linear, config: XlstmConfig) -> None:
-    """Normal with deviation 2 / (L sqrt(D)), so that the residual stream does not grow with depth; as published."""
+    """Fill with normal numbers of deviation 2 / (L sqrt(D)), so that the residual stream does not grow with depth."""
     nn.init.normal_(layer.weight, std=2 / (config.num_layers * config.hidden_size**0.5))
