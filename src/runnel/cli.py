@@ -39,7 +39,7 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or ty
 
 app = typer.Typer(
     name="runnel",
-    help="One pass over a text of any length, in model memory that never grows: its vector, its relevance, "
+    help="One pass over a text of any length, in model memory that does not grow: its vector, its relevance, "
     "or the sentences that answer.",
     no_args_is_help=True,
     add_completion=False,
@@ -70,7 +70,7 @@ def console() -> None:
 
     It ends without destroying the interpreter and the compiled kernels, which would take most of a second.
     """
-    gc.set_threshold(100_000, 50, 50)  # imports make a million objects that stay; scanning them takes a quarter second
+    gc.set_threshold(100_000, 50, 50)  # imports create a million permanent objects; scanning them takes a quarter second
     try:
         main()
     except SystemExit as end:
@@ -100,9 +100,9 @@ def _root(
 
 
 def _command(run: Callable[..., int]) -> Callable[..., None]:
-    """Make `run` a command: its errors become one line on stderr and exit code 1, Ctrl-C 130, its return value the exit code.
+    """Turn `run` into a command: errors become one line on stderr and exit code 1, Ctrl-C 130; it returns the exit code.
 
-    It also gets --verbose, which `runnel` itself has, too: people write it in either place.
+    It also gets --verbose, as `runnel` itself does, because users write it in either place.
     """
 
     @functools.wraps(run)
@@ -120,7 +120,7 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
             code = _end_interrupted()
         except Exception:
             if not interrupted.is_set():
-                raise  # a bug: its traceback is wanted
+                raise  # a bug: show its traceback
             code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
         raise typer.Exit(code)
 

@@ -71,7 +71,7 @@ def test_pooling_of_a_recurrent_model(run, corpus, tmp_path):
 def test_rerank_one_query(run, bert, corpus, template):
     flags = () if template is None else ("--template", template)
     done = run("rerank", "a cat", "corpus.tsv", "--model", bert, "--max-tokens", 512, "--json", *flags)
-    assert done.code == 0 and "warning: 1 documents were cut so that they and the query keep to 40 tokens" in done.err
+    assert done.code == 0 and "warning: 1 documents were cut so that they and the query have at most 40 tokens" in done.err
     expected = Reranker.load(bert, template=template).rank("a cat", DOCUMENTS, max_tokens=40)
     hits = json.loads(done.out)["hits"]
     assert [hit["id"] for hit in hits] == [hit.id for hit in expected]

@@ -257,13 +257,13 @@ def test_tables_with_column_names_are_not_cut_into_shards(run, fake, tmp_path, n
             """line 1: expected "id" (or "_id", "docid") and "text", got the keys 'id', 'body'""",
         ),
         ("in.jsonl", b"[1]\n", "line 1: expected an object in braces, got list"),
-        ("in.jsonl", b'{"id": "a b", "text": "b"}\n', "an id must not be empty or hold white space"),
+        ("in.jsonl", b'{"id": "a b", "text": "b"}\n', "an id must not be empty or contain whitespace"),
         ("in.jsonl", b"\n" + b"[" * 100_000 + b"\n", "in.jsonl, line 2: not valid JSON (maximum recursion depth exceeded"),
         ("in.tsv", b"no tab\n", "line 1: expected an id, a tab and a text"),
         ("in.tsv", b"a\tone\nno tab\n", "in.tsv, line 2: expected an id, a tab and a text"),
         ("in.csv", b"id,text\na,b,c\n", "in.csv, line 2: 3 values in 2 columns; quote what holds ','"),
         ("in.csv", b'id,text\na,"b\n', "in.csv, line 2: not a valid table"),
-        ("in.csv", b"id,text\na b,c\n", "in.csv, line 2: an id must not be empty or hold white space"),
+        ("in.csv", b"id,text\na b,c\n", "in.csv, line 2: an id must not be empty or contain whitespace"),
         ("in.dat", b"a,b\n", "cannot tell the format from '.dat'; name it .jsonl, .csv, .tsv or .txt"),
         ("in.txt", b"ok\ncaf\xe9\n", "not UTF-8"),
     ],
@@ -330,4 +330,4 @@ def test_embed_reads_compressed_rows_and_refuses_shards_of_them(run, fake, tmp_p
     assert run("embed", "in.txt.gz", "--to", "out.npy").code == 0
     assert (tmp_path / "out.ids").read_text().split() == ["1", "3"]
     done = run("embed", "in.txt.gz", "--to", "part.npy", "--shard", "1/2")
-    assert done.code == 1 and "--shard needs plain text, as each job reads its own part of it; unpack in.txt.gz first" in done.err
+    assert done.code == 1 and "--shard needs plain text, because each job reads its own part; unpack in.txt.gz first" in done.err

@@ -83,7 +83,7 @@ def test_a_second_question_reads_nothing_but_itself(find, reading, tmp_path):
     plain = find("a.md", "--json")
     first = find("a.md", "--json", "--remember")
     folder = tmp_path / "cache" / "find"
-    assert first.err == f"runnel: note: what was read is kept in {folder} for later questions; remove that folder to forget it\n"
+    assert first.err == f"runnel: note: documents are stored in {folder} for later questions; remove that folder to delete them\n"
     assert len(entries(tmp_path)) == 1 and stat.S_IMODE(folder.stat().st_mode) == 0o700
     reading.clear()
     again = find("a.md", "--json")
@@ -185,8 +185,8 @@ def test_what_is_not_remembered_is_said(find, tmp_path):
     done = find("-", "rows.jsonl", "table.csv.gz", "empty.txt", "--remember", stdin="The sea.")
     assert done.code == 0 and done.err.splitlines() == [
         "runnel: note: standard input is not remembered",
-        "runnel: note: rows.jsonl holds rows, which are not remembered",
-        "runnel: note: table.csv.gz holds rows, which are not remembered",
+        "runnel: note: rows.jsonl contains rows, which are not remembered",
+        "runnel: note: table.csv.gz contains rows, which are not remembered",
         "runnel: note: empty.txt is empty",
     ]
     assert entries(tmp_path) == []
@@ -196,7 +196,7 @@ def test_what_is_not_remembered_is_said(find, tmp_path):
         with ThreadPoolExecutor(1) as other:
             other.submit((tmp_path / "pipe").write_text, "A river runs.")
             done = find("pipe", "--remember")
-        assert "A river runs." in done.out and done.err == "runnel: note: pipe is no regular file, so it is not remembered\n"
+        assert "A river runs." in done.out and done.err == "runnel: note: pipe is not a regular file, so it is not remembered\n"
 
 
 def test_a_model_that_cannot_remember_says_so(find, models, tmp_path):
@@ -204,7 +204,7 @@ def test_a_model_that_cannot_remember_says_so(find, models, tmp_path):
     assert done.code == 1 and done.out == ""
     assert done.err == (
         f"runnel: error: {models / 'recurrent'} reads the query before the document, so nothing can be remembered; "
-        "leave out --remember\n"
+        "omit --remember\n"
     )
     assert not (tmp_path / "cache").exists()
 

@@ -23,15 +23,15 @@ _Models = Annotated[
         show_default=False,
     ),
 ]
-_Segment = Annotated[str, typer.Option(help="Tokens that go through all layers at a time (vertical), or whole (horizontal).")]
+_Segment = Annotated[str, typer.Option(help="Tokens per step through all layers (vertical), or whole (horizontal).")]
 _Budget = Annotated[int | None, typer.Option(min=1, help="MiB for steps and states; chooses the segment.", show_default=False)]
 
 
 def bench(
     models: _Models,
-    lengths: Annotated[str, typer.Option(help="Tokens of a text, with commas between; 8k is 8192.")] = "512,2048",
-    batches: Annotated[str, typer.Option(help="Texts at a time, with commas between.")] = "1",
-    dtypes: Annotated[str, typer.Option(help="bf16, fp32, int8, with commas between; int8 is compared with bf16.")] = "bf16",
+    lengths: Annotated[str, typer.Option(help="Tokens per text, separated by commas; 8k is 8192.")] = "512,2048",
+    batches: Annotated[str, typer.Option(help="Texts at a time, separated by commas.")] = "1",
+    dtypes: Annotated[str, typer.Option(help="bf16, fp32, int8, separated by commas; int8 is compared with bf16.")] = "bf16",
     segment: _Segment = "1024",
     budget: _Budget = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -124,10 +124,10 @@ def _names(given: str) -> tuple[str, ...]:
 
 
 def _numbers(option: str, given: str) -> tuple[int, ...]:
-    """Parse whole numbers between commas; "8k" is 8192.
+    """Parse integers separated by commas; "8k" is 8192.
 
     Raises:
-        InputError: something else.
+        InputError: another form.
     """
     found = []
     for text in _names(given):

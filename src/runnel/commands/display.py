@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-# What a program may write into JSON that a terminal would act on or hide; JSON has escapes for all of it.
+# Characters in JSON that a terminal would act on or hide; JSON has escapes for all of them.
 _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
@@ -28,10 +28,10 @@ _JOINERS = "\u200c\u200d"
 
 
 def printable(text: str) -> str:
-    """Replace characters that a terminal would act on by U+FFFD; the length stays.
+    """Replace characters that a terminal would act on by U+FFFD, keeping the length.
 
     Control characters would move the cursor or worse, and direction marks would reorder the text. Spaces, tabs and line feeds
-    stay, other line ends become spaces. Joiners stay after letters and emoji of the scripts that use them.
+    are kept, other line ends become spaces. Joiners are kept after letters and emoji of the scripts that use them.
     """
     if text.isprintable():
         return text
@@ -58,7 +58,7 @@ def say(message: str) -> None:
 
 
 def report_failed(failed: Mapping[str, str]) -> None:
-    """Report the files that other processes have left out; this process logs its own at once."""
+    """Report the files that other processes skipped; this process logs its own immediately."""
     from runnel.search.files import left_out
 
     for name, reason in failed.items():

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from runnel.models.embedder import Embedder
 
-# A block is about 16 steps of the engine: shorter ones cost speed, and of longer ones more is lost when the command is stopped.
+# A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work when the command is
+# interrupted.
 _BLOCK_CHARACTERS = 1 << 16
 _BLOCK_ROWS = 2048
 
@@ -90,10 +91,10 @@ def embed(
 def embed_corpus(
     embedder: Embedder, corpus: Iterable[Document], path: Path, settings: Mapping[str, object]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors of the documents with a text, kept at `path` and made only once, and their rows in the corpus.
+    """Return the vectors of the documents with a text, computed once and stored at `path`, and their rows in the corpus.
 
     Args:
-        settings: what the vectors depend on.
+        settings: that the vectors depend on.
     """
     import numpy as np
 
@@ -107,10 +108,10 @@ def embed_corpus(
 
 
 class Work:
-    """Embeds rows, a block of them at a time.
+    """A worker that embeds rows in blocks.
 
-    A vector depends, in its last bits, on which texts share the steps of the engine. So texts of one block are read together and
-    apart from all others, and are written together: what is made after an interruption equals what would have been made without.
+    The last bits of a vector depend on which texts share the steps of the engine. So the texts of one block are read together,
+    separately from others, and written together: results after an interruption equal those of an uninterrupted run.
     """
 
     def __init__(self, embedder: Embedder, log: VectorLog, *, prompt: str, max_tokens: int | None) -> None:
@@ -125,7 +126,7 @@ class Work:
         """Write a vector for each document that has none yet.
 
         Raises:
-            InputError: the documents are not those that the work began with.
+            InputError: the documents have changed since the work began.
         """
         done = self._log.rows()
         count = 0
@@ -176,7 +177,7 @@ class Work:
 
 
 def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Yield documents in blocks that depend on the documents alone."""
+    """Yield documents in blocks that depend only on the documents."""
     block: list[Document] = []
     characters = 0
     for document in documents:

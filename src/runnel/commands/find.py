@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _INDENT = " " * 4
 _PLURALS: dict[Unit, str] = {"sentence": "sentences", "clauses": "clauses", "paragraph": "paragraphs"}
-_ALSO = 3  # other places of a sentence that are named
+_ALSO = 3  # the most other places of a sentence to list
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
 
 
@@ -48,7 +48,7 @@ class Place:
     kind: str = field(default="txt", repr=False)
 
     def __str__(self) -> str:
-        """Return what one would look for in the file itself: its lines, if it is text."""
+        """Return the place as a user finds it in the file: a line number, if it is text."""
         if self.id is not None:
             return f"{self.file}, row {self.id}"
         if self.page is not None:
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Found:
-    """A sentence in its context and all places where it is written, in reading order; `place` is the best one's."""
+    """A sentence in its context with all its places, in reading order; `place` is that of the best score."""
 
     sentence: Sentence
     before: str
@@ -76,14 +76,14 @@ class Found:
         return tuple(place for place in self.places if place is not self.place)
 
     def merge(self, later: Found) -> Found:
-        """Join the same sentence found in a later document: the better one is shown."""
+        """Merge the same sentence of a later document: the better one is shown."""
         best = later if later.sentence.score > self.sentence.score else self
         return replace(best, places=self.places + later.places)
 
 
 @dataclass(frozen=True)
 class Item:
-    """A document to search. `kept`: its place in the cache, if any; `vectors`: those of its sentences, if they are remembered."""
+    """A document to search. `kept`: its place in the cache, if any; `vectors`: of its sentences, if remembered."""
 
     file: str
     document: DocumentText
@@ -93,15 +93,15 @@ class Item:
 
 @dataclass
 class Searched:
-    """The files of one call: what was read, in which sentences, and what could not be read."""
+    """The results of one call: documents read, sentences found, and files that could not be read."""
 
     found: list[Found] = field(default_factory=list)  # best first
-    unit: Unit = "sentence"  # what `found` and the counts of `files` are of
+    unit: Unit = "sentence"  # of `found` and of the counts in `files`
     files: list[dict[str, object]] = field(default_factory=list)
     skipped: list[dict[str, object]] = field(default_factory=list)
 
     def count(self, file: str, document: DocumentText, sentences: int) -> None:
-        """Note a document that was read. The rows of a file are counted together."""
+        """Count a document that was read. The rows of a file are counted together."""
         if document.id is None or not self.files or self.files[-1]["file"] != file:
             facts = {"kind": document.kind, "pages": document.pages, "encoding": document.encoding, "warnings": document.warnings}
             self.files.append({"file": file, **facts, "characters": 0, "sentences": 0})
@@ -129,11 +129,11 @@ def find(
     ] = None,
     encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
     remember: Annotated[
-        bool, typer.Option("--remember", help="Keep what is read: later questions to these files read nothing.")
+        bool, typer.Option("--remember", help="Store the encoded files: later questions do not read them again.")
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Show the sentences of FILEs that answer QUERY, with their place. One pass over each file, however long."""
+    """Show the sentences of FILEs that answer QUERY, with their places. Each file is read in one pass, however long."""
     if not query.strip():
         raise InputError("the query is empty; give the question or the words to look for")
 
@@ -150,9 +150,7 @@ def find(
         first = next(items, None)
         if first is not None:
             if remember and not load().remembers:
-                raise InputError(
-                    f"{model} reads the query before the document, so nothing can be remembered; leave out --remember"
-                )
+                raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
             searched.unit = unit or load().model.unit
             search(load(), query, chain([first], items), searched, kept, top_k=top_k, context=context)
     if as_json:
@@ -175,7 +173,7 @@ def search(
 ) -> None:
     """Read documents, in units of `into.unit`, and keep the `top_k` best of all, each with `context` sentences around it.
 
-    Sentences that differ in whitespace alone count once. All their places in a file are kept if the sentence is among the best of
+    Sentences that differ only in whitespace count once. All their places in a file are kept if the sentence is among the best of
     that file, or of the files before it.
     """
     items, unread = tee(items)
@@ -197,7 +195,7 @@ def search(
 def _vectors(
     retriever: SentenceRetriever, items: Iterable[Item], unit: Unit, kept: Remembered, meter: Meter
 ) -> Iterator[SentenceVectors]:
-    """Yield the sentence vectors of each document: as remembered, or read, and then kept where that is wanted."""
+    """Yield the sentence vectors of each document, remembered or read; store them if requested."""
     for remembered, some in groupby(items, key=lambda item: item.vectors is not None):
         if remembered:
             yield from (item.vectors for item in some if item.vectors is not None)
@@ -250,7 +248,7 @@ def _as_json(found: Found) -> dict[str, object]:
 
 
 def _items(files: Sequence[str], reader: DocumentReader, kept: Remembered, searched: Searched) -> Iterator[Item]:
-    """Yield what is not empty and remembered, or can be read; the rest is reported on stderr, and so is every warning."""
+    """Yield nonempty documents that are remembered or can be read; report others, and all warnings, on stderr."""
     for name in files:
         shown = "(standard input)" if name == "-" else name
         document = None
@@ -273,7 +271,7 @@ def _items(files: Sequence[str], reader: DocumentReader, kept: Remembered, searc
 
 
 def show(console: Console, searched: Searched) -> None:
-    """Print each sentence within its context, under its place and score."""
+    """Print each sentence in its context, below its place and score."""
     from rich.text import Text
 
     for rank, item in enumerate(searched.found, start=1):

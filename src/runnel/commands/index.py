@@ -39,31 +39,29 @@ PassageTokens = Annotated[
 Remember = Annotated[
     bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
 ]
-KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents whose files are gone.")]
+KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files.")]
 ShardOf = Annotated[
     str | None,
     typer.Option(
         metavar="I/N",
-        help="Read shard I of N only (I from 1), into a folder of its own in the folder --to; with --ray also I-J/N.",
+        help="Read only shard I of N (I from 1), into its own folder below --to; with --ray also I-J/N.",
     ),
 ]
 Ray = Annotated[
     str | None,
     typer.Option(
         metavar="PLACE",
-        help="Make the shards side by side on Ray: local, auto (the cluster that this machine belongs to) or an address.",
+        help="Make the shards in parallel on Ray: local, auto (this machine's cluster) or an address.",
     ),
 ]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="With --ray: processes; default as many as there is room for.", show_default=False)
-]
-WorkerCpus = Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each; default 1.", show_default=False)]
+Workers = Annotated[int | None, typer.Option(min=1, help="With --ray: processes (default: as many as fit).", show_default=False)]
+WorkerCpus = Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).", show_default=False)]
 WorkerGpus = Annotated[
-    float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one; default 0.", show_default=False)
+    float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one (default: 0).", show_default=False)
 ]
-Shards = Annotated[str | None, typer.Option(metavar="FOLDER", help="Take in the finished shards of a folder instead of PATHs.")]
+Shards = Annotated[str | None, typer.Option(metavar="FOLDER", help="Import the finished shards of a folder instead of PATHs.")]
 Check = Annotated[bool, typer.Option("--check", help="Only verify what the index at --to stores; exit code 1 if it is damaged.")]
-Incomplete = Annotated[bool, typer.Option("--incomplete", help="With --shards: even if some are missing.")]
+Incomplete = Annotated[bool, typer.Option("--incomplete", help="With --shards: even if shards are missing.")]
 
 
 _MODES = {
@@ -108,10 +106,10 @@ def index(
     check: Check = False,
     as_json: Json = False,
 ) -> int:
-    """Make or refresh an index: read files that are new or have changed, and remove those that are gone.
+    """Create or update an index: read new and changed files, and delete documents of removed files.
 
-    Of a long file that has grown, only the new text is read. For many machines: read one shard of the files on each (--shard),
-    and then take all shards in (--shards).
+    Of a long file that has grown, only the new text is read. With many machines: read one shard of the files on each (--shard),
+    then import all shards (--shards).
     """
     made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
     on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
@@ -142,11 +140,11 @@ def _check_usage(given: Mapping[str, object]) -> None:
         if needed.split(",")[0] not in names:
             refuse({name: name in names}, f"needs {needed}")
     if not {"PATH", "--shards", "--check"} & set(names):
-        raise typer.BadParameter("give a PATH to read, or --shards FOLDER to take shards in")
+        raise typer.BadParameter("give a PATH to read, or --shards FOLDER to import shards")
 
 
 def _update(paths: Sequence[str], to: str, model: str | None, new: New, prune: bool, as_json: bool) -> int:
-    """Make or open the index at `to`, add what is new, and return the exit code: 1 if a file could not be read."""
+    """Create or open the index at `to`, add changes, and return the exit code: 1 if a file could not be read."""
     note_compiling()
     from runnel.search.files import check_paths
     from runnel.search.index import Index
@@ -195,7 +193,7 @@ def _read_shard(paths: Sequence[str], to: str, part: Shard, model: str | None, n
 
 
 def _take_shards(folder: str, to: str, model: str | None, incomplete: bool, as_json: bool) -> int:
-    """Take finished shards into the index at `to`, created with their settings if it does not exist."""
+    """Import finished shards into the index at `to`, created with their settings if it does not exist."""
     note_compiling()
     from runnel.models.embedder import Embedder
     from runnel.search.encoding import expect_model
@@ -218,7 +216,7 @@ def _take_shards(folder: str, to: str, model: str | None, incomplete: bool, as_j
 
 
 def _verify(place: str, as_json: bool) -> int:
-    """Verify the index at `place`, print what is damaged, and return the exit code: 1 if something is."""
+    """Verify the index at `place`, print all damage, and return the exit code: 1 if there is any."""
     from runnel.search.check import check
     from runnel.search.stores import open_store
 
@@ -230,7 +228,7 @@ def _verify(place: str, as_json: bool) -> int:
         counts = {"index": place, "documents": commit.documents, "passages": commit.passages}
         print_json(counts | {"damaged": [asdict(one) for one in damage]})
     elif damage:
-        advice = "restore it from a copy, or delete what is damaged (Index.delete) and index it again"
+        advice = "restore it from a copy, or delete damaged documents (Index.delete) and index them again"
         print_text(f"{place}: {len(damage):,} damaged; {advice}")
     else:
         print_text(f"{place}: {commit.documents:,} documents, {commit.passages:,} passages, none damaged")
@@ -238,10 +236,10 @@ def _verify(place: str, as_json: bool) -> int:
 
 
 def parse_fields(fields: Sequence[str]) -> dict[str, FieldType]:
-    """Parse NAME:TYPE, as {name: type}.
+    """Parse NAME:TYPE to {name: type}.
 
     Raises:
-        InputError: something else, or an unknown type.
+        InputError: another form, or an unknown type.
     """
     from runnel.search.records import FIELD_TYPES
 

@@ -24,7 +24,7 @@ class New(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where shards are read on Ray: a cluster's address, None for Ray on this machine, and its workers with their size."""
+    """Resources on Ray: a cluster's address (None: Ray on this machine), and the number and size of workers."""
 
     address: str | None
     workers: int | None
@@ -35,7 +35,7 @@ class Room(NamedTuple):
 def read_shards(
     paths: Sequence[str], to: str, shards: Sequence[Shard], model: str | None, new: New, room: Room, as_json: bool
 ) -> int:
-    """Read these shards of `paths` into the folder `to`; the exit code is 1 if some are not finished."""
+    """Read these shards of `paths` into the folder `to`; return exit code 1 if any is not finished."""
     from runnel.integrations.ray import encode_shards
 
     with Meter("starting workers") as meter:

@@ -1,6 +1,6 @@
 """`runnel mine`: training examples with hard negatives.
 
-While the work lasts, OUT.part has a line for each example so far: the line of OUT and the counts of refused candidates.
+During the work, OUT.part has a line for each example so far: the line of OUT and the counts of rejected candidates.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 
 Negatives = Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")]
 Ranks = Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")]
-MaxScore = Annotated[float | None, typer.Option(help="Refuse candidates that score higher, by the embedder.", show_default=False)]
+MaxScore = Annotated[float | None, typer.Option(help="Reject candidates that score higher, by embedder.", show_default=False)]
 Margin = Annotated[
-    float | None, typer.Option(help="Refuse those that score higher than the positive less this.", show_default=False)
+    float | None, typer.Option(help="Reject candidates that score above the positive minus this.", show_default=False)
 ]
 RelativeMargin = Annotated[
-    float | None, typer.Option(help="Refuse those that score higher than the positive less this part of it.", show_default=False)
+    float | None, typer.Option(help="Reject candidates that score above the positive minus this share of it.", show_default=False)
 ]
 JudgeName = Annotated[
-    str | None, typer.Option(help="Embedder whose scores these are; default: the one that searches.", show_default=False)
+    str | None, typer.Option(help="Embedder for these scores (default: the one that searches).", show_default=False)
 ]
 K1Option = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
 BOption = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
 Prompt = Annotated[
     str | None,
-    typer.Option(help="Text that the embedder reads before each query; default: the model's own.", show_default=False),
+    typer.Option(help="Text that the embedder reads before each query (default: the model's own).", show_default=False),
 ]
 DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option(help="Test set, a file or folder, that must not be trained on; may be repeated.", show_default=False),
+    typer.Option(help="Test set, a file or folder, to exclude from training; may be repeated.", show_default=False),
 ]
 Corpus = Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.", show_default=False)]
 Queries = Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.", show_default=False)]
@@ -93,7 +93,7 @@ def mine(
 ) -> int:
     """Find hard negatives: documents that a search finds for a query although they do not answer it.
 
-    Copies of a positive are never taken. Interrupted work resumes when you repeat the command.
+    Copies of a positive are never used. Interrupted work resumes when you repeat the command.
     """
     from runnel.training.mining import Mining
 
@@ -111,7 +111,7 @@ def mine(
 
 
 class _Data(NamedTuple):
-    """The options that say which examples are mined for."""
+    """The options that select the examples."""
 
     path: str
     format: RowFormat | None
@@ -121,7 +121,7 @@ class _Data(NamedTuple):
 
 
 class _Scorers(NamedTuple):
-    """The options that say what searches and what judges. `prompts` replace those of the search, or of a judge without one."""
+    """The options that select the search and the judge. `prompts` replace those of the search, or of a judge without one."""
 
     model: str | None
     run: str | None
@@ -131,7 +131,7 @@ class _Scorers(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Whether an embedder searches."""
+        """Return whether an embedder searches."""
         return self.model not in (None, "bm25")
 
     def check(self, mining: Mining) -> None:
@@ -145,9 +145,7 @@ class _Scorers(NamedTuple):
                 "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too"
             )
         if self.bm25 and (self.dense or self.run is not None):
-            raise InputError(
-                "--k1 and --b are settings of BM25, which does not search here; leave them, or --model and --run, out"
-            )
+            raise InputError("--k1 and --b are settings of BM25, which does not search here; omit them, or --model and --run")
         if self.prompts and self.judge is None and not self.dense:
             raise InputError(
                 "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too"
@@ -198,7 +196,7 @@ def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str
 
 
 class _Examples:
-    """The examples of the data that can be used, read again by each iteration, and the pool of documents to draw from.
+    """The usable examples of the data, read again by each iteration, and the pool of documents to sample from.
 
     The pool is the corpus if there is one, else every text of the examples, each once.
     """
@@ -272,7 +270,7 @@ def _judge(embedder: Embedder, pool: Texts, known: tuple[np.ndarray, np.ndarray]
 
 
 def _draw(examples: _Examples, output: Output, search: Search, mining: Mining, judge: Judge | None) -> dict[str, object]:
-    """Mine for the examples that are left, write OUT, and count."""
+    """Mine for the remaining examples, write OUT, and count."""
     from runnel.training.mining import mine as negatives_of
 
     (part,) = output.parts

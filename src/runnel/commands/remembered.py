@@ -1,8 +1,8 @@
-"""Documents that `runnel find` has read, kept in the user's cache folder, so that a later question does not read them again.
+"""The cache of documents that `runnel find` has read, in the user's cache folder, for later questions.
 
     find/CONTENT/MODEL.safetensors    "document": the canonical text with its places, as JSON; "sentences": their vectors
 
-CONTENT is a digest of the file and of how it is read, MODEL one of the model's files, so an entry is right as long as it exists.
+CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Kept:
 
     Attributes:
         name: the file.
-        content: digest of the file and of how it is read.
-        entry: the file of the cache.
+        content: digest of the file and of the options for reading it.
+        entry: the file in the cache.
     """
 
     name: str
@@ -47,16 +47,16 @@ class Kept:
 
 
 class Remembered:
-    """The entries of one model, for files that are read in one way.
+    """The cache entries of one model and one set of reading options.
 
     Args:
-        load: returns the retriever; called when it is needed.
+        load: returns the retriever; called when needed.
         model: its name.
-        reading: what the text and its sentences depend on besides the file and the model: encoding and unit.
-        keep: whether documents are remembered that are not yet.
+        reading: the options that the text and its sentences depend on: encoding and unit.
+        keep: whether to add documents to the cache.
 
     Raises:
-        InputError: `keep`, and there is no folder for caches.
+        InputError: `keep` is set, and no cache folder exists.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class Remembered:
         self._folder = folder / "find" if folder is not None else None
 
     def place(self, name: str) -> Kept | None:
-        """Return where the document of a file is kept, or will be; None if it is neither kept nor to be remembered."""
+        """Return the place of a file's document in the cache; None if it is not there and not to be stored."""
         if self._folder is None or not (self._keep or self._folder.is_dir()):
             return None
         if name == "-":
             self._note("standard input is not remembered")
             return None
         try:
-            if not os.path.isfile(name):  # a pipe can be read once only
+            if not os.path.isfile(name):  # a pipe can be read only once
                 if os.path.exists(name) and not os.path.isdir(name):
-                    self._note(f"{name} is no regular file, so it is not remembered")
+                    self._note(f"{name} is not a regular file, so it is not remembered")
                 return None
             if _holds_rows(name):
-                self._note(f"{name} holds rows, which are not remembered")
+                self._note(f"{name} contains rows, which are not remembered")
                 return None
             content = self._content(name)
         except (OSError, ReadError):
@@ -92,7 +92,7 @@ class Remembered:
         return place if self._keep or place.entry.exists() else None
 
     def get(self, place: Kept) -> tuple[DocumentText, SentenceVectors] | None:
-        """Return a document as it was read; None if it is not remembered. A damaged entry is noted, and is none."""
+        """Return a remembered document, or None. A damaged entry is reported and ignored."""
         try:
             return _unpack(place.entry.read_bytes(), self._load().model.backbone.hidden_size)
         except (FileNotFoundError, NotADirectoryError):
@@ -102,7 +102,7 @@ class Remembered:
             return None
 
     def put(self, place: Kept, document: DocumentText, vectors: SentenceVectors) -> None:
-        """Remember a document, unless its file has changed since `place`. A folder that cannot be written is noted."""
+        """Store a document, unless its file has changed since `place`. A folder that cannot be written is reported."""
         assert self._folder is not None
         try:
             if self._content(place.name) != place.content:
@@ -110,20 +110,20 @@ class Remembered:
                 return
             new = not self._folder.is_dir()
             for folder in (self._folder, place.entry.parent):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what somebody reads is private
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what a user reads is private
             write(place.entry, _pack(document, vectors))
         except OSError as error:
             say(f"note: {place.name} is not remembered: {describe(error)}")
             return
         if new:
-            say(f"note: what was read is kept in {self._folder} for later questions; remove that folder to forget it")
+            say(f"note: documents are stored in {self._folder} for later questions; remove that folder to delete them")
 
     def _note(self, message: str) -> None:
         if self._keep:
             say(f"note: {message}")
 
     def _content(self, name: str) -> str:
-        """Digest a file, its suffix, which decides between kinds of text, and how it is read."""
+        """Return the digest of a file, its suffix, which decides between kinds of text, and the options for reading it."""
         from importlib.metadata import version
 
         with open(name, "rb") as file:
@@ -133,12 +133,12 @@ class Remembered:
 
     @cached_property
     def _model_key(self) -> str:
-        """Digest the model's files and the dtypes that its weights have now; their content would take longer."""
+        """Return the digest of the model's file names and dtypes; hashing the weights would take longer."""
         return model_digest(self._load().model, self._model)
 
 
 def cache_folder() -> Path | None:
-    """Return the user's folder for what runnel can make again: $RUNNEL_CACHE, or by custom; None if there is no home."""
+    """Return the user's cache folder: $RUNNEL_CACHE, or the platform's default; None without a home folder."""
     if chosen := os.environ.get("RUNNEL_CACHE"):
         return Path(chosen).absolute()
     common = os.environ.get("XDG_CACHE_HOME", "")
@@ -177,15 +177,15 @@ def _pack(document: DocumentText, vectors: SentenceVectors) -> bytes:
 
     text = json.dumps(document.to_wire()).encode()
     digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
-    parts = {"document": text, "digest": digest, "sentences": vectors.to_bytes()}  # the last has a digest of its own
+    parts = {"document": text, "digest": digest, "sentences": vectors.to_bytes()}  # the last has its own digest
     return save({name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()})
 
 
 def _unpack(data: bytes, width: int) -> tuple[DocumentText, SentenceVectors]:
-    """Read what `_pack` wrote.
+    """Read the result of `_pack`.
 
     Raises:
-        StateError: it is damaged.
+        StateError: the data is damaged.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load

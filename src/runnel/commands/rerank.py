@@ -1,4 +1,4 @@
-"""`runnel rerank`: order documents by how well they answer a query, for one query or a file of queries."""
+"""`runnel rerank`: rank documents for one query or for a file of queries."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Documents = Annotated[
 Corpus = Annotated[
     str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).", show_default=False)
 ]
-TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query; default all.")]
-Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query; default all.")]
+TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
+Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
 MemoryFolder = Annotated[
     str | None,
     typer.Option(help="Folder for a recurrent model's states of read documents, kept and used again; default: in RAM."),
@@ -48,7 +48,7 @@ Template = Annotated[
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(min=1, help="Cut documents so that they and the query keep to this many tokens; the number cut is reported."),
+    typer.Option(min=1, help="Cut documents to fit this many tokens with the query; the number cut is reported."),
 ]
 ShardOf = Annotated[
     str | None,
@@ -193,7 +193,7 @@ def rank_all(
 
 
 class _Ranker:
-    """Ranks candidates from remembered documents; from their texts where they are cut or the model cannot remember them."""
+    """A ranker of candidates from remembered documents, or from texts that are cut or that the model cannot remember."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class _Ranker:
         self._reranker, self._texts, self._meter, self._max_tokens = reranker, texts, meter, max_tokens
         self._memory: Memory | SentenceMemory | None = None
         self.truncated = 0
-        if max_tokens is None and (reranker.remembers or folder is not None):  # asked for in vain, it is an error that says why
+        if max_tokens is None and (reranker.remembers or folder is not None):  # `remember` says why it cannot
             self._memory = reranker.remember(texts, folder, dtype, progress=meter.add)
             meter.label = "ranking"
 
@@ -230,7 +230,7 @@ def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Sha
 
 
 def share(candidates: Mapping[str, list[str]], shard: Shard) -> dict[str, list[str]]:
-    """Return the queries of a shard, in order: those whose first candidate is in its part of all candidates."""
+    """Return the queries of a shard, in order: queries whose first candidate is in its part of all candidates."""
     start, end = byte_range(sum(map(len, candidates.values())), shard)
     first = itertools.accumulate(map(len, candidates.values()), initial=0)
     return {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
@@ -252,11 +252,11 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
 def _blocks_with(
     left: Mapping[str, Sequence[str]], texts: Mapping[str, str], candidates: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """Return the texts that the queries in `left` need, and all others that are read in one block with them.
+    """Return the texts that the queries in `left` need, and the other texts in the same blocks.
 
-    What is remembered of a document depends, in its last bits, on which others are read with it. So blocks are the same in every
-    run of the command. They are in the order in which the queries need them: where work was stopped, most that come before
-    are not needed again.
+    The last bits of a remembered document depend on which others are read with it. So blocks are the same in every
+    run of the command. They are in the order in which the queries need them, so that a resumed command needs few of the
+    earlier blocks.
     """
     from runnel.models.reranker import BLOCK
 
@@ -268,7 +268,7 @@ def _blocks_with(
 
 def _report_cut(count: int, max_tokens: int | None) -> None:
     if count:
-        say(f"warning: {count:,} documents were cut so that they and the query keep to {max_tokens} tokens")
+        say(f"warning: {count:,} documents were cut so that they and the query have at most {max_tokens} tokens")
 
 
 def _load(model: str, dtype: str, template: str | None) -> Reranker:

@@ -29,19 +29,19 @@ class Part:
     """A file of rows, or the lines that begin in a shard's part of its bytes; "-" is standard input.
 
     Raises:
-        InputError: a shard of what is no file on disk, or a name that does not tell the format.
+        InputError: a shard of an input that is not a file on disk, or a name without a known format.
         OSError: the file cannot be opened.
     """
 
     def __init__(self, name: str, shard: Shard | None = None) -> None:
         self.name, self._range = name, (0, 0)
         self.on_disk = name != "-" and stat.S_ISREG(os.stat(name).st_mode)
-        self.kind = "" if name == "-" else _kind(name)  # standard input shows it in its first line
-        self.has_names: bool | None = None  # of a shard of tsv; a whole file shows it in its first line
+        self.kind = "" if name == "-" else _kind(name)  # standard input: known from its first line
+        self.has_names: bool | None = None  # for a shard of tsv; for a whole file known from its first line
         if self.on_disk:
             with open(name, "rb") as file:
                 if shard is not None and file.peek(4).startswith((GZIP, ZSTD)):
-                    raise InputError(f"--shard needs plain text, as each job reads its own part of it; unpack {name} first")
+                    raise InputError(f"--shard needs plain text, because each job reads its own part; unpack {name} first")
                 if shard is not None and self.kind == "tsv":
                     self.has_names = has_names(file.readline().decode("utf-8-sig", errors="replace"))
                 if shard is not None and (self.kind == "csv" or self.has_names):
@@ -50,10 +50,10 @@ class Part:
                 self._range = line_range(file, *byte_range(size, shard)) if shard else (0, size)
         elif shard is not None:
             what = "standard input" if name == "-" else name
-            raise InputError(f"--shard needs a file on disk, as each job reads its own part of it; write {what} to one first")
+            raise InputError(f"--shard needs a file on disk, because each job reads its own part; write {what} to one first")
 
     def sha256(self) -> str | None:
-        """Return the digest of its bytes; None for an input that can be read only once."""
+        """Return the digest of the part's bytes; None for an input that can be read only once."""
         if not self.on_disk:
             return None
         with open(self.name, "rb") as file:
@@ -75,7 +75,7 @@ class Part:
             return count_lines(file, self._range[0])
 
     def lines(self) -> Lines:
-        """Return its lines; a byte order mark is dropped at the beginning of the file."""
+        """Return the part's lines; a byte order mark at the beginning of the file is dropped."""
         file: BinaryIO = sys.stdin.buffer if self.name == "-" else open(self.name, "rb")
         if self.on_disk:
             file = io.BufferedReader(FileRange(file, *self._range), _BUFFER)
@@ -86,13 +86,13 @@ class Part:
 def read_rows(source: str | Part) -> Iterator[Document]:
     """Yield the rows of a file, of a part of it, or of standard input for "-". Ids may repeat.
 
-    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. `runnel.text.tables` says
-    what a row of csv or tsv is; one without an id has its number, from 1. A row of a txt file is a text, its id the line number
-    from 1. Standard input is jsonl if it starts with "{", txt otherwise. Lines with white space alone are left out. JSON can hold
-    halves of surrogate pairs: in texts they are replaced by U+FFFD, rows with such ids are left out, and a warning reports both.
+    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. `runnel.text.tables`
+    describes rows of csv and tsv; without an id, the id is the row's number, from 1. A row of a txt file is a text, its id the
+    line number from 1. Standard input is jsonl if it starts with "{", txt otherwise. Blank lines are skipped. JSON can contain
+    halves of surrogate pairs: in texts they are replaced by U+FFFD, rows with such ids are skipped, and a warning reports both.
 
     Raises:
-        InputError: a row is not what it should be; the message has the line number.
+        InputError: a row is malformed; the message has the line number.
         ReadError: the file is not UTF-8 text, or not a table.
         OSError: the file cannot be opened.
     """
@@ -100,7 +100,7 @@ def read_rows(source: str | Part) -> Iterator[Document]:
 
 
 def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str]:
-    """Read the texts of a file by id, or those with a `wanted` id.
+    """Read the texts of a file by id, or only the texts with a `wanted` id.
 
     Raises:
         InputError, ReadError, OSError: as `read_rows`, and if two rows have one id.
@@ -186,9 +186,7 @@ def _parse_text(line: str, where: Place) -> Document:
 
 def _check_id(key: str, where: Place) -> None:
     if not key or any(c.isspace() for c in key):
-        raise InputError(
-            f"{where}: an id must not be empty or hold white space, as a run file separates ids by white space; got {key!r}"
-        )
+        raise InputError(f"{where}: an id must not be empty or contain whitespace, which separates ids in run files; got {key!r}")
 
 
 _PARSERS: dict[str, Callable[[str, Place], Document]] = {"jsonl": _parse_json, "txt": _parse_text}

@@ -13,7 +13,7 @@ from runnel.files import replacing
 
 
 def finished_queries(part: Path) -> set[str]:
-    """Return the queries already ranked in the part file. The last one may be incomplete: it is cut off and done again."""
+    """Return the queries already ranked in the part file. The last one may be incomplete: it is removed and repeated."""
     if not part.exists():
         return set()
     done: dict[str, int] = {}  # query -> where it starts

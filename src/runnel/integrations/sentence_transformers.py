@@ -16,12 +16,12 @@ A folder that runnel or the library saved loads in the library by `SentenceTrans
 `CrossEncoder`): it asks for that flag before it imports any class that is not its own.
 
 Nothing is cut unless `max_seq_length` is set: then to that many tokens, special tokens included, always at the document's
-end, so that end markers and queries stay; `truncated` counts the cut texts, and one warning says so. For long texts see `Long`:
+end, so that end markers and queries are kept; `truncated` counts the cut texts, with one warning. For long texts see `Long`:
 `module.long = Long(segment_tokens=2048, recompute=True)`.
 
 LoRA: `add_lora(model[0].model, r=16, alpha=32)` of `training/adapters.py`, before the trainer is made. Until they are merged by
-`merge(model[0].model)`, saving writes the adapters and the heads alone. To resume from such a checkpoint, a trainer's
-`_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`. (The library's own `add_adapter` takes none but
+`merge(model[0].model)`, saving writes only the adapters and the heads. To resume from such a checkpoint, a trainer's
+`_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`. (The library's own `add_adapter` accepts only
 models of the transformers library.)
 
     B  texts or pairs   n  tokens of the longest   d  width of the vectors
@@ -72,8 +72,8 @@ def sentence_transformer(
 
     Args:
         model: a model, or what `Embedder.load` takes; this is loaded in fp32, to be trained.
-        long: how long inputs are trained on.
-        max_seq_length: cut texts to this many tokens; default: nothing is cut.
+        long: settings for training on long inputs.
+        max_seq_length: cut texts to this many tokens (default: no cut).
 
     Raises:
         CheckpointError: the model does not exist or cannot embed.
@@ -103,10 +103,10 @@ def _model(model: Model | Embedder | Reranker | str | Path, job: Job) -> Model:
 
 
 class _ModelModule(InputModule):
-    """What the two modules share: the model's parameters, its two modes, and files.
+    """The base of both modules: the model's parameters, its two modes, and files.
 
-    Making one sets the parameters to be trained: the backbone's, or those of its adapters if it has any, and those of the
-    heads that the job needs.
+    Creating a module selects the parameters to train: the backbone's, or its adapters' if it has any, and the parameters of
+    the heads that the job needs.
 
     Attributes:
         model: the model; its backbone and heads are registered here.
@@ -130,17 +130,17 @@ class _ModelModule(InputModule):
         self.heads.requires_grad_(False)
         for parameter in self._trained():
             parameter.requires_grad_(True)
-        self._seen: list[tuple[int, int]] | None = None  # the weights that the kernels were last made from
+        self._seen: list[tuple[int, int]] | None = None  # the weights that the kernels were last built from
 
     @abstractmethod
     def _trained(self) -> list[nn.Parameter]:
         """The parameters of heads that the job needs."""
 
-    # ---- properties that the library asks for --------------------------------------------------------------------------
+    # ---- properties for the library ------------------------------------------------------------------------------------
 
     @property
     def max_seq_length(self) -> int | None:
-        """The most tokens of a text or pair, special tokens included; None: nothing is cut."""
+        """The most tokens of a text or pair, including special tokens; None: no cut."""
         return self._max_seq_length
 
     @max_seq_length.setter
@@ -156,10 +156,10 @@ class _ModelModule(InputModule):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, every_n_layers: int = 1, offload: bool = False
     ) -> None:
-        """`TrainingArguments(gradient_checkpointing=True)`: `Long.recompute`.
+        """Enable `Long.recompute`, for `TrainingArguments(gradient_checkpointing=True)`.
 
         Raises:
-            InputError: an option that has no meaning here.
+            InputError: an option without effect.
         """
         asked = {**(gradient_checkpointing_kwargs or {}), "every_n_layers": every_n_layers, "offload": offload}
         known = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
@@ -170,10 +170,10 @@ class _ModelModule(InputModule):
     # ---- two modes -----------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """As every module; the kernels of evaluation mode are built only where the mode changes, not at every `encode`.
+        """Set the mode; kernels of evaluation mode are built only when the mode changes, not at every `encode`.
 
         Raises:
-            InputError: weights in 8 bits are to be trained.
+            InputError: the weights are 8-bit and cannot be trained.
         """
         if mode and self._in_8_bits:
             raise InputError(f'{self.model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32"')
@@ -203,7 +203,7 @@ class _ModelModule(InputModule):
 
     @contextmanager
     def _precision(self) -> Iterator[Long]:
-        """Autocast, as trainers set it around a whole model, for the backbone alone: `Long.bf16`. Heads stay in fp32."""
+        """Apply autocast, which trainers set around a whole model, only to the backbone (`Long.bf16`). Heads stay in fp32."""
         device = self.backbone.device.type
         cast = torch.is_autocast_enabled(device)
         if cast and torch.get_autocast_dtype(device) != torch.bfloat16:
@@ -220,8 +220,8 @@ class _ModelModule(InputModule):
     # ---- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write the model folder, always as safetensors; the library adds its own files. Of a model with adapters only these
-        and the heads are written: what a checkpoint needs; `load_adapter` takes them back.
+        """Write the model folder, always as safetensors; the library adds its own files. For a model with adapters,
+        write only the adapters and the heads, as a checkpoint needs; `load_adapter` restores them.
         """
         if self.backbone.adapted:
             save_adapter(self.model, output_path)
@@ -245,7 +245,7 @@ class _ModelModule(InputModule):
         init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Called by the library. Weights are fp32 unless `model_kwargs={"dtype": ...}` says otherwise, as in `load_model`."""
+        """Load a model; called by the library. Weights are fp32, or as in `load_model` with `model_kwargs={"dtype": ...}`."""
         place = {"token": token, "cache_folder": cache_folder, "revision": revision, "local_files_only": local_files_only}
         folder = cls.load_dir_path(model_name_or_path, subfolder, **place) or model_name_or_path  # type: ignore[arg-type]
         if (Path(folder) / ADAPTER_FILE).exists() and not (Path(folder) / "config.json").exists():
@@ -283,7 +283,7 @@ class EmbedderModule(_ModelModule):
         """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64.
 
         Raises:
-            InputError: a text is empty or no string, or `max_seq_length` has no room for it.
+            InputError: a text is empty or not a string, or `max_seq_length` is too small for it.
         """
         rows = list(self._embedder.render(inputs, prompt=prompt, max_tokens=self.max_seq_length))
         self._tell(self._embedder.truncated)
@@ -360,8 +360,8 @@ class RerankerModule(_ModelModule):
 
 @contextmanager
 def _outside_inference() -> Iterator[None]:
-    """The library's `encode` and `predict` are in inference mode, and what is made there (states, kernels' copies of weights)
-    could not be changed by later calls outside it.
+    """Leave inference mode, in which the library's `encode` and `predict` run: later calls outside it could not change tensors
+    created inside it (states, kernels' copies of weights).
     """
     with torch.inference_mode(False), torch.no_grad():
         yield
