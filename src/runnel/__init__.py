@@ -1,4 +1,4 @@
-"""One pass over a text of any length, in model memory that never grows: its vector, its relevance, or the sentences that answer.
+"""Retrieval in one pass over a text of any length, in model memory that does not grow: vectors, relevance, answering sentences.
 
 The public names are `__all__`. They are imported on first use, so that `import runnel` costs nothing and never imports torch.
 """
