@@ -138,6 +138,14 @@ def test_an_embedder_resumes(run, beir, fake, tmp_path, stop):
     assert fake.embed.read == (0 if stop == {"stop_at_query": True} else 4)
 
 
+def test_prompts(run, beir, fake):
+    fake.embed = ToyEmbedder()
+    command = ("evaluate", "toy", "beir", "--prompt", "find: ", "--out", "out")
+    assert run(*command).code == 0 and fake.embed.model.prompts == {"query": "find: "}
+    done = run(*command[:-4], "--out", "out")
+    assert done.code == 1 and "finished work with another prompts" in done.err
+
+
 @pytest.mark.parametrize("stop", [None, 0, 1])
 def test_a_reranker_reorders_the_best_of_bm25(run, beir, fake, tmp_path, stop):
     command = ("evaluate", "toy", "beir", "--as", "rerank", "--depth", 2, "--out", "out", "--json")
@@ -297,7 +305,8 @@ def test_bad_arguments(run, beir, tmp_path, arguments, message):
         (["pocket", "beir", "--questions", "q.jsonl", "--in", "l"], "TASK has no effect with --questions"),
         (["bm25", "beir", "--run", "r"], "--run goes with --as rerank"),
         (["pocket", "beir", "--k1", "2"], "--k1 is for BM25, which does not search here"),
-        (["pocket", "beir", "--rerank", "2"], "--rerank goes with --as index"),
+        (["pocket", "beir", "--rerank", "0"], "--rerank goes with --as index"),
+        (["bm25", "beir", "--prompt", "p"], "--prompt is put before texts that an embedder reads; none reads here"),
     ],
 )
 def test_options_without_effect(run, beir, arguments, message):
@@ -312,6 +321,11 @@ def test_options_without_effect(run, beir, arguments, message):
         ("qrels/test.tsv", "1\tx\t1\n", "none of the 1 relevant documents is in beir/corpus.jsonl.gz; give their corpus"),
         ("qrels/test.tsv", "1\td0\t0\n", "judges no document as relevant (grade above 0)"),
         ("queries.jsonl", '{"_id": "1", "text": "a"}\n' * 2, "two queries have the id '1'; expected each id once"),
+        (
+            "corpus.jsonl.gz",
+            '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n',
+            "the id 'd 2' is empty or has white space, so no TREC run can hold it; rename it",
+        ),
         ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz has no documents; expected some to search"),
         ("corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "two documents of the corpus have the id 'd1'"),
     ],

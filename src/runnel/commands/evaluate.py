@@ -6,18 +6,19 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from runnel.commands.display import print_json, print_table, print_text
-from runnel.commands.options import Dtype, Json, refuse
+from runnel.commands.options import BOption, DocumentPrompt, Dtype, Json, K1Option, Prompt, refuse
 from runnel.errors import InputError, ReadError
 from runnel.files import write
 
 if TYPE_CHECKING:
-    from runnel.commands.evaluate_retrieval import System
+    from runnel.commands.evaluate_retrieval import How, System
 
 VERSION = 1  # of the result files
 
@@ -49,8 +50,6 @@ Depth = Annotated[
 Run = Annotated[str | None, typer.Option(help="With --as rerank: run to reorder; default: BM25's best.", show_default=False)]
 Corpus = Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.", show_default=False)]
 Queries = Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.", show_default=False)]
-K1 = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
-B = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
 DenseWeight = Annotated[
     float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.", show_default=False)
 ]
@@ -87,8 +86,10 @@ def evaluate(
     run: Run = None,
     corpus: Corpus = None,
     queries: Queries = None,
-    k1: K1 = None,
-    b: B = None,
+    k1: K1Option = None,
+    b: BOption = None,
+    prompt: Prompt = None,
+    document_prompt: DocumentPrompt = None,
     dense_weight: DenseWeight = None,
     rerank: Rerank = None,
     dtype: Dtype = "auto",
@@ -104,31 +105,18 @@ def evaluate(
     Interrupted work resumes when you repeat the command.
     """
     bm25, search = _given(k1=k1, b=b), _given(dense_weight=dense_weight, rerank=rerank)
-    _check_usage(
-        what, {"--as": how, "--questions": questions, "--in": place, "--sweep": sweep, "--compare": compare, "--out": out}
-    )
+    prompts = _given(query=prompt, document=document_prompt)
+    others = {"--as": how, "--questions": questions, "--in": place, "--sweep": sweep, "--compare": compare, "--out": out}
+    _check_usage(what, others)
     if compare is not None:
         return _compare(*compare, as_json=as_json)
     model, *tasks = what or [""]
     if questions is not None:
         return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
-    from runnel.commands.evaluate_retrieval import System, kind_of
-    from runnel.evaluation.tasks import expect_task, is_evidence
+    from runnel.commands.evaluate_retrieval import System
 
-    kind = kind_of(model, how)
-    jobs = []
-    for path in map(expect_task, tasks):
-        evidence = is_evidence(path)
-        jobs.append(
-            _Job(path, evidence, System(model, kind or ("sentences" if evidence else "embed"), dtype, depth, run, bm25, search))
-        )
-    kinds = {job.system.how for job in jobs}
-    if "rerank" not in kinds:
-        refuse({"--run": run}, "goes with --as rerank")
-    if not kinds & {"bm25", "rerank"}:
-        refuse({"--k1": k1, "--b": b}, "is for BM25, which does not search here")
-    if "index" not in kinds:
-        refuse({"--dense-weight": dense_weight is not None, "--rerank": rerank is not None}, "goes with --as index")
+    system = System(model, "embed", dtype, depth, run, bm25, search, prompts)
+    jobs = _jobs(tasks, system, how)
     results = _measure(jobs, (corpus, queries), None if metrics is None else metrics.split(","), out)
     if as_json:
         print_json({"version": VERSION, "results": results})
@@ -145,7 +133,29 @@ class _Job(NamedTuple):
     system: System
 
 
-def _given(**options: float | None) -> dict[str, float]:
+def _jobs(tasks: Sequence[str], system: System, how: How | None) -> list[_Job]:
+    """Return the tasks with what the system is evaluated as; raise a usage error for options that have no effect."""
+    from runnel.commands.evaluate_retrieval import kind_of
+    from runnel.evaluation.tasks import expect_task, is_evidence
+
+    kind = kind_of(system.model, how)
+    evidence = {task: is_evidence(expect_task(task)) for task in tasks}
+    default: dict[bool, How] = {True: "sentences", False: "embed"}
+    jobs = [_Job(Path(task), evidence[task], replace(system, how=kind or default[evidence[task]])) for task in tasks]
+    kinds = {job.system.how for job in jobs}
+    if "rerank" not in kinds:
+        refuse({"--run": system.candidates}, "goes with --as rerank")
+    if not kinds & {"bm25", "rerank"}:
+        refuse({f"--{name}": True for name in system.bm25}, "is for BM25, which does not search here")
+    if "index" not in kinds:
+        refuse({f"--{name.replace('_', '-')}": True for name in system.search}, "goes with --as index")
+    if not kinds & {"embed", "index"}:
+        names = {"query": "--prompt", "document": "--document-prompt"}
+        refuse({names[name]: True for name in system.prompts}, "is put before texts that an embedder reads; none reads here")
+    return jobs
+
+
+def _given(**options: Any) -> dict[str, Any]:
     """Return the options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
 

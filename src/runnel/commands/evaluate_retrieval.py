@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,6 +46,7 @@ class System:
         depth: documents of a query to return or rerank; None: what the metrics look at, 100 at least.
         bm25: k1 and b, where they are given.
         search: options of `Index.search`, where they are given.
+        prompts: of an embedder, instead of its own: "query", "document".
     """
 
     model: str
@@ -53,8 +54,9 @@ class System:
     dtype: str = "auto"
     depth: int | None = None
     candidates: str | None = None
-    bm25: Mapping[str, float] | None = None
-    search: Mapping[str, float] | None = None
+    bm25: Mapping[str, float] = field(default_factory=dict)
+    search: Mapping[str, float] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
 
 def kind_of(model: str, how: How | None) -> How | None:
@@ -104,7 +106,8 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     out = folder / name
     texts = [file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
     settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
-    settings |= {"queries": text_digest("\n".join(task.queries)), **(system.bm25 or {}), **(system.search or {})}
+    settings |= {"queries": text_digest("\n".join(task.queries)), **system.bm25, **system.search}
+    settings["prompts"] = dict(system.prompts)
     candidates: dict[str, list[str]] = {}
     if system.how == "rerank":
         path = Path(system.candidates) if system.candidates else _write_bm25(task, system, folder)
@@ -150,10 +153,10 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
     corpus, depth = task.corpus, system.depth
     assert corpus is not None and depth is not None
     if system.how == "index":
-        return _index(corpus, model, folder / f"{task.source.name}.index", depth, system.search or {})
+        return _index(corpus, model, folder / f"{task.source.name}.index", depth, system.search)
     if system.how == "bm25":
         with Meter("indexing", unit="documents") as meter:
-            rank = bm25_ranker(corpus, meter, **(system.bm25 or {}))
+            rank = bm25_ranker(corpus, meter, **system.bm25)
     else:
         made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.backbone.fingerprint()}
         made_from["prompt"] = model.model.prompts.get("document", "")
@@ -170,8 +173,12 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
 def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: Mapping[str, Any]) -> Search:
     """Index a corpus, or what of it the index does not have yet."""
     from runnel.search.index import Index
+    from runnel.search.stores import holds_index
 
-    with Index.open(place, embedder) if place.exists() else Index.create(place, embedder) as index, Meter("indexing") as meter:
+    with (
+        Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder) as index,
+        Meter("indexing") as meter,
+    ):
         changes = index.add((Document(one.id, one.text) for one in corpus), progress=meter.add)
     if changes.failed:
         say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
@@ -190,7 +197,7 @@ def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str
 
 
 @cache
-def _model(how: How, name: str, dtype: str) -> Embedder | Reranker:
+def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Embedder | Reranker:
     note_compiling()
     if how == "rerank":
         from runnel.models.reranker import Reranker
@@ -198,9 +205,11 @@ def _model(how: How, name: str, dtype: str) -> Embedder | Reranker:
         return Reranker.load(name, dtype=DTYPES[dtype])
     from runnel.models.embedder import Embedder
 
-    return Embedder.load(name, dtype=DTYPES[dtype])
+    embedder = Embedder.load(name, dtype=DTYPES[dtype])
+    embedder.model.prompts |= dict(prompts)
+    return embedder
 
 
 def load_model(system: System) -> Any:
     """Return the reranker or embedder of a system; None for BM25."""
-    return None if system.how == "bm25" else _model(system.how, system.model, system.dtype)
+    return None if system.how == "bm25" else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))

@@ -58,7 +58,7 @@ def _judged(path: Path, system: System, out: Path) -> list[Judged]:
     from runnel.training.data import Dropped, read_evidence
 
     settings: dict[str, object] = {"model": system.model, "as": system.how, "evidence": file_digest(str(path))}
-    settings |= system.bm25 or {}
+    settings |= {**system.bm25, "prompts": dict(system.prompts)}
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         score, fingerprint = _scorer(system)
@@ -94,7 +94,7 @@ def _scorer(system: System) -> tuple[Scorer, str | None]:
     from runnel.training.candidates import K1, B
 
     if system.how == "bm25":
-        return by_bm25(**{"k1": K1, "b": B, **(system.bm25 or {})}), None
+        return by_bm25(**{"k1": K1, "b": B, **system.bm25}), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
         return by_retriever(retriever), retriever.model.backbone.fingerprint()

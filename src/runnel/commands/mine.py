@@ -16,7 +16,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import embed_corpus
-from runnel.commands.options import Json
+from runnel.commands.options import BOption, DocumentPrompt, Json, K1Option, Prompt
 from runnel.commands.resume import Output, appending, beside, file_digest, text_digest, whole_lines
 from runnel.errors import InputError
 from runnel.files import replacing
@@ -46,13 +46,6 @@ RelativeMargin = Annotated[
 JudgeName = Annotated[
     str | None, typer.Option(help="Embedder for these scores (default: the one that searches).", show_default=False)
 ]
-K1Option = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
-BOption = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
-Prompt = Annotated[
-    str | None,
-    typer.Option(help="Text that the embedder reads before each query (default: the model's own).", show_default=False),
-]
-DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)]
 Exclude = Annotated[
     list[str] | None,
     typer.Option(help="Test set, a file or folder, to exclude from training; may be repeated.", show_default=False),

@@ -16,6 +16,13 @@ Dtype = Annotated[
     ),
 ]
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
+K1Option = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
+BOption = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
+Prompt = Annotated[
+    str | None,
+    typer.Option(help="Text that the embedder reads before each query (default: the model's own).", show_default=False),
+]
+DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runnel.commands.display import say
 from runnel.commands.resume import Output
+from runnel.errors import InputError
 from runnel.files import replacing
 
 
@@ -31,9 +32,17 @@ def finished_queries(part: Path) -> set[str]:
 
 
 def lines_of(query: str, hits: Iterable[tuple[str, float]], number: str = ".6f") -> bytes:
-    """Return the lines of a query: its documents with their scores, best first, as `number` formats them."""
-    ranks = enumerate(hits, start=1)
-    return "".join(f"{query} Q0 {name} {rank} {score:{number}} runnel\n" for rank, (name, score) in ranks).encode()
+    """Return the lines of a query: its documents with their scores, best first, as `number` formats them.
+
+    Raises:
+        InputError: an id is empty or has white space, which separates the fields of a run.
+    """
+    lines = []
+    for rank, (name, score) in enumerate(hits, start=1):
+        if odd := next((one for one in (query, name) if one.split() != [one]), None):
+            raise InputError(f"the id {odd!r} is empty or has white space, so no TREC run can hold it; rename it")
+        lines.append(f"{query} Q0 {name} {rank} {score:{number}} runnel\n")
+    return "".join(lines).encode()
 
 
 def finish_run(output: Output, facts: Mapping[str, object]) -> dict[str, object]:
