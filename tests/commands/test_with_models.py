@@ -160,6 +160,30 @@ def test_interrupted_work_is_kept_and_continued(run, model, tmp_path):
     np.testing.assert_allclose(vectors[some], Embedder.load(model).encode([line[i] for i in some]), atol=1e-5)
 
 
+def test_a_killed_evaluation_is_kept_and_continued(run, model, tmp_path):
+    """kill -9 while the corpus is embedded, then the same command again: the same run as without it."""
+    pytest.importorskip("ir_measures")
+    (tmp_path / "task" / "qrels").mkdir(parents=True)
+    rows = ({"_id": f"d{i}", "text": f"the cat sat on mat {i} times"} for i in range(3 * _BLOCK_ROWS))
+    (tmp_path / "task" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "task" / "queries.jsonl").write_text('{"_id": "q", "text": "cat 7"}\n{"_id": "r", "text": "mat 12"}\n')
+    (tmp_path / "task" / "qrels" / "test.tsv").write_text("q\td7\t1\nr\td12\t1\n")
+    command = ("evaluate", model, "task", "--out", "out")
+    process = start(*command, cwd=tmp_path)
+    names = tmp_path / "out" / "task.vectors.npy.part.ids"
+    deadline = time.monotonic() + 60
+    while not (names.exists() and names.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert names.stat().st_size and not (tmp_path / "out" / "task.json").exists()
+    assert run(*command).code == 0
+    assert (tmp_path / "out" / "task.vectors.ids").read_bytes().startswith(b"d0\nd1\n")
+    assert run(*command[:-1], "whole").code == 0
+    for name in ("task.trec", "task.json", "task.queries.jsonl"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 @pytest.mark.slow
 def test_a_million_words_in_bounded_memory(model, tmp_path):
     """Peak memory of `find` on 1,000,000 words, less that on 50,000, is a few copies of the text and its sentences."""

@@ -47,7 +47,8 @@ def show(result: Mapping[str, Any]) -> None:
     """Print the table, what went wrong, and the settings."""
     metrics, count = result["metrics"], result["queries"]
     wrong = [answer for answer in result["answers"] if answer["problem"]]
-    where = f"the first {result['top_k']} of {result['documents']:,} documents in {one_line(result['index'])}"
+    first = min(result["top_k"], result["documents"])
+    where = f"the first {first} of {result['documents']:,} documents in {one_line(result['index'])}"
     print_text(f"{count - len(wrong):,} of {count:,} questions answered by {where}")
     names = [name for name in metrics if not name.startswith("place ")]
     rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
