@@ -114,7 +114,7 @@ def filling(settings: Settings, folder: Path, sizes: tuple[int, ...]) -> dict[st
             took.append(time.process_time() - start)
         seconds.append([wanted, statistics.median(took)])
     tracemalloc.start()
-    known = store.known()
+    known = store.content_hashes()
     used = tracemalloc.get_traced_memory()[0] / len(known)
     tracemalloc.stop()
     return {"commit_documents": _PART, "commit_seconds": seconds, "known_bytes": used}

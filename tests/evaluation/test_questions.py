@@ -32,7 +32,7 @@ class FakeIndex:
         settings = SimpleNamespace(remember=False)
         self.store = SimpleNamespace(uri="library", settings=settings, known=self.known, documents=self.documents)
 
-    def known(self):
+    def content_hashes(self):
         return {name: SimpleNamespace(source=name.split("#")[0] if "/" in name else "") for name in self.texts}
 
     def documents(self, ids):

@@ -115,7 +115,7 @@ def test_memories_and_large_commits_come_back(place, monkeypatch):
     documents[3] = (replace(documents[3][0], memory=b"\0\xff" * 50), documents[3][1])
     assert (add(store, documents).documents, store.commits()[-1].passages) == (20, 60)
     assert store.memories(["d3", "d4", "none"]) == {"d3": b"\0\xff" * 50}
-    assert set(store.known()) == set(store.documents([f"d{i}" for i in range(30)])) == {f"d{i}" for i in range(20)}
+    assert set(store.content_hashes()) == set(store.documents([f"d{i}" for i in range(30)])) == {f"d{i}" for i in range(20)}
     keys = [(f"d{i}", n) for i in range(20) for n in (0, 1, 2, WHOLE)]
     assert len(store.passages([*keys, ("d1", 9)])) == 80
 
@@ -140,7 +140,7 @@ def seen(store):
     """All documents with their hashes, and the texts of all passages that searches find."""
     found = store.nearest(unit(1, 1, 1, 1), 100, [])
     passages = store.passages([(one.document, one.number) for one in found])
-    return store.documents(list(store.known())), {key: row.text for key, row in passages.items()}
+    return store.documents(list(store.content_hashes())), {key: row.text for key, row in passages.items()}
 
 
 @pytest.mark.parametrize("wanted", [OLD, NEW], ids=["back to the old", "the same again"])
@@ -170,7 +170,7 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
     for name, row in documents.items():
         if row.content_hash:
             assert row.source_hash and "".join(texts[key] for key in sorted(texts) if key[0] == name and key[1] >= 0) == row.text
-    known = reader.known()
+    known = reader.content_hashes()
     changed = [one for one in wanted if one[0].id not in known or known[one[0].id].content_hash != one[0].content_hash]
     add(reader, changed, delete=[name for name in known if name not in {row.id for row, _ in wanted}])
     expected = LocalStore.create(tmp_path / "expected", SETTINGS)
@@ -221,7 +221,7 @@ def test_a_folder_that_another_process_uses_is_told(place):
         "try: open_store(sys.argv[1])\nexcept StoreError as error: print(error)"
     )
     told = subprocess.run([sys.executable, "-c", program, place.uri], capture_output=True, text=True, check=True)
-    assert "is open in another process; wait until it is done" in told.stdout and store.known() == {}
+    assert "is open in another process; wait until it is done" in told.stdout and store.content_hashes() == {}
 
 
 def test_a_server_that_is_not_there_is_told():

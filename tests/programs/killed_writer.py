@@ -17,7 +17,7 @@ def text_of(number: int, version: int) -> str:
 
 def main(kind: str, folder: str) -> None:
     store = STORES[kind].open(folder)
-    begun = max((int(name[1:]) for name in store.known()), default=-1) - 1
+    begun = max((int(name[1:]) for name in store.content_hashes()), default=-1) - 1
     for version in count(max(begun, 0)):
         batch = [
             document(f"d{n}", [text_of(n, version)], [np.eye(4, dtype=np.float32)[version % 4]])

@@ -51,7 +51,7 @@ def everything(index: Any) -> tuple[Any, Any]:
     """Return all documents and passages of an index."""
     from runnel.search.records import WHOLE
 
-    documents = index.store.documents(list(index.store.known()), saved=True)
+    documents = index.store.documents(list(index.store.content_hashes()), saved=True)
     keys = [(name, number) for name in documents for number in range(WHOLE, 60)]
     return documents, index.store.passages(keys)
 

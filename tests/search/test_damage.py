@@ -36,7 +36,7 @@ def full_disk():
 def seen(store):
     found = {(one.document, one.number) for one in store.nearest(unit(1, 0, 0, 0), 9999, [])}
     words = {(one.document, one.number) for one in store.lexical("cat and", 9999, [])}
-    return store.documents(list(store.known())), found, words, store.commits()[-1].documents
+    return store.documents(list(store.content_hashes())), found, words, store.commits()[-1].documents
 
 
 @pytest.mark.parametrize("change", ["commit", "rollback", "optimize"])

@@ -89,14 +89,14 @@ def story(folder, expected, embedder, tmp_path_factory) -> Story:
     for commits in (0, 1, 1):
         story.told.append(index_and_kill(story.place, folder.root, commits, rng.uniform(0, 1.5)))
         with Index.open(story.place, embedder) as index:
-            story.seen.append(set(index.store.known()))
+            story.seen.append(set(index.store.content_hashes()))
             story.wrong += wrong(index, expected)
     with pytest.MonkeyPatch.context() as patch, Index.open(story.place, embedder) as index:
         patch.setattr(encoding, "_BATCH_DOCUMENTS", BATCH)
         story.changes = index.add_files([folder.root])
         index.optimize()
         story.wrong += wrong(index, expected)
-        story.known = set(index.store.known())
+        story.known = set(index.store.content_hashes())
     return story
 
 
@@ -122,7 +122,7 @@ def index_and_kill(place: Path, folder: Path, commits: int, seconds: float) -> i
 
 def wrong(index: Index, expected: Expected) -> list[str]:
     """Documents that are not what the file holds, or have not all of their passages."""
-    rows = index.store.documents(list(index.store.known()))
+    rows = index.store.documents(list(index.store.content_hashes()))
     found = []
     for name, row in rows.items():
         held = expected.documents.get(name)
@@ -295,7 +295,7 @@ def test_changes_of_the_folder_are_followed(folder, story, index, monkeypatch):
 
     shutil.rmtree(place)
     assert len(index.add_files([folder.root]).deleted) == len(files) + 4 + 51
-    assert set(index.store.known()) == story.known
+    assert set(index.store.content_hashes()) == story.known
 
 
 def test_the_command_line_has_nothing_left_to_do(folder, story, index, run, caplog):

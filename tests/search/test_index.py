@@ -111,7 +111,7 @@ def test_a_document_that_cannot_be_stored_does_not_stop_the_others(index, caplog
     for _ in range(2):  # repeatable
         changes = index.add([*documents(), bad, Document("last", "the last one")])
         assert list(changes.failed) == [bad.id] and reason in changes.failed[bad.id]
-        assert len(index) == 4 and set(index.store.known()) == {*TEXTS, "last"}
+        assert len(index) == 4 and set(index.store.content_hashes()) == {*TEXTS, "last"}
     assert caplog.text.count("left out: ") == 2
 
 

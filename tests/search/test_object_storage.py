@@ -40,7 +40,7 @@ def commit(store, name, word, delete=()):
 def content(uri):
     """Everything that a new reader sees, after it was checked to be whole: id -> its text."""
     store = LanceStore.open(uri)
-    rows = store.documents(list(store.known()))
+    rows = store.documents(list(store.content_hashes()))
     found = {(one.document, one.number) for one in store.nearest(unit(1, 1, 1, 1), 1000, [])}
     passages = store.passages(list(found))
     assert set(passages) == found
@@ -89,10 +89,10 @@ def test_a_reader_keeps_the_commit_that_it_opened(uri):
     reader = LanceStore.open(uri)
     commit(store, "b", "bananas", delete=["a"])
     store.optimize()
-    assert set(reader.known()) == {"a"} == {one.document for one in reader.nearest(unit(1, 1, 1, 1), 9, [])}
+    assert set(reader.content_hashes()) == {"a"} == {one.document for one in reader.nearest(unit(1, 1, 1, 1), 9, [])}
     assert reader.lexical("bananas", 9, []) == []
     reader.refresh()
-    assert set(reader.known()) == {"b"}
+    assert set(reader.content_hashes()) == {"b"}
 
 
 def test_many_commits_keep_one_number_each(uri, monkeypatch):
@@ -294,7 +294,7 @@ def test_a_connection_lost_in_the_middle_leaves_the_commit_before(s3, uri):
     with pytest.raises(StoreError):
         commit(store, "b", "bananas")
     s3.refuse, s3.before = None, lambda key, path: None
-    assert {one.document for one in store.nearest(unit(1, 1, 1, 1), 9, [])} == {"a"} == set(store.known())
+    assert {one.document for one in store.nearest(unit(1, 1, 1, 1), 9, [])} == {"a"} == set(store.content_hashes())
     assert content(uri) == {"a": "apples"}
 
 

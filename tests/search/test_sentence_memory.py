@@ -216,7 +216,7 @@ def test_shards_bring_memories_along(embedder, local, tmp_path, monkeypatch):
         assert manifest.parts <= 1
     with Index.create(tmp_path / "index", embedder, store="local") as index:
         index.add_shards(tmp_path / "shards")
-        assert len(index.store.memories(list(index.store.known()))) == len(TEXTS)
+        assert len(index.store.memories(list(index.store.content_hashes()))) == len(TEXTS)
         hits = index.search(QUERY, top_k=20, rerank=0)
         of_texts = {hit.text: hit.sentences for hit in local.search(QUERY, top_k=20, rerank=0)}
         for hit in hits:

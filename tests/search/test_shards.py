@@ -300,7 +300,7 @@ def test_states_and_memories_come_along(embedder, tmp_path):
     ):
         taken.add_shards(tmp_path / "shards")
         direct.add_files([tmp_path / "files"])
-        ids = list(direct.store.known())
+        ids = list(direct.store.content_hashes())
         assert taken.store.documents(ids, saved=True) == direct.store.documents(ids, saved=True)
         assert [row.saved is not None for row in direct.store.documents(ids, saved=True).values()] == [True, False]
         assert taken.store.memories(ids) == direct.store.memories(ids) and len(taken.store.memories(ids)) == 2

@@ -49,12 +49,12 @@ def test_what_was_put_in_comes_back(store, place):
         have = found[row.document, row.number]
         assert np.array_equal(have.vector, row.vector)
         assert (have.start, have.end, have.text, have.page, have.heading) == (row.start, row.end, row.text, row.page, row.heading)
-    assert again.known() == {name: (f"/{name}.txt", "s" + name, "t" + name) for name in ("apple", "zebra's")}
+    assert again.content_hashes() == {name: (f"/{name}.txt", "s" + name, "t" + name) for name in ("apple", "zebra's")}
 
 
 def test_an_empty_index_finds_nothing(store):
     assert store.nearest(unit(1, 0, 0, 0), 5, []) == [] == store.lexical("zebra", 5, [])
-    assert store.known() == {} == store.documents(["a"]) == store.passages([("a", 0)])
+    assert store.content_hashes() == {} == store.documents(["a"]) == store.passages([("a", 0)])
 
 
 def test_nearest_is_exact_and_lexical_finds_the_word(store):
@@ -86,7 +86,7 @@ def test_filters_hold_in_both_searches(store):
 def test_replacing_a_document_takes_all_of_the_old_one_out(store):
     add(store, APPLE, ZEBRA)
     add(store, document("apple", ["only pears."], [unit(0, 0, 0, 1)]), delete=["zebra's", "not there"])
-    assert set(store.known()) == {"apple"}
+    assert set(store.content_hashes()) == {"apple"}
     assert {(f.document, f.number) for f in store.nearest(unit(1, 0, 0, 0), 10, [])} == {("apple", 0), ("apple", WHOLE)}
     assert store.lexical("green zebra", 5, []) == []
     assert store.documents(["apple"], saved=True)["apple"].saved is None
@@ -101,7 +101,7 @@ def test_rollback_brings_an_earlier_commit_back(store, place):
     add(store, ZEBRA, delete=["apple"])
     commit = store.rollback(1)
     assert (commit.number, commit.documents) == (3, 1)
-    assert set(store.known()) == {"apple"} and store.lexical("green", 5, [])
+    assert set(store.content_hashes()) == {"apple"} and store.lexical("green", 5, [])
     assert [c.number for c in store.commits()][-3:] == [1, 2, 3]
     with pytest.raises(InputError, match=r"commit 77 is not among .*3"):
         store.rollback(77)
@@ -110,9 +110,9 @@ def test_rollback_brings_an_earlier_commit_back(store, place):
 def test_a_reader_sees_a_commit_when_it_refreshes(store, place):
     reader = place.open()
     add(store, APPLE)
-    assert reader.known() == {} or place.kind == "qdrant"  # is read live
+    assert reader.content_hashes() == {} or place.kind == "qdrant"  # is read live
     reader.refresh()
-    assert set(reader.known()) == {"apple"} and reader.nearest(unit(1, 0, 0, 0), 1, [])[0].document == "apple"
+    assert set(reader.content_hashes()) == {"apple"} and reader.nearest(unit(1, 0, 0, 0), 1, [])[0].document == "apple"
 
 
 @pytest.mark.parametrize("place", ["lance", "local"], indirect=True)  # others have no lock, see test_object_storage.py
@@ -129,9 +129,9 @@ def test_a_folder_has_one_writer_at_a_time(store, place):
 def test_optimize_changes_nothing_that_can_be_seen(store):
     for i in range(6):
         add(store, document(f"d{i}", [f"number {i} here."], [unit(1, i, 0, 0)], year=i))
-    before = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.known()
+    before = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.content_hashes()
     store.optimize()
-    after = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.known()
+    after = store.nearest(unit(1, 2, 0, 0), 20, []), store.lexical("number", 20, []), store.content_hashes()
     assert before[0] == after[0] and before[2] == after[2]
     assert {f.document for f in before[1]} == {f.document for f in after[1]}
     if len(store.commits()) > 2:
@@ -194,7 +194,7 @@ def test_optimize_goes_on_while_the_clock_is_behind(tmp_path, monkeypatch):
     store.optimize()
     monkeypatch.undo()
     store.rollback(1)  # still there
-    assert set(store.known()) == {"apple"}
+    assert set(store.content_hashes()) == {"apple"}
     store.close()
 
 

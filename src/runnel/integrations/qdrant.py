@@ -38,7 +38,7 @@ from runnel.integrations.qdrant_points import (
     word_id,
 )
 from runnel.search.filters import Condition
-from runnel.search.records import Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.records import Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
 from runnel.search.words import words_of
 
 _FORMAT = 1
@@ -145,9 +145,9 @@ class QdrantStore:
         return [Commit(state["number"], documents, passages, state["time"])]
 
     @_plainly
-    def known(self) -> dict[str, Known]:
-        payloads = self._scroll(points_like("document"), ["document", *Known._fields])
-        return {row["document"]: Known(*(row[name] for name in Known._fields)) for row in payloads}
+    def content_hashes(self) -> dict[str, ContentHashes]:
+        payloads = self._scroll(points_like("document"), ["document", *ContentHashes._fields])
+        return {row["document"]: ContentHashes(*(row[name] for name in ContentHashes._fields)) for row in payloads}
 
     @_plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
@@ -196,11 +196,11 @@ class QdrantStore:
         return page
 
     @_plainly
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
+    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         return self._query([float(x) for x in vector], "meaning", count, where)
 
     @_plainly
-    def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
+    def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         from qdrant_client import models
 
         counts = Counter(map(word_id, words_of([query])[0]))
@@ -209,7 +209,7 @@ class QdrantStore:
         sparse = models.SparseVector(indices=list(counts), values=[float(n) for n in counts.values()])
         return self._query(sparse, "words", count, where)
 
-    def _query(self, query: Any, using: str, count: int, where: list[Condition]) -> list[Found]:
+    def _query(self, query: Any, using: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         answer = self._client.query_points(
             self._name,
             query=query,
@@ -218,7 +218,7 @@ class QdrantStore:
             query_filter=to_qdrant(where) if where else None,
             with_payload=["document", "number"],
         )
-        found = [Found(point.payload["document"], point.payload["number"], point.score) for point in answer.points]
+        found = [ScoredPassage(point.payload["document"], point.payload["number"], point.score) for point in answer.points]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 
     @_plainly

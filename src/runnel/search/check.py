@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from runnel.errors import StateError, StoreError
 from runnel.records import Places
 from runnel.search.matrix import odd_lengths
-from runnel.search.records import WHOLE, Commit, DocumentRow, Known, PassageRow, content_hash
+from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, content_hash
 from runnel.search.store import Store
 
 _MEMORIES = 50  # read at a time, because they are large
@@ -35,7 +35,7 @@ def check(store: Store) -> list[Damage]:
     """
     try:
         store.refresh()
-        commit, known = store.commits()[-1], store.known()
+        commit, known = store.commits()[-1], store.content_hashes()
         checked = _Checked(store, known)
         for rows in store.scan():
             checked.add(rows)
@@ -47,7 +47,7 @@ def check(store: Store) -> list[Damage]:
 class _Checked:
     """The results of the check so far."""
 
-    def __init__(self, store: Store, known: Mapping[str, Known]) -> None:
+    def __init__(self, store: Store, known: Mapping[str, ContentHashes]) -> None:
         self._store, self._known = store, known
         self._damaged: dict[str, str] = {}
         self._passages: dict[
@@ -106,7 +106,7 @@ class _Checked:
         self._damaged.setdefault(document, reason)
 
 
-def _wrong_document(row: DocumentRow, known: Known) -> str:
+def _wrong_document(row: DocumentRow, known: ContentHashes) -> str:
     """Return the problem of a document, or ""."""
     try:
         Places(row.blocks).at(0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError
-from runnel.search.records import DocumentRow, Known, check_storable
+from runnel.search.records import ContentHashes, DocumentRow, check_storable
 from runnel.text.documents.canonical import DocumentText
 from runnel.text.documents.limits import Limits
 from runnel.text.documents.reader import DocumentReader
@@ -72,7 +72,7 @@ def check_file(file: Path) -> None:
 
 
 def read_files(
-    paths: Iterable[str | Path], known: Mapping[str, Known], scan: Scan, limits: Limits | None = None
+    paths: Iterable[str | Path], known: Mapping[str, ContentHashes], scan: Scan, limits: Limits | None = None
 ) -> Iterator[DocumentRow]:
     """Yield documents of new and changed files; fill `scan` with the other results meanwhile.
 

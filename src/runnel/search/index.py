@@ -28,7 +28,7 @@ from runnel.search.encoding import Encoded, Encoder, new_settings, reranker_of
 from runnel.search.files import Scan, check_paths, read_files
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
-from runnel.search.records import Commit, DocumentRow, FieldType, Known, PassageRow
+from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType, PassageRow
 from runnel.search.shard_set import ShardSet
 from runnel.search.store import Store
 from runnel.search.stores import create_store, open_store
@@ -162,7 +162,7 @@ class Index:
         on_commit: Callable[[Commit], None] | None,
     ) -> Changes:
         changes = Changes()
-        known = self.store.known()
+        known = self.store.content_hashes()
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
             for batch in self._encoder.batches(self._new_rows(documents, known, changes)):
@@ -196,7 +196,7 @@ class Index:
             StoreError: another process is writing.
         """
         check_paths(paths)
-        scan, known = Scan(), self.store.known()
+        scan, known = Scan(), self.store.content_hashes()
         changes = self._add(read_files(paths, known, scan), progress, on_commit)
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
@@ -226,7 +226,7 @@ class Index:
         """
         shards = ShardSet(folder, incomplete=incomplete)
         shards.check(self.store.settings)
-        changes, known = Changes(failed=shards.failed), self.store.known()
+        changes, known = Changes(failed=shards.failed), self.store.content_hashes()
         for group in shards.groups():
             documents: list[DocumentRow] = []
             passages: list[PassageRow] = []
@@ -252,7 +252,7 @@ class Index:
         """Delete documents; unknown ids are in `failed`."""
         if isinstance(ids, str):
             raise InputError(f"expected several ids, got the text {ids!r}; give [{ids!r}]")
-        known = self.store.known()
+        known = self.store.content_hashes()
         wanted = list(dict.fromkeys(ids))
         changes = Changes(deleted=[name for name in wanted if name in known])
         changes.failed = {name: "there is no such document" for name in wanted if name not in known}
@@ -277,7 +277,7 @@ class Index:
         self.store.optimize()
 
     def _new_rows(
-        self, documents: Iterable[Document | DocumentRow], known: Mapping[str, Known], changes: Changes
+        self, documents: Iterable[Document | DocumentRow], known: Mapping[str, ContentHashes], changes: Changes
     ) -> Iterator[DocumentRow]:
         for row in self._encoder.rows(documents, changes.failed):
             if row.id in known and known[row.id].content_hash == row.content_hash:
@@ -288,7 +288,7 @@ class Index:
     def _encode(
         self,
         rows: Sequence[DocumentRow],
-        known: Mapping[str, Known],
+        known: Mapping[str, ContentHashes],
         changes: Changes,
         progress: Callable[[int], None] | None,
     ) -> Encoded:

@@ -32,7 +32,7 @@ from runnel.lock import WriterLock
 from runnel.search.connection import connect, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.matrix import Matrix
-from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
 from runnel.search.tables import (
     DOCUMENT_COLUMNS,
     FIELD_PREFIX,
@@ -145,9 +145,9 @@ class LanceStore:
         return [_as_commit(row) for row in self._read_commits()[-_KEPT_COMMITS:]]
 
     @plainly
-    def known(self) -> dict[str, Known]:
-        rows = self._select("documents", ["id", *Known._fields])
-        return {row.pop("id"): Known(**row) for row in rows}
+    def content_hashes(self) -> dict[str, ContentHashes]:
+        rows = self._select("documents", ["id", *ContentHashes._fields])
+        return {row.pop("id"): ContentHashes(**row) for row in rows}
 
     @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
@@ -183,7 +183,7 @@ class LanceStore:
                 yield passage_rows(pa.Table.from_batches([batch]))
 
     @plainly
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
+    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         table = self._tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
             return self._in_memory().nearest(vector, count, where)
@@ -191,10 +191,10 @@ class LanceStore:
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
         rows = search.select(["document", "number", "_distance"]).limit(count).to_arrow().to_pylist()
-        return [Found(row["document"], row["number"], 1 - row["_distance"]) for row in rows]
+        return [ScoredPassage(row["document"], row["number"], 1 - row["_distance"]) for row in rows]
 
     @plainly
-    def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
+    def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         from lancedb.query import MatchQuery
 
         if self._head["passages"] == 0 or not query.strip():
@@ -204,7 +204,7 @@ class LanceStore:
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
         rows = search.select(["document", "number", "_score"]).limit(count).to_arrow().to_pylist()
-        found = [Found(row["document"], row["number"], row["_score"]) for row in rows]
+        found = [ScoredPassage(row["document"], row["number"], row["_score"]) for row in rows]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 
     def _in_memory(self) -> Matrix:

@@ -27,7 +27,7 @@ from runnel.lock import WriterLock
 from runnel.search.connection import plain_errors, plainly
 from runnel.search.filters import Condition, matches
 from runnel.search.matrix import Matrix, best
-from runnel.search.records import WHOLE, Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
 from runnel.search.words import words_of
 
 _FORMAT = 1
@@ -96,8 +96,8 @@ class LocalStore:
         with _whole(self._folder):
             return [_read_commit(folder) for folder in _commit_folders(self._folder) if int(folder.name) <= self._number]
 
-    def known(self) -> dict[str, Known]:
-        return {row.id: Known(row.source, row.source_hash, row.content_hash) for row in self._documents.values()}
+    def content_hashes(self) -> dict[str, ContentHashes]:
+        return {row.id: ContentHashes(row.source, row.source_hash, row.content_hash) for row in self._documents.values()}
 
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
         return {name: self._documents[name] for name in ids if name in self._documents}
@@ -112,7 +112,7 @@ class LocalStore:
     def scan(self) -> Iterator[list[PassageRow]]:
         yield list(self._passages.values())
 
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
+    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         rows = list(self._passages.values())
         if self._matrix is None:
             vectors = np.stack([row.vector for row in rows]) if rows else np.zeros((0, self.settings.dimension), np.float32)
@@ -121,7 +121,7 @@ class LocalStore:
             self._matrix = Matrix([row.document for row in rows], numbers, vectors, metadata, self.uri)
         return self._matrix.nearest(vector, count, where)
 
-    def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
+    def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         rows = [row for row in self._passages.values() if row.number != WHOLE]
         terms = words_of([query])[0]
         if not rows:

@@ -12,7 +12,7 @@ import numpy as np
 
 from runnel.errors import StoreError
 from runnel.search.filters import Condition, matches
-from runnel.search.records import Found
+from runnel.search.records import ScoredPassage
 
 TOLERANCE = 1e-3  # of the length of a unit vector
 _ROWS = 10_000
@@ -57,7 +57,7 @@ class Matrix:
         fits = np.array([matches(where, self._metadata[name]) for name in self._ids], dtype=bool)
         return fits[self._owner]
 
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
+    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the `count` passages with the highest inner product, best first, ties in stored order."""
         rows = np.flatnonzero(self.allowed(where)) if where else None
         scores = self._vectors @ vector if rows is None else self._vectors[rows] @ vector
@@ -81,7 +81,7 @@ def damaged(place: str, what: str) -> StoreError:
     return StoreError(f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is")
 
 
-def best(scores: np.ndarray, count: int, key: Callable[[int], tuple[str, int]]) -> list[Found]:
+def best(scores: np.ndarray, count: int, key: Callable[[int], tuple[str, int]]) -> list[ScoredPassage]:
     """Return the `count` highest `scores`, best first, ties in order; `key(i)` names entry i."""
     count = min(count, len(scores))
     if count == 0:
@@ -89,4 +89,4 @@ def best(scores: np.ndarray, count: int, key: Callable[[int], tuple[str, int]]) 
     bound = np.partition(scores, len(scores) - count)[len(scores) - count]
     chosen = np.flatnonzero(scores >= bound)
     order = chosen[np.argsort(-scores[chosen], kind="stable")][:count]
-    return [Found(*key(int(i)), float(scores[i])) for i in order]
+    return [ScoredPassage(*key(int(i)), float(scores[i])) for i in order]

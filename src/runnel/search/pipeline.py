@@ -24,7 +24,7 @@ from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Hit, Places, Sentence, expect_count
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
-from runnel.search.records import DocumentRow, Found
+from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
 from runnel.text.answers import group_repeats
 
@@ -165,7 +165,7 @@ class Pipeline:
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
 
 
-def document_ranks(found: Sequence[Found]) -> list[str]:
+def document_ranks(found: Sequence[ScoredPassage]) -> list[str]:
     """Return documents in the order of their best passages."""
     return list(dict.fromkeys(one.document for one in found))
 

@@ -116,7 +116,7 @@ class Commit:
     time: float
 
 
-class Known(NamedTuple):
+class ContentHashes(NamedTuple):
     """Content hashes that tell whether a stored document has changed."""
 
     source: str
@@ -125,7 +125,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScoredPassage:
     """A passage that a first stage returns; higher scores are better."""
 
     document: str

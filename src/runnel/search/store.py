@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from runnel.search.filters import Condition
-from runnel.search.records import Commit, DocumentRow, Found, Known, PassageRow, Settings
+from runnel.search.records import Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
 
 
 class Store(Protocol):
@@ -25,7 +25,7 @@ class Store(Protocol):
     def uri(self) -> str:
         """The place, for messages."""
 
-    def known(self) -> dict[str, Known]:
+    def content_hashes(self) -> dict[str, ContentHashes]:
         """Return content hashes by document id."""
 
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
@@ -56,10 +56,10 @@ class Store(Protocol):
     def rollback(self, number: int) -> Commit:
         """Make the content of an earlier commit the newest commit."""
 
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[Found]:
+    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the passages (including whole documents) with the highest cosine, best first."""
 
-    def lexical(self, query: str, count: int, where: list[Condition]) -> list[Found]:
+    def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the passages with the highest BM25 score, best first."""
 
     def refresh(self) -> bool:
