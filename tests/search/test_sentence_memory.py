@@ -84,7 +84,7 @@ def test_sentences_are_remembered_without_being_asked_for(embedder, local):
     assert set(local.store.memories(list(TEXTS))) == set(TEXTS)
     assert local.check() == []
     with pytest.raises(
-        InputError, match="tiny encoder reads documents in passages of 12 tokens, got passage_tokens=20; leave passage"
+        InputError, match="tiny encoder reads documents in passages of 12 tokens, got passage_tokens=20; omit passage"
     ):
         new_settings(embedder, passage_tokens=20)
 
