@@ -49,7 +49,7 @@ def embed(
 ) -> int:
     """Write one vector for each text of INPUT. Interrupted work resumes when you repeat the command."""
     part = None if shard is None else Shard.parse(shard)
-    out = Path(to) if part is None else part.beside(Path(to))
+    out = Path(to) if part is None else part.output_path(Path(to))
     vectors = vector_output(out)
     source = Part(texts, part)
     before = source.state()

@@ -17,7 +17,7 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import embed_corpus
 from runnel.commands.options import BOption, DocumentPrompt, Json, K1Option, Prompt
-from runnel.commands.resume import Output, appending, beside, file_digest, text_digest, whole_lines
+from runnel.commands.resume import Output, appending, file_digest, sibling, text_digest, whole_lines
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.records import Document
@@ -179,7 +179,7 @@ def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str
                 "fingerprint": searcher.model.backbone.fingerprint(),
                 "prompt": _prompts(searcher)["document"],
             }
-            vectors = embed_corpus(searcher, examples.pool, beside(out, ".vectors.npy"), made_from)
+            vectors = embed_corpus(searcher, examples.pool, sibling(out, ".vectors.npy"), made_from)
         ranked = None if scorers.run is None else read_run(scorers.run, mining.ranks[1])
         search = _search(examples.pool, ranked, searcher, vectors, bm25)
         by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)

@@ -99,7 +99,7 @@ def rerank(
         "max_tokens": max_tokens,
         "shard": shard,
     }
-    out = Path(str(to)) if part is None else part.beside(Path(str(to)))
+    out = Path(str(to)) if part is None else part.output_path(Path(str(to)))
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         reranker = load()
@@ -108,7 +108,7 @@ def rerank(
         if facts is not None:
             say(f"note: {out} is finished already")
         else:
-            folder = memory if memory is None or part is None else str(part.beside(Path(memory)))  # of its own candidates
+            folder = memory if memory is None or part is None else str(part.output_path(Path(memory)))  # of its own candidates
             facts = rank_all(output, task, reranker, (folder, memory_dtype), top_k, max_tokens)
     if as_json:
         print_json({"out": str(out), **facts})

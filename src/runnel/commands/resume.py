@@ -25,14 +25,14 @@ from runnel.files import naming, sweep, write
 from runnel.lock import WriterLock
 
 
-def beside(out: Path, ending: str) -> Path:
+def sibling(out: Path, ending: str) -> Path:
     """Return OUT with `ending` after its name."""
     return out.with_name(out.name + ending)
 
 
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Give a function that appends bytes to a file and flushes them; errors name the file."""
+    """Yield a function that appends bytes to a file and flushes them; errors name the file."""
     file = path.open("ab")
 
     def write(data: bytes) -> None:
@@ -43,25 +43,25 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
     try:
         yield write
     finally:
-        with suppress(OSError):  # what could not be written has been reported, and cannot be written now either
+        with suppress(OSError):  # a failed write was already reported and would fail again
             file.close()
 
 
 class Output:
-    """A file that one process writes, in one run of a command or in several. Use as a context: leaving it releases the lock.
+    """A file that one process writes, in one or several runs of a command. Use as a context manager, which releases the lock.
 
     Args:
         path: the file, OUT.
-        parts: endings of the files that hold the work so far, the most important first.
+        parts: endings of the files with the work so far, the most important first.
         also: files that are made together with OUT.
     """
 
     def __init__(self, path: Path, *, parts: Sequence[str] = (".part",), also: Sequence[Path] = ()) -> None:
-        self.path, self.parts = path, [beside(path, ending) for ending in parts]
+        self.path, self.parts = path, [sibling(path, ending) for ending in parts]
         self._settings: Mapping[str, object] = {}
-        self._about, self._facts = beside(path, ".part.json"), beside(path, ".json")
+        self._about, self._facts = sibling(path, ".part.json"), sibling(path, ".json")
         self._made = [path, *also, self._facts]
-        self._lock = WriterLock(beside(path, ".part.lock"), path)
+        self._lock = WriterLock(sibling(path, ".part.lock"), path)
 
     def __enter__(self) -> Output:
         return self
@@ -75,10 +75,10 @@ class Output:
     def check(self, settings: Mapping[str, object]) -> dict[str, object] | None:
         """Return the facts of finished work; if there is none, lock the output and return None.
 
-        Settings that are not known yet may be left out, here as in what `begin` compares.
+        Settings that are not known yet may be omitted, here and in `begin`.
 
         Raises:
-            InputError: OUT, or the work so far, is of other settings, or OUT is not from this command.
+            InputError: OUT, or the work so far, has other settings, or OUT is not from this command.
             StoreBusy: another process is making OUT.
         """
         facts = self._finished(settings)
@@ -92,9 +92,9 @@ class Output:
         return facts
 
     def begin(self, settings: Mapping[str, object]) -> dict[str, object] | None:
-        """`check`, and if OUT is not finished, describe the work: from then on the parts may be written.
+        """Run `check`; if OUT is not finished, record the settings, after which parts may be written.
 
-        Parts without a description are removed: nobody knows what they depend on.
+        Parts without recorded settings are removed, because their inputs are unknown.
         """
         facts = self.check(settings)
         if facts is None and not self._has_begun():
@@ -113,15 +113,15 @@ class Output:
         return facts
 
     def changed(self, what: str) -> InputError:
-        """Make the error for work that belongs to other input; `what` says what has changed."""
+        """Return the error for work that belongs to other input; `what` says what has changed."""
         return InputError(f"{what}; {_remove([self._about, *self.parts])} to start from scratch")
 
     def _has_begun(self) -> bool:
-        """Whether there is work worth keeping, with a description."""
+        """Return whether there is usable work with recorded settings."""
         return self._about.exists() and any(file.exists() and file.stat().st_size for file in (self.path, *self.parts))
 
     def _drop(self) -> None:
-        for file in (self._about, *self.parts):  # in this order: parts without a description count for nothing
+        for file in (self._about, *self.parts):  # in this order: parts without recorded settings are ignored
             file.unlink(missing_ok=True)
         for file in (self._about, *self._made):
             sweep(file.parent, file.name)
@@ -132,7 +132,7 @@ class Output:
         if self._facts.exists():
             return self._compare(self._facts, settings, "finished work")
         if self._about.exists():
-            return None  # stopped between the two
+            return None  # interrupted between the two
         raise InputError(f"{self.path} exists already and is not from this command; move it away or choose another name")
 
     def _compare(self, about: Path, settings: Mapping[str, object], what: str) -> dict[str, object]:

@@ -266,7 +266,7 @@ class QdrantStore:
             words = words_of([row.text for row in rows])
             points = zip(rows, words, strict=True)
             self._upsert(passage_point(row, fields[row.document], of_row, average) for row, of_row in points)
-        self._tell_hashes(documents)
+        self._write_hashes(documents)
         self._write_state(state["number"] + 1)
         return self.commits()[-1]
 
@@ -291,15 +291,15 @@ class QdrantStore:
         if batch:
             self._client.upsert(self._name, batch)
 
-    def _tell_hashes(self, documents: Sequence[DocumentRow]) -> None:
+    def _write_hashes(self, documents: Sequence[DocumentRow]) -> None:
         from qdrant_client import models
 
         for rows in _groups(documents):
-            told = [
+            updates = [
                 models.SetPayload(payload={name: getattr(row, name) for name in HASHES}, points=[point_id("document", row.id)])
                 for row in rows
             ]
-            self._client.batch_update_points(self._name, [models.SetPayloadOperation(set_payload=one) for one in told])
+            self._client.batch_update_points(self._name, [models.SetPayloadOperation(set_payload=update) for update in updates])
 
     def _write_state(self, number: int) -> None:
         from qdrant_client import models

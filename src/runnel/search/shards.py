@@ -200,9 +200,9 @@ class _Work:
             found = _load(about)
             self._check(found["plan"], found["input"], Settings(**found["settings"]))
         else:
-            told = {"format": _FORMAT, "plan": self.plan, "input": self.input}
-            told |= {"settings": asdict(self.settings), "fingerprint": self.fingerprint}
-            _write(about, json.dumps(told, indent=2).encode())
+            inputs = {"format": _FORMAT, "plan": self.plan, "input": self.input}
+            inputs |= {"settings": asdict(self.settings), "fingerprint": self.fingerprint}
+            _write(about, json.dumps(inputs, indent=2).encode())
         return None
 
     def _check(self, plan: str, input: str, settings: Settings) -> None:

@@ -49,7 +49,7 @@ class Shard:
         """The shard's part of file names: 00002-of-00008. Sorting by name sorts by number."""
         return f"{self.number:05d}-of-{self.count:05d}"
 
-    def beside(self, path: Path) -> Path:
+    def output_path(self, path: Path) -> Path:
         """Return the name of this shard of an output file: vectors.npy becomes vectors-00002-of-00008.npy."""
         return path.with_name(f"{path.stem}-{self.name}{path.suffix}")
 
