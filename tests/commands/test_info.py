@@ -156,7 +156,10 @@ def test_a_head_for_other_features_is_refused(run, tmp_path):
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     done = run("find", "a dog", "--model", tmp_path / "model", tmp_path / "model" / "README.md")
     few, now = FEATURES - 2, FEATURES
-    assert done.code == 1 and f"takes {few} features of a sentence, this runnel makes {now}; use the runnel" in done.err
+    assert (
+        done.code == 1
+        and f"takes {few} features per sentence, this version of runnel computes {now}; use the version" in done.err
+    )
 
 
 def test_a_transformer(run, tmp_path):

@@ -218,7 +218,7 @@ def test_a_length_that_is_none(tmp_path: Path, value: Any) -> None:
     with pytest.raises(InputError, match="max_seq_length must be a number of tokens, or None"):
         there.max_seq_length = value
     there.max_seq_length = 2
-    with pytest.raises(InputError, match="max_tokens is 2, but 2 special tokens are around every text; make it larger"):
+    with pytest.raises(InputError, match="max_tokens is 2, but 2 special tokens surround every text; increase it"):
         there.encode("cat")
 
 

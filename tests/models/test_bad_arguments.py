@@ -42,7 +42,7 @@ def test_queries_of_a_reranker(reranker: Reranker, query: Any) -> None:
 
 @pytest.mark.parametrize("documents", [None, 1, "abc", b"abc"])
 def test_what_is_no_collection_of_documents(reranker: Reranker, documents: Any) -> None:
-    message = f"documents are {documents!r}; expected several: a list of texts or Documents, or a mapping from ids to texts"
+    message = f"documents are {documents!r}; expected a list of texts or Documents, or a mapping from ids to texts"
     for call in (reranker.score, reranker.rank):
         refused(lambda call=call: call("cat", documents), message)
     refused(lambda: reranker.remember(documents), message)
@@ -78,7 +78,7 @@ def test_generators_and_arrays_are_collections(reranker: Reranker) -> None:
 @pytest.mark.parametrize("texts", [None, 1, b"cat"])
 def test_texts_of_an_embedder(embedder: Embedder, texts: Any) -> None:
     for call in (embedder.encode, embedder.encode_query, embedder.encode_document):
-        refused(lambda call=call: call(texts), f"texts are {texts!r}; expected a string or several")
+        refused(lambda call=call: call(texts), f"texts are {texts!r}; expected a string or an iterable of strings")
     refused(lambda: embedder.encode([TEXT, texts]), f"a text is {texts!r}; expected text (str)")
     refused(lambda: embedder.stream().feed(texts), f"the text is {texts!r}; expected text (str)")
     refused(lambda: embedder.encode_spans(texts, [(0, 3)]), f"the text is {texts!r}; expected text (str)")
@@ -112,7 +112,7 @@ def test_spans_of_any_integer_type(embedder: Embedder) -> None:
 
 def test_a_prompt_that_looks_like_a_name_must_be_one(embedder: Embedder) -> None:
     message = (
-        "this model has no prompt 'qurey' (it has: query); end a text to be put before others with a space or a mark: 'qurey: '"
+        "this model has no prompt 'qurey' (it has: query); end a prompt given as text with a space or punctuation: 'qurey: '"
     )
     refused(lambda: embedder.encode([TEXT], prompt="qurey"), message)
     refused(lambda: embedder.stream(prompt="qurey"), message)

@@ -158,7 +158,7 @@ def test_gpt_neox_is_fetched_where_it_is_not_cached(tmp_path: Path, offline_cach
         ("mamba1", r"needs tokenizer\.json of EleutherAI/gpt-neox-20b, .* cache .*cache and could not .* into the folder"),
         ("xlstm", r"needs tokenizer\.json of EleutherAI/gpt-neox-20b"),
         ("rwkv7-pile", r"needs tokenizer\.json of EleutherAI/gpt-neox-20b"),
-        ("rwkv7", r"needs rwkv_vocab_v20230424\.txt, .* put it beside them\. It is in .*BlinkDL/ChatRWKV.*pyrwkv-tokenizer"),
+        ("rwkv7", r"needs rwkv_vocab_v20230424\.txt, .* put it into the folder\. It is in .*BlinkDL/ChatRWKV.*pyrwkv-tokenizer"),
         ("codestral", r"needs tokenizer\.model\.v3 or tokenizer\.json of mistralai/Mamba-Codestral-7B-v0\.1"),
     ],
 )

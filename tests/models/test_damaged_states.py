@@ -279,4 +279,4 @@ def test_a_damaged_earlier_reading_is_not_used(model: Any, change: str, caplog: 
         (again,) = read_documents(embedder, [TEXT * 7], [save(damaged)], passage_tokens=30, save_from=20)
         assert again.tokens_read == again.tokens
         np.testing.assert_allclose(again.vector, whole.vector, atol=2e-5)
-    assert change in ("more rows", "no rows") or "the document is read from the start" in caplog.text
+    assert change in ("more rows", "no rows") or "reading the document from the start" in caplog.text

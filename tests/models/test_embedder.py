@@ -95,7 +95,7 @@ def test_a_stream_of_another_model_is_refused(embedder: Embedder, tmp_path: Path
 
 
 def test_an_empty_stream_has_no_embedding(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match="nothing but white space"):
+    with pytest.raises(InputError, match="has received only whitespace"):
         embedder.stream().feed("  \n ").embedding()
 
 
@@ -136,9 +136,9 @@ def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None
         exact = next(embedder.render([TEXT], prompt=prompt, max_tokens=len(whole)))
         assert exact.tolist() == whole.tolist() and embedder.truncated == 0
     assert len(next(embedder.render([TEXT], max_tokens=3))) == 3
-    with pytest.raises(InputError, match="max_tokens is 2, but 2 special tokens are around every text; make it larger"):
+    with pytest.raises(InputError, match="max_tokens is 2, but 2 special tokens surround every text; increase it"):
         embedder.encode([TEXT], max_tokens=2)
-    with pytest.raises(InputError, match="max_tokens is 6, but 6 tokens of the prompt and special tokens are around every text"):
+    with pytest.raises(InputError, match="max_tokens is 6, but 6 tokens of the prompt and special tokens surround every text"):
         embedder.encode([TEXT], prompt="a river runs:", max_tokens=6)
 
 

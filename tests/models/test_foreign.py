@@ -112,7 +112,7 @@ def test_nothing_adds_one(tmp_path: Path, setting: dict[str, Any], caplog: pytes
         ours = Embedder.load(tmp_path / "a", "float32", "cpu")
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{tmp_path / 'a'} pools the last token and its tokenizer adds no end marker: the vector of a text is that of its last "
+        f"{tmp_path / 'a'} pools the last token and its tokenizer adds no end marker: the vector of a text is taken at its last "
         "word, as in sentence-transformers"
     )
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
@@ -170,7 +170,7 @@ def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
     listed = json.loads((folder / "modules.json").read_text())
     listed[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(listed))
-    with pytest.raises(CheckpointError, match=r"keeps its Transformer in '0_Transformer'; move that folder's files"):
+    with pytest.raises(CheckpointError, match=r"has its Transformer in '0_Transformer'; move that folder's files"):
         Embedder.load(folder)
 
 

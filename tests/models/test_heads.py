@@ -95,5 +95,5 @@ def test_what_heads_say_of_themselves(tmp_path: Path):
     assert VectorRelevance(D).options == {}
     model = tiny_model(tmp_path, papers_heads=True)
     model.heads["sentences"] = MatchScore(32, 2, 8)
-    with pytest.raises(CheckpointError, match="tiny has no features of tokens, which its 'sentences' head needs"):
+    with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
         model.head("sentences")

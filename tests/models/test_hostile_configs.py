@@ -145,7 +145,7 @@ def test_messages_name_the_value_and_what_was_expected(folder: Path) -> None:
         assert "the config: expand is 2.5; expected a whole number from 0 to 2,147,483,647" in message((*BACKBONE, "expand"), 2.5)
         assert "config.json: prompts is ['a']; expected an object" in message(("prompts",), ["a"])
         assert "config.json lacks the template 'rerank', which its heads need" in message(("templates", "rerank"), ABSENT)
-        assert "head tensor 'rerank.match.weight' is (8, 32), by config.json it should be (9, 32)" in message(
+        assert "head tensor 'rerank.match.weight' has shape (8, 32); config.json expects (9, 32)" in message(
             ("heads", "rerank", "match_size"), 9
         )
         assert (

@@ -96,7 +96,7 @@ def test_unknown_models_and_damaged_folders(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "model/config.json").read_text())
     config["runnel"]["version"] = 99
     (tmp_path / "model/config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="model format 99, this runnel reads 1"):
+    with pytest.raises(CheckpointError, match="model format 99, this version of runnel reads 1"):
         load_model(tmp_path / "model")
     del config["runnel"]["heads"]["rerank"]
     config["runnel"]["version"] = 1

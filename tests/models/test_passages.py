@@ -122,7 +122,7 @@ def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path
 def test_what_cannot_be_read_is_refused(embedder: Embedder) -> None:
     with pytest.raises(InputError, match="empty document"):
         read_documents(embedder, ["cat", " \n"])
-    with pytest.raises(InputError, match="no token of this model"):
+    with pytest.raises(InputError, match="has no tokens for this model"):
         read_documents(embedder, ["\x00\x01"])
 
 

@@ -70,7 +70,7 @@ def test_what_the_former_pocket_wrote_names_the_model_that_opens_it(dtype: str, 
         lambda: Reranker(model).remember(["A cat."], tmp_path / "memory"),
         lambda: Memory.open(tmp_path / "memory", fingerprint=model.backbone.fingerprint()),
     ):
-        with pytest.raises(StateError, match=f"memory was remembered {told}"):
+        with pytest.raises(StateError, match=f"memory was written {told}"):
             call()
 
 

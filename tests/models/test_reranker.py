@@ -148,7 +148,7 @@ def test_what_another_process_has_remembered_meanwhile_is_not_read_again(reranke
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("runnel.models.reranker.BLOCK", 4)
-        with pytest.raises(StoreBusy, match="has been changed by another process meanwhile; remember the documents again"):
+        with pytest.raises(StoreBusy, match="was changed by another process in the meantime; remember the documents again"):
             reranker.remember(swap(), tmp_path)
 
 
@@ -183,7 +183,7 @@ def test_only_the_document_is_cut_and_that_is_told(reranker: Reranker, caplog: p
     full = reranker.score(QUERY, DOCUMENTS[:1])
     assert reranker.truncated == 0 and not caplog.records
     cut = reranker.score(QUERY, DOCUMENTS[:3], max_tokens=40)
-    assert reranker.truncated == 1 and "1 documents were cut to keep to 40 tokens" in caplog.text
+    assert reranker.truncated == 1 and "1 documents were cut to fit into 40 tokens" in caplog.text
     assert abs(float(full[0] - cut[0])) > 1e-5
     with pytest.raises(InputError):
         reranker.score(QUERY, DOCUMENTS[:1], max_tokens=3)
@@ -197,7 +197,7 @@ def test_bad_input(reranker: Reranker) -> None:
             InputError, match=r"the query '\\u200b' has no tokens in this model's vocabulary; give words to look for"
         ):
             reranker.score("\u200b", documents)
-    with pytest.raises(InputError, match="expected several: a list of texts"):
+    with pytest.raises(InputError, match="expected a list of texts"):
         reranker.score(QUERY, DOCUMENTS[0])
     with pytest.raises(InputError, match="dtype must be one of fp32, bf16, int8, got 'int4'"):
         reranker.remember(DOCUMENTS, dtype="int4")

@@ -206,7 +206,7 @@ def test_bad_input(retriever: SentenceRetriever) -> None:
     for spans in (None, [(0, 1)]):
         with pytest.raises(InputError, match=r"a document is b'a'; expected text \(str\)"):
             retriever.score(QUERY, b"a", spans=spans)
-    with pytest.raises(InputError, match="documents are 'a cat'; expected several: a list of texts"):
+    with pytest.raises(InputError, match="documents are 'a cat'; expected a list of texts"):
         list(retriever.score_many(QUERY, "a cat"))
     with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
         retriever.retrieve(QUERY, DOCUMENT, top_k=0)

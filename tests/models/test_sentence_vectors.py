@@ -123,10 +123,10 @@ def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Pat
     (remembered,) = retriever.remember(["The cat sat."])
     for call, message in (
         (lambda: retriever.score(QUERY, remembered, unit="paragraph"), "give the unit to remember"),
-        (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "has its sentences already"),
+        (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "is already split into sentences"),
         (lambda: retriever.score(QUERY, "The cat sat.", window=8, stride=4), "this model reads passages"),
-        (lambda: list(retriever.scan(QUERY, remembered)), "expected several"),  # type: ignore[arg-type]
-        (lambda: list(retriever.remember("The cat sat.")), "expected several"),
+        (lambda: list(retriever.scan(QUERY, remembered)), "expected a list of texts"),  # type: ignore[arg-type]
+        (lambda: list(retriever.remember("The cat sat.")), "expected a list of texts"),
         (lambda: retriever.score("", "The cat sat."), "the query is empty"),
     ):
         with pytest.raises(InputError, match=message):

@@ -66,7 +66,7 @@ def test_a_saved_stream_continues(embedder: Embedder, tmp_path: Path) -> None:
 
 
 def test_an_empty_stream_has_no_embedding(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match="nothing but white space"):
+    with pytest.raises(InputError, match="has received only whitespace"):
         embedder.stream().feed(" \n").embedding()
     with pytest.raises(InputError, match="expected text"):
         embedder.stream().feed(b"cat")  # type: ignore[arg-type]

@@ -70,11 +70,11 @@ def test_what_cannot_be_done_says_so(reranker: Reranker, tmp_path_factory: pytes
     other = Reranker(tiny_model(tmp_path_factory.mktemp("other")))
     memories = reranker.remember(DOCUMENTS[:1]), other.remember(DOCUMENTS[:1])
     for call, message in (
-        (lambda: reranker.score(QUERY, DOCUMENTS, max_tokens=50), "leave max_tokens out"),
+        (lambda: reranker.score(QUERY, DOCUMENTS, max_tokens=50), "do not give max_tokens"),
         (lambda: reranker.score(QUERY, memories[1]), "made by another model"),
         (lambda: other.score(QUERY, memories[0]), "made by another model"),
-        (lambda: reranker.remember(DOCUMENTS, "folder"), "leave the folder out"),
-        (lambda: reranker.remember(DOCUMENTS[:1]).select(["7"]), "no document '7' is remembered here"),
+        (lambda: reranker.remember(DOCUMENTS, "folder"), "do not give a folder"),
+        (lambda: reranker.remember(DOCUMENTS[:1]).select(["7"]), "document '7' is not in this memory"),
         (lambda: reranker.score(" ", DOCUMENTS), "the query is empty"),
         (lambda: reranker.score(QUERY, [3]), "a document is 3"),
     ):

@@ -69,7 +69,7 @@ def expected(folder) -> Expected:
             except ReadError as error:
                 made.failed[str(path)] = str(error)
     empty = [name for name, document in made.documents.items() if not document.text.strip()]
-    made.failed |= {name: "cannot read an empty document; leave it out" for name in empty}
+    made.failed |= {name: "cannot read an empty document; remove it" for name in empty}
     for name in empty:
         del made.documents[name]
     return made

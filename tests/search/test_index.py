@@ -243,7 +243,7 @@ def test_a_search_with_a_wrong_number_is_refused(index, arguments, message):
 
 def test_what_is_no_list_of_documents_is_refused(index):
     for wrong in (None, documents()[0]):
-        with pytest.raises(InputError, match="expected several: a list of"):
+        with pytest.raises(InputError, match="expected a list of"):
             index.add(wrong)
 
 

@@ -148,7 +148,7 @@ def test_opening_says_what_is_wrong(place):
 
 def test_an_index_of_a_newer_format_is_refused(place):
     newer = Settings("pocket", [], 4, format=2)
-    with pytest.raises(StoreError, match="index format 2, this runnel reads 1; upgrade"):
+    with pytest.raises(StoreError, match="index format 2, this version of runnel reads 1; upgrade"):
         place.create(newer)
         place.open()
 

@@ -100,7 +100,9 @@ class QdrantStore:
             raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
         settings = json.loads(state["settings"])
         if settings["format"] != _FORMAT:
-            raise StoreError(f"{uri} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
+            raise StoreError(
+                f"{uri} has index format {settings['format']}, this version of runnel reads {_FORMAT}; upgrade runnel"
+            )
         return cls(uri, client, name, Settings(**settings))
 
     @_plainly

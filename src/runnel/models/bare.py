@@ -1,8 +1,8 @@
-"""What a model needs beside its backbone where the folder is not runnel's own: tokenizer, templates, heads, prompts.
+"""Tokenizer, templates, heads and prompts for a recurrent checkpoint that runnel did not write.
 
-A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its sentence head and
-the unit it was trained on, clauses. A sentence-transformers folder must hold a recurrent transformers checkpoint without code
-of its own and pool the last token; its prompts and the special tokens around a text are read from its files.
+A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also gets its sentence
+head and the unit it was trained on, clauses. A sentence-transformers folder must hold a recurrent transformers checkpoint without
+custom code and pool the last token; its prompts and the special tokens around a text are read from its files.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = logging.getLogger("runnel")
 _NEOX, _CODESTRAL = "EleutherAI/gpt-neox-20b", "mistralai/Mamba-Codestral-7B-v0.1"
 _NEOX_ROWS = range(50277, 50305)  # its 50277 tokens, padded to a multiple of 8, 16, 64 or 128
 _WORLD_ROWS, _MISTRAL_ROWS = 65536, 32768
-# The papers'.
+# From the papers.
 _TEMPLATES = {"document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What `Model` is made of, without the backbone."""
+    """The parts of a `Model` except the backbone."""
 
     tokenizer: Tokenizer
     heads: nn.ModuleDict
@@ -48,10 +48,10 @@ class Parts:
 
 
 def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
-    """The parts of a folder that runnel did not write.
+    """Read the parts of a folder that runnel did not write.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or the folder pools in a way that this package does not.
+        CheckpointError: a file is missing or damaged, or the folder uses an unsupported pooling.
     """
     heads = nn.ModuleDict({"embed": EndVector()})
     unit: Unit = "sentence"
@@ -64,12 +64,12 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     if theirs is not None:
         if theirs.pooling != "eos":
             raise CheckpointError(
-                f"{folder} pools by {theirs.mode!r}; a recurrent embedder here pools the last token (pooling_mode lasttoken)"
+                f"{folder} pools by {theirs.mode!r}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
             )
         if code := foreign_code(read_config(folder) or {}):
             raise CheckpointError(
-                f"{folder}/config.json: auto_map names code, {code}, which is never run here and may give a text other tokens or "
-                f"another vector. If it only runs a plain {checkpoint.backbone.title}, remove auto_map from config.json"
+                f"{folder}/config.json: auto_map names code, {code}, which is never run here and may change the tokens or the "
+                f"vector of a text. If it only runs a plain {checkpoint.backbone.title}, remove auto_map from config.json"
             )
         text, prompts = text_template(folder), theirs.prompts
         warn(folder, theirs, theirs.pooling, text)
@@ -80,10 +80,10 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     """Return the tokenizer of a bare checkpoint, with its `markers`.
 
-    A folder without one whose vocabulary is known to be GPT-NeoX's gets that from the hub or its cache.
+    If a folder has no tokenizer and its vocabulary is GPT-NeoX's, that tokenizer is taken from the hub or its cache.
 
     Raises:
-        CheckpointError: there is none, or its file is damaged; the message says which file to put where.
+        CheckpointError: the tokenizer is missing or damaged; the message says which file to put where.
     """
     tokenizer = Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
     tokenizer.begin_id, tokenizer.end_id = markers(type(backbone), tokenizer)
@@ -97,30 +97,30 @@ def markers(family: type[Backbone], tokenizer: Tokenizer) -> tuple[int | None, i
 
 
 def bare_templates(tokenizer: Tokenizer) -> dict[str, Template]:
-    """The papers' templates, after the begin marker where there is one."""
+    """Return the papers' templates, with the begin marker if the tokenizer has one."""
     begin = "" if tokenizer.begin_id is None else "{begin}"
     return {name: Template.parse(begin + str(template)) for name, template in _TEMPLATES.items()}
 
 
 def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
-    """The tokenizer of a folder that has none, if it can be had."""
+    """Fetch the tokenizer of a folder that has none, if it is a known one; otherwise raise."""
     rows, published = backbone.vocab_size, backbone.markers
     if rows in _NEOX_ROWS and "GPT-NeoX" in published:
         log.info("%s has no tokenizer; taking %s of %s", folder, LIBRARY_FILE, _NEOX)
         return LibraryTokenizer.read(_fetch(_NEOX, LIBRARY_FILE, folder))
-    wanted = f"none of {', '.join(TOKENIZER_FILES)}; put the one of this model there"
+    wanted = f"none of {', '.join(TOKENIZER_FILES)}; put this model's file into the folder"
     if rows == _WORLD_ROWS and "RWKV World" in published:
         wanted = (
-            f"and needs {WORLD_FILE}, which RWKV's authors publish apart from the weights: put it beside them. It is in the "
-            "folder tokenizer of their repository BlinkDL/ChatRWKV, and inside the Python packages rwkv and pyrwkv-tokenizer"
+            f"and needs {WORLD_FILE}, which RWKV's authors publish separately from the weights: put it into the folder. It is in "
+            "the folder tokenizer of their repository BlinkDL/ChatRWKV and in the Python packages rwkv and pyrwkv-tokenizer"
         )
     elif rows == _MISTRAL_ROWS and "Mistral v3" in published:
-        wanted = f"and needs {SENTENCEPIECE_FILES[0]} or {LIBRARY_FILE} of {_CODESTRAL} on the hub: put either there"
+        wanted = f"and needs {SENTENCEPIECE_FILES[0]} or {LIBRARY_FILE} of {_CODESTRAL} on the hub: put either into the folder"
     raise CheckpointError(f"{folder} has no tokenizer: {wanted}")
 
 
 def _fetch(repository: str, file: str, folder: Path) -> Path:
-    """One file of a hub repository, from the cache where it is there."""
+    """Return one file of a hub repository, from the cache if possible."""
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -1,7 +1,7 @@
-"""A model folder: backbone, tokenizer, heads and templates, loaded and saved as one thing.
+"""A model folder: backbone, tokenizer, heads and templates, loaded and saved together.
 
 config.json        architecture, heads, templates, prompts, markers, weight format; the key "runnel" marks the layout
-model.safetensors  `backbone.*` and `heads.*`; with int8 weights each matrix has a `.scale` of one number per row
+model.safetensors  `backbone.*` and `heads.*`; with int8 weights each matrix has a `.scale`, one number per row
 tokenizer.json     Hugging Face tokenizers file; RWKV World: rwkv_vocab_v20230424.txt
 README.md          model card
 modules.json, config_sentence_transformers.json   for sentence-transformers (`runnel.integrations.sentence_transformers`)
@@ -44,7 +44,7 @@ from runnel.text.tokenizer import Tokenizer
 _VERSION = 1
 _TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
-# job -> its model in sentence-transformers, and the module that does it, in `runnel.integrations.sentence_transformers`
+# job -> its model class in sentence-transformers, and its module in `runnel.integrations.sentence_transformers`
 _MODULES: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),
     "rerank": ("CrossEncoder", "RerankerModule"),
@@ -58,9 +58,9 @@ class Model:
     Args:
         heads: name -> head: "features" (`TokenFeatures`), "embed", "sentences", "rerank"; any may be missing.
         templates: "document" (every text of an embedder; queries differ by their prompt), "rerank", "sentences".
-        prompts: text put before a query or a document, by name ("query", "document", or a task's).
-        source: where it was loaded from, for messages.
-        unit: what its sentence head scores: "sentence", "clauses" or "paragraph".
+        prompts: text put before a query or a document, by name ("query", "document", or the name of a task).
+        source: where the model was loaded from, for messages.
+        unit: what the sentence head scores: "sentence", "clauses" or "paragraph".
     """
 
     backbone: Backbone
@@ -80,12 +80,12 @@ class Model:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take what is made from the heads' weights anew: after these have changed, or moved to another device."""
+        """Rebuild what is derived from the heads (token weights, engine) after they change or move to another device."""
         self.weight = self.features.weight().detach() if self.features else torch.ones(self.backbone.vocab_size)
         self.engine = self.new_engine()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies, and for other processes: an engine belongs to one model and has a lock."""
+        """Return the state for copies and other processes, without the engine: it belongs to one model and has a lock."""
         return {name: value for name, value in self.__dict__.items() if name != "engine"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class Model:
         self.engine = self.new_engine()
 
     def new_engine(self, step_tokens: int | None = None, memory_bytes: int | None = None) -> Engine:
-        """An engine for this model; each model has one of the default size, `self.engine`."""
+        """Return an engine for this model; `self.engine` is one of the default size."""
         marks = self.features.mark_vectors.detach() if self.features else None
         return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight)
 
@@ -109,8 +109,8 @@ class Model:
         if prompt not in self.prompts and re.fullmatch(r"[A-Za-z0-9_-]+", prompt):
             have = ", ".join(sorted(self.prompts)) or "none"
             raise InputError(
-                f"this model has no prompt {prompt!r} (it has: {have}); end a text to be put before others with a space or a "
-                f"mark: '{prompt}: '"
+                f"this model has no prompt {prompt!r} (it has: {have}); end a prompt given as text with a space or punctuation: "
+                f"'{prompt}: '"
             )
         return self.prompts.get(prompt, prompt)
 
@@ -129,7 +129,7 @@ class Model:
         head = self.heads[name]
         assert isinstance(head, Head)
         if head.matches and self.features is None:
-            raise CheckpointError(f"{self.source} has no features of tokens, which its {name!r} head needs; save the model again")
+            raise CheckpointError(f"{self.source} has no token features, which its {name!r} head needs; save the model again")
         return head
 
     def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
@@ -137,28 +137,28 @@ class Model:
 
         Args:
             weights: "as_is", or "int8": every backbone matrix and the token tables in 8 bits with one scale per row.
-            job: what sentence-transformers loads the folder as: "embed", a SentenceTransformer, or "rerank", a CrossEncoder;
-                default: the first of these that the model has a head for. runnel loads it for every job.
+            job: what sentence-transformers loads the folder as: "embed" (a SentenceTransformer) or "rerank" (a CrossEncoder);
+                default: the first of these that the model has a head for. runnel loads the folder for every job.
         """
         job = job or next((name for name in _MODULES if name in self.heads), None)
         if job is not None:
-            self.head(job)  # it has one
+            self.head(job)  # raises if the model has none
         self.write(folder, weights=weights)
         if job is not None:
             self._write_for_sentence_transformers(Path(folder), job)
 
     def write(self, folder: str | Path, *, weights: str = "as_is") -> None:
-        """As `save`, without the two files for sentence-transformers: its own models write them themselves."""
+        """Save without the two files for sentence-transformers, which that library's own models write themselves."""
         if weights not in ("as_is", "int8"):
             raise InputError(f'weights must be "as_is" or "int8", got {weights!r}')
         if self.backbone.adapted:
-            raise InputError(f"{self.source} has adapters, which no model folder holds: merge() them or use save_adapter()")
+            raise InputError(f"{self.source} has adapters, which a model folder cannot hold: merge() them or use save_adapter()")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = {}
         for prefix, module in (("backbone", self.backbone), ("heads", self.heads)):
             for name, tensor in module.state_dict().items():
-                key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"  # of a layer that runs in 8 bits
+                key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"  # in layers that run in 8 bits
                 wide = tensor.ndim == 2 and tensor.shape[1] >= 64 and tensor.is_floating_point()
                 if weights == "int8" and prefix == "backbone" and wide:
                     tensors[key], tensors[key + ".scale"] = quantize(tensor)
@@ -186,7 +186,7 @@ class Model:
         settings: dict[str, Any] = {"model_type": kind, "prompts": {}, "default_prompt_name": None}
         if job == "embed":
             settings |= {"prompts": self.prompts, "similarity_fn_name": "cosine"}
-        else:  # a score is a logit; by default the library would put a sigmoid behind it
+        else:  # a score is a logit; by default the library would apply a sigmoid
             settings["activation_fn"] = "torch.nn.modules.linear.Identity"
         modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.integrations.sentence_transformers.{module}"}]
         (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
@@ -204,23 +204,22 @@ def load_model(
 ) -> Model:
     """Load a built-in model (`BUILT_IN`), a model folder, a bare checkpoint, a sentence-transformers folder or a hub id.
 
-    `models/bare.py` says what stands in for the parts that a folder of another make lacks, `models/baseline.py` the same for
-    transformers.
+    Parts that a folder of another library lacks are supplied by `models/bare.py`, for transformers by `models/baseline.py`.
 
     Args:
-        pooling: the vector of a text is that of its first token ("cls", transformers only), of its last ("eos") or the mean
-            of all ("mean"), without a trained projection; default: what the model was made for.
+        pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the mean
+            of all ("mean"), without a trained projection; default: the pooling that the model was trained with.
         template: how a pair is written: one of `PAIRS` in `models/baseline.py`; default: the model's.
-        job: what the model is for, where a transformer reads differently for it (T5).
+        job: the job the model is loaded for; some transformers (T5) read differently for each.
 
     Raises:
-        CheckpointError: nothing there, or it cannot be used; the message says why.
-        InputError: an unknown pooling or template, or one that this model cannot have.
+        CheckpointError: the model is missing or cannot be used; the message says why.
+        InputError: the pooling or template is unknown or does not fit this model.
     """
     if pooling is not None and pooling not in POOLINGS:
         raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
     found = BUILT_IN.get(str(name)) or find_checkpoint(name)
-    folder = found if found.is_dir() else found.parent  # a weights file: what belongs to it is beside it
+    folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
     config = read_config(found) or {}
     if recognizes(config):
         checkpoint, parts = load_baseline(folder, config, dtype, device, pooling=pooling, template=template, job=job)
@@ -236,7 +235,7 @@ def load_model(
 
 
 def _changed(model: Model, folder: Path, pooling: Pooling | None, template: str | None) -> Model:
-    """The model with another pooling or pair template than its own, if they are asked for."""
+    """Return the model with the given pooling and pair template, if any, in place of its own."""
     if pooling is not None:
         check_pooling(model.backbone, pooling)
         model.heads["embed"] = vector_head(pooling)
@@ -267,16 +266,16 @@ class _Description:
 
 
 def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
-    """Return a model made of the parts of a folder that runnel wrote.
+    """Return the model in a folder that runnel wrote.
 
     Raises:
-        CheckpointError: config.json lacks a part or has a value that is none, or the parts do not fit each other.
+        CheckpointError: config.json lacks a part or has an invalid value, or the parts do not fit together.
     """
     if config.get("version") != _VERSION:
         raise CheckpointError(
-            f"{source} has model format {config.get('version')!r}, this runnel reads {_VERSION}; upgrade runnel"
+            f"{source} has model format {config.get('version')!r}, this version of runnel reads {_VERSION}; upgrade runnel"
         )
-    # Folders written before units were kept have sentences.
+    # Folders written before units were stored use sentences.
     read = _Description(**arguments(_Description, {"unit": "sentence", **config}, f"{source}: config.json"))
     heads = _read_heads(read.heads, checkpoint, source)
     if missing := sorted({_template_of(name, head) for name, head in heads.items() if name in _TEMPLATES} - set(read.templates)):
@@ -286,7 +285,7 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
     try:
         tokenizer = Tokenizer.load(folder, begin=read.markers.begin, end=read.markers.end)
         templates = {name: Template.from_dict(value) for name, value in read.templates.items()}
-    except InputError as error:  # written for arguments; here the values come from a file
+    except InputError as error:  # meant for arguments; these values come from a file
         raise CheckpointError(f"{source}: config.json does not describe a model: {error}") from error
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
@@ -294,7 +293,7 @@ def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint,
 
 
 def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint, source: str) -> nn.ModuleDict:
-    """Read the heads with their weights. Memory is allocated after their shapes were compared with the weights."""
+    """Read the heads with their weights, and allocate memory only after checking the weights' shapes."""
     with torch.device("meta"), NoRandomNumbers():
         heads = nn.ModuleDict({name: _build_head(name, head, checkpoint.backbone, source) for name, head in config.items()})
     empty = heads.state_dict()
@@ -304,13 +303,11 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
     if missing or extra:
         raise CheckpointError(f"{source}: head tensors do not fit config.json; missing {missing[:3]}, unexpected {extra[:3]}")
     for name in wanted:
-        if wanted[name] == () and found[name] == (
-            1,
-        ):  # of a run whose parameters were sharded, which have one dimension at least
+        if wanted[name] == () and found[name] == (1,):  # sharded training makes every parameter at least one-dimensional
             found[name] = ()
     if other := next((name for name in wanted if wanted[name] != found[name]), None):
-        raise CheckpointError(f"{source}: head tensor {other!r} is {found[other]}, by config.json it should be {wanted[other]}")
-    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than all the rest.
+        raise CheckpointError(f"{source}: head tensor {other!r} has shape {found[other]}; config.json expects {wanted[other]}")
+    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else here.
     tensors = {name: tensor.to(empty[name].dtype, copy=True).view(wanted[name]) for name, tensor in checkpoint.heads.items()}
     heads.load_state_dict(tensors, assign=True)
     return heads
@@ -321,22 +318,22 @@ def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source
     kind, what = options.pop("kind", None), f"{source}: the head {name!r} of config.json"
     classes: dict[str, type[nn.Module]] = {"token_features": TokenFeatures, **HEADS}
     if name != "features" and name not in _TEMPLATES:
-        raise CheckpointError(f"{what} has an unknown name; this runnel knows features, {', '.join(_TEMPLATES)}")
+        raise CheckpointError(f"{what} has an unknown name; expected one of features, {', '.join(_TEMPLATES)}")
     if not isinstance(kind, str) or kind not in classes or (kind == "token_features") != (name == "features"):
-        raise CheckpointError(f"{what} has the kind {kind!r}; this runnel knows {', '.join(sorted(classes))}")
+        raise CheckpointError(f"{what} has the unknown kind {kind!r}; expected one of {', '.join(sorted(classes))}")
     given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size}
     taken = {key: value for key, value in given.items() if key in inspect.signature(classes[kind]).parameters}
     head = classes[kind](**taken, **arguments(classes[kind], options, what, given=tuple(given)))
     if isinstance(head, VectorScore) and head.options["features"] != FEATURES:
         raise CheckpointError(
-            f"{what} takes {head.options['features']} features of a sentence, this runnel makes {FEATURES}; use the runnel that "
-            "the model was trained with, or train the head again"
+            f"{what} takes {head.options['features']} features per sentence, this version of runnel computes {FEATURES}; use "
+            "the version of runnel that trained the model, or train the head again"
         )
     return head
 
 
 def _template_of(name: str, head: nn.Module) -> str:
-    """The template that a head needs: one for any text where query and document are read apart."""
+    """Return the template that a head needs: "document" if query and document are read separately."""
     return "document" if isinstance(head, Head) and head.stored else _TEMPLATES[name]
 
 

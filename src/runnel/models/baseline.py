@@ -1,4 +1,4 @@
-r"""Transformer baselines as models: which hidden vector stands for a text, how a pair is written, what scores it.
+r"""Transformer baselines as models: how a text is pooled, how a pair is written and how it is scored.
 
                      text: vector of                 pair: vector of            pair: template "rankmamba" and "ssm-rerankers"
 encoders             first token [CLS]               first token [CLS]          [CLS]{q}[SEP]{d}[SEP]
@@ -8,9 +8,9 @@ decoders             last token [EOS], appended      last token [EOS]           
 BART                 the decoder's first vector      the same                   as encoders
 T5                   mean of the encoder's vectors   the decoder's first        as encoders
 
-Those are the choices of papers A (texts), B and C (pairs); every marker is the model's own. `pooling` changes the vector of a
-text: "cls", "eos" or "mean". With encoder-decoders it says which side is looked at too: the decoder's first vector, what the
-decoder gives at the last token (as the transformers library's BART classifier), or the encoder's mean.
+These are the choices of papers A (texts), B and C (pairs); every marker is the model's own. `pooling` changes the vector of a
+text: "cls", "eos" or "mean". For encoder-decoders it also selects the side: the decoder's first vector, the decoder's vector at
+the last token (as in the transformers library's BART classifier), or the mean of the encoder's vectors.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from runnel.text.templates import CAPITAL_DOCUMENT_THEN_QUERY, DOCUMENT_SEMICOLO
 from runnel.text.tokenizer import Tokenizer
 
 Job = Literal["embed", "rerank"]
-# The papers', that of paper B's checkpoints, and the tokenizer's own.
+# Two from the papers, one from paper B's checkpoints, and the tokenizer's own.
 PAIRS = ("rankmamba", "rankmamba-code", "ssm-rerankers", "pair")
 _ONE_WAY = {
     "rankmamba": DOCUMENT_THEN_QUERY,
     "rankmamba-code": CAPITAL_DOCUMENT_THEN_QUERY,
     "ssm-rerankers": DOCUMENT_SEMICOLON_QUERY,
 }
-_SIDES: dict[Pooling, Output] = {"cls": "first", "eos": "decoder", "mean": "encoder"}  # of an encoder-decoder
-_CLASSIFIER = "classification_head.out_proj.weight"  # of the library's encoder-decoders, at the last token
+_SIDES: dict[Pooling, Output] = {"cls": "first", "eos": "decoder", "mean": "encoder"}  # for an encoder-decoder
+_CLASSIFIER = "classification_head.out_proj.weight"  # in the library's encoder-decoders, at the last token
 
 
 def load_baseline(
@@ -58,11 +58,11 @@ def load_baseline(
     template: str | None = None,
     job: Job = "embed",
 ) -> tuple[Checkpoint, Parts]:
-    """A transformer and what else a model needs; the arguments are those of `load_model`.
+    """Load a transformer and the other parts of a model; arguments as for `load_model`.
 
     Raises:
         CheckpointError: the folder cannot be used; the message says why.
-        InputError: the model cannot pool so.
+        InputError: the model does not support this pooling.
     """
     family = FAMILIES[config["model_type"]]
     pooled = _pooling(family, TransformerConfig.of(config).causal, pooling, read_sentence_transformer(folder))
@@ -75,7 +75,7 @@ def load_baseline(
 
 
 def read_baseline(folder: Path, checkpoint: Checkpoint, pooling: Pooling | None = None, template: str | None = None) -> Parts:
-    """Tokenizer, heads, templates and prompts for a transformer from a folder of another make."""
+    """Read tokenizer, heads, templates and prompts of a transformer from a folder that runnel did not write."""
     backbone = checkpoint.backbone
     assert isinstance(backbone, Transformer)
     family = backbone.family
@@ -84,7 +84,9 @@ def read_baseline(folder: Path, checkpoint: Checkpoint, pooling: Pooling | None 
     config = replace(
         backbone.config,
         separator=tokenizer.end_id if family.segments else None,
-        max_tokens=theirs.max_tokens if theirs else None,  # where its authors' library would cut; nothing is cut unasked here
+        max_tokens=theirs.max_tokens
+        if theirs
+        else None,  # the limit where sentence-transformers cuts; runnel does not cut by default
     )
     backbone.take(config)
     pooled = _pooling(family, config.causal, pooling, theirs)
@@ -92,7 +94,7 @@ def read_baseline(folder: Path, checkpoint: Checkpoint, pooling: Pooling | None 
     scorer = _scorer(checkpoint, family)
     if scorer is not None:
         heads["rerank"] = scorer
-    exact = theirs is not None and (folder / "tokenizer.json").exists()  # as its authors' library reads a text
+    exact = theirs is not None and (folder / "tokenizer.json").exists()  # read texts as sentence-transformers does
     text = text_template(folder) if exact else _around_text(folder, tokenizer, family)
     if theirs is not None:
         warn(folder, theirs, pooled, text)
@@ -108,15 +110,15 @@ def read_baseline(folder: Path, checkpoint: Checkpoint, pooling: Pooling | None 
 
 
 def pair_notation(name: str, family: Family | None, folder: Path, tokenizer: Tokenizer, before: str) -> str:
-    """A pair's template by its name.
+    """Return the notation of a pair template.
 
     Args:
         name: one of `PAIRS`.
         family: None for recurrent models, which read as decoders do.
-        before: what stands before a decoder's texts, in template notation.
+        before: the special tokens before a decoder's texts, in template notation.
 
     Raises:
-        InputError: another name, the tokenizer has no way of its own, or the model reads both texts otherwise.
+        InputError: the name is unknown, the tokenizer has no pair template, or the template does not fit the model's family.
     """
     if name == "pair":
         notation = pair_template(folder) if (folder / "tokenizer.json").exists() else None
@@ -138,34 +140,34 @@ def pair_notation(name: str, family: Family | None, folder: Path, tokenizer: Tok
 
 
 def check_pooling(backbone: Backbone, pooling: Pooling) -> None:
-    """Raise an InputError if a loaded backbone cannot be pooled so."""
+    """Raise InputError if a loaded backbone does not support this pooling."""
     if pooling == "cls" and (backbone.config.causal if isinstance(backbone, Transformer) else True):
-        raise _seen_nothing(backbone.title)
+        raise _causal(backbone.title)
     if isinstance(backbone, Transformer) and backbone.family.kind == "encoder-decoder":
         output = backbone.config.output
         if _SIDES[pooling] != output:
             kept = next(name for name, side in _SIDES.items() if side == output)
             raise InputError(
-                f"this folder keeps {backbone.title} for {kept!r} pooling; for {pooling!r} load its original checkpoint"
+                f"this folder was saved from {backbone.title} with {kept!r} pooling; for {pooling!r} load the original checkpoint"
             )
 
 
-def _seen_nothing(title: str) -> InputError:
-    return InputError(f"the first token of a {title} text has seen nothing of the rest; pool by 'eos' or 'mean'")
+def _causal(title: str) -> InputError:
+    return InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
 
 
 def _pooling(family: Family, causal: bool, asked: Pooling | None, theirs: SentenceTransformer | None) -> Pooling:
-    """What was asked for, or what the folder's own files say, or the papers' choice."""
+    """Return the requested pooling, or else the one in the folder's files, or else the papers' choice."""
     chosen = asked or (theirs.pooling if theirs else None)
     if chosen == "cls" and causal:
-        raise _seen_nothing(family.title)
+        raise _causal(family.title)
     if chosen is not None:
         return chosen
     return "mean" if family.title == "T5" else "eos" if family.kind == "decoder" else "cls"
 
 
 def _around_text(folder: Path, tokenizer: Tokenizer, family: Family) -> str:
-    """A text with the special tokens that its tokenizer puts around it; encoders get their markers in any case."""
+    """Return a text's template with the tokenizer's special tokens; encoders always get their markers."""
     text = text_template(folder)
     if text != "{document}" or (family.kind == "decoder" and (folder / "tokenizer.json").exists()):
         return text
@@ -174,7 +176,7 @@ def _around_text(folder: Path, tokenizer: Tokenizer, family: Family) -> str:
 
 
 def _scorer(checkpoint: Checkpoint, family: Family) -> nn.Module | None:
-    """The head of a published cross-encoder, if the checkpoint has one with one output, or two that say no and yes."""
+    """Return the head of a published cross-encoder, if the checkpoint has one with one output, or with two (no, yes)."""
     found, width = dict(checkpoint.heads), checkpoint.backbone.hidden_size
     if family.kind == "encoder-decoder":
         names, pooling = ("classification_head.dense", "classification_head.out_proj"), "eos"
@@ -185,7 +187,7 @@ def _scorer(checkpoint: Checkpoint, family: Family) -> nn.Module | None:
     else:
         names, pooling = ("classifier.dense", "classifier.out_proj"), "cls"
     dense, linear = ({end: found[f"{name}.{end}"] for end in ("weight", "bias") if f"{name}.{end}" in found} for name in names)
-    if "weight" not in linear or len(linear["weight"]) > 2:  # more are classes of something else
+    if "weight" not in linear or len(linear["weight"]) > 2:  # more outputs: a classifier for another task
         return None
     outputs = len(linear["weight"])
     try:

@@ -1,6 +1,6 @@
-"""How a document is laid out for a backbone that reads blocks: passages of whole sentences, each between the model's markers.
+"""Layout of a document for a backbone that reads blocks: passages of whole sentences, each between the model's markers.
 
-T  tokens of a document   S  sentences   P  passages   R  tokens of the row, markers among them
+T  tokens of a document   S  sentences   P  passages   R  tokens of the row, including markers
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Row:
 
     Attributes:
         ids: (R,) int32.
-        places: (T,) int64, where each token of the text is in `ids`.
-        starts, ends: (S,) int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than a
-            block may be.
-        passages: (P+1,) int64, numbers of the sentences at which passages start, and S.
-        edges: (P+1,) int64, where passages start in `ids`, markers included, and R.
+        places: (T,) int64, the index of each token of the text in `ids`.
+        starts, ends: (S,) int64, the tokens of each sentence in `ids`. Markers are inside a sentence only if it is longer than
+            the longest block.
+        passages: (P+1,) int64, the first sentence of each passage, and S.
+        edges: (P+1,) int64, the start of each passage in `ids`, including its marker, and R.
     """
 
     ids: np.ndarray
@@ -50,7 +50,7 @@ def markers(tokenizer: Tokenizer) -> tuple[int, int]:
         CheckpointError: the tokenizer lacks one of them.
     """
     if tokenizer.begin_id is None or tokenizer.end_id is None:
-        raise CheckpointError("an encoder needs a tokenizer with a begin and an end marker; this model's has not both")
+        raise CheckpointError("an encoder needs a tokenizer with a begin and an end marker; this model's tokenizer lacks one")
     return tokenizer.begin_id, tokenizer.end_id
 
 
@@ -58,12 +58,12 @@ def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, tokenizer: 
     """Lay out a document in blocks.
 
     A document that the backbone can read as one block is one passage. A longer one is cut into passages of up to `backbone.block`
-    tokens. A sentence that is longer than a block may be is a passage of several blocks.
+    tokens. A sentence longer than the longest block is a passage of several blocks.
 
     Args:
         ids: (T,) token ids of the text, T >= 1.
         bounds: (S+1,) token bounds of its sentences, as in `SentenceTokens`.
-        begun: this is what follows the first passages of a longer document.
+        begun: the text continues a document whose first passages are already laid out.
 
     Raises:
         CheckpointError: the tokenizer lacks a marker.
@@ -86,7 +86,7 @@ def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, tokenizer: 
 
 
 def passages_of(bounds: np.ndarray, backbone: Backbone, *, begun: bool = False) -> np.ndarray:
-    """Return the numbers of the sentences at which the passages of `lay_out` start, and S: (P+1,)."""
+    """Return the first sentence of each passage of `lay_out`, and S: (P+1,)."""
     longest = whole_tokens(backbone)
     if bounds[-1] <= longest and not begun:
         return np.array([0, len(bounds) - 1])
@@ -95,14 +95,14 @@ def passages_of(bounds: np.ndarray, backbone: Backbone, *, begun: bool = False) 
 
 
 def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
-    """Group sentences into passages, from the start, so that text that is appended changes the last one only.
+    """Group sentences into passages, from the start, so that appended text changes only the last one.
 
     Args:
         bounds: (S+1,) token bounds of the sentences.
-        most: tokens of a passage of several sentences.
+        most: the most tokens of a passage of several sentences.
 
     Returns:
-        (P+1,) numbers of the sentences at which passages start, and S. Every passage holds a token.
+        (P+1,) the first sentence of each passage, and S. Every passage holds a token.
     """
     chosen = [0]
     for sentence in range(1, len(bounds) - 1):

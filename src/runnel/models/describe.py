@@ -1,4 +1,4 @@
-"""What a model is and what of it fits this machine, told without reading its weights."""
+"""Facts about a model and what fits on this machine, without loading the weights."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from runnel.models.base import BUILT_IN, Model, read_folder
 from runnel.models.baseline import read_baseline
 from runnel.text.tokenizer import Tokenizer, tokenizer_file
 
-_TEXT_TOKENS = 512  # of the text whose attention is counted
-_DTYPES = (torch.bfloat16, torch.float32)  # what weights are loaded in
+_TEXT_TOKENS = 512  # length of the text whose attention is counted
+_DTYPES = (torch.bfloat16, torch.float32)  # in which weights can be loaded
 
 
 def describe_model(name: str) -> dict[str, Any]:
-    """The facts of a model, in values for JSON.
+    """Return the facts about a model, as JSON values.
 
-    A bare checkpoint that lacks what a model needs, such as a tokenizer, is described as far as it goes; "problem" says what
-    is lacking.
+    A bare checkpoint that lacks a part of a model, such as a tokenizer, is described as far as possible; "problem" names the
+    missing part.
 
     Args:
         name: as for `load_model`; a weights file can be described too.
 
     Raises:
-        CheckpointError: as `load_model`, except for what only a look at the numbers tells.
+        CheckpointError: as `load_model`, except for errors that only reading the weights reveals.
     """
     facts = describe_checkpoint(BUILT_IN.get(name, name))
-    parts = _parts(facts, name)  # first: its files may say that a transformer reads less than it could
+    parts = _parts(facts, name)  # first: it may lower a transformer's max_tokens
     return {"model": name, **_checkpoint(facts), **parts, **_machine(facts)}
 
 
@@ -78,9 +78,9 @@ def _attention(backbone: Backbone) -> dict[str, int]:
 
 
 def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
-    """Tokenizer, markers, heads, templates and prompts, as loading would put them together."""
+    """Return tokenizer, markers, heads, templates and prompts, as loading would combine them."""
     zero = torch.zeros(())
-    heads = {key: zero.expand(shape) for key, shape in facts.heads.items()}  # of the right shapes, without memory
+    heads = {key: zero.expand(shape) for key, shape in facts.heads.items()}  # right shapes, no memory
     checkpoint = Checkpoint(facts.backbone, heads, facts.layout, facts.folder)
     config = read_config(facts.checkpoint) or {}
     nothing: dict[str, Any] = {"tokenizer": None, "markers": None, "heads": {}, "templates": {}, "prompts": {}}
@@ -112,10 +112,10 @@ def _parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
 
 
 def _machine(facts: CheckpointFacts) -> dict[str, Any]:
-    """What the memory that is free now has room for, in the dtype that would be chosen."""
+    """Return what fits into the memory that is free now, with the default dtype."""
     free, loaded = available_memory(), facts.weight_bytes(facts.auto_dtype("cpu"))
     room, backbone = max(0, free - loaded), facts.backbone
-    found: dict[str, Any] = {
+    facts_here: dict[str, Any] = {
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "native_bf16": has_native_bf16(),
@@ -128,17 +128,17 @@ def _machine(facts: CheckpointFacts) -> dict[str, Any]:
     }
     if (gpu := _gpu_memory()) is not None:
         name, free, total = gpu
-        found["gpu"] = {"name": name, "memory_bytes": total, "memory_free_bytes": free, "fits": _fits(facts, free)}
-    return found
+        facts_here["gpu"] = {"name": name, "memory_bytes": total, "memory_free_bytes": free, "fits": _fits(facts, free)}
+    return facts_here
 
 
 def _fits(facts: CheckpointFacts, free: int) -> dict[str, bool]:
-    """Whether the weights, one step and its states fit, by dtype."""
+    """Return by dtype whether the weights, one step and its states fit."""
     return {_name(dtype): _longest_step(facts.backbone, free - facts.weight_bytes(dtype)) > 0 for dtype in _DTYPES}
 
 
 def _longest_step(backbone: Backbone, room: int) -> int:
-    """Tokens of the longest step that `room` bytes allow, 0 if none."""
+    """Return the tokens of the longest step that fits into `room` bytes, 0 if none."""
     try:
         return Engine(backbone, memory_bytes=room).step_tokens
     except InputError:
@@ -146,7 +146,7 @@ def _longest_step(backbone: Backbone, room: int) -> int:
 
 
 def _gpu_memory() -> tuple[str, int, int] | None:
-    """Name, free bytes and bytes in all of the GPU, if there is one."""
+    """Return the GPU's name, free bytes and total bytes, or None without a GPU."""
     return (torch.cuda.get_device_name(), *torch.cuda.mem_get_info()) if torch.cuda.is_available() else None
 
 
@@ -162,4 +162,4 @@ def _marker(tokenizer: Tokenizer, which: str) -> dict[str, Any] | None:
     number = tokenizer.begin_id if which == "begin" else tokenizer.end_id
     if number is None:
         return None
-    return {"id": number, "token": next((token for token, found in tokenizer.vocabulary.items() if found == number), None)}
+    return {"id": number, "token": next((token for token, key in tokenizer.vocabulary.items() if key == number), None)}

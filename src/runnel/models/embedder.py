@@ -1,4 +1,4 @@
-"""Embedder: one vector for a text of any length, from one pass in model memory that never grows.
+"""Embedder: one vector for a text of any length, from one pass with constant model memory.
 
 n  texts or spans   d  width of the vectors   T  tokens   D  width of hidden vectors
 """
@@ -26,11 +26,11 @@ from runnel.text.sentence_tokens import sentence_of_tokens, whole_spans
 from runnel.text.sentences import split_sentences
 
 log = logging.getLogger("runnel")
-_BATCH = 32  # texts tokenized together, and vectors that go through the head together
+_BATCH = 32  # texts per tokenizer call, and vectors per call of the head
 
 
 class Embedder:
-    """Vectors for texts. Make one with `Embedder.load`.
+    """A model that computes vectors for texts. Make one with `Embedder.load`.
 
     >>> embedder = Embedder.load("pocket")                          # doctest: +SKIP
     >>> embedder.encode(["first text", "second text"]).shape        # doctest: +SKIP
@@ -55,12 +55,12 @@ class Embedder:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder, a checkpoint, a sentence-transformers folder, or a hub id.
 
         Args:
-            pooling: the vector of a text is that of its first token ("cls", transformers only), of its last ("eos") or the
-                mean of all ("mean"); default: what the model was made for, or the papers' choice (docs/baselines.md).
+            pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the
+                mean of all ("mean"); default: the pooling the model was trained with, or the papers' choice (docs/baselines.md).
 
         Raises:
-            CheckpointError: the model is not there or cannot embed.
-            InputError: it cannot pool so.
+            CheckpointError: the model is missing or cannot embed.
+            InputError: the model does not support this pooling.
         """
         return cls(load_model(name, dtype, device, pooling=pooling))
 
@@ -84,19 +84,19 @@ class Embedder:
         max_tokens: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> np.ndarray:
-        """Unit vectors of texts, float32 (n, d); one string gives (d,).
+        """Return the unit vectors of texts, float32 (n, d); for one string (d,).
 
         Args:
             texts: strings, or any iterable of them.
-            prompt: the name of one of the model's prompts, or text put before each.
-            max_tokens: cut longer texts at their end so that they, the prompt and the special tokens are this many tokens in
-                all, as sentence-transformers counts, or as many as the model can read if that is less; the number of
+            prompt: the name of one of the model's prompts, or text put before each text.
+            max_tokens: cut longer texts at their end so that text, prompt and special tokens are at most this many tokens in
+                total, as sentence-transformers counts, or as many as the model can read if that is less; the number of
                 cut texts is in `truncated`, with a warning. By default nothing is cut.
             progress: called after each step with the number of tokens just read.
 
         Raises:
             InputError: a text is not a string, is empty, or is longer than a transformer can read; the model has no prompt of
-                that name; or `max_tokens` has no room for a text.
+                that name; or `max_tokens` leaves no room for the text.
         """
         if isinstance(texts, str):
             return self.encode([texts], prompt=prompt, max_tokens=max_tokens, progress=progress)[0]
@@ -104,11 +104,11 @@ class Embedder:
         return np.stack(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
 
     def encode_query(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
-        """`encode` with the model's query prompt, if it has one."""
+        """Run `encode` with the model's query prompt, if it has one."""
         return self.encode(texts, **({"prompt": self._prompt("query")} | options))  # type: ignore[arg-type]
 
     def encode_document(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
-        """`encode` with the model's document prompt, if it has one."""
+        """Run `encode` with the model's document prompt, if it has one."""
         return self.encode(texts, **({"prompt": self._prompt("document")} | options))  # type: ignore[arg-type]
 
     def encode_stream(
@@ -119,34 +119,34 @@ class Embedder:
         max_tokens: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[np.ndarray]:
-        """Like `encode`, as a generator: vectors (d,) in the order of `texts`, which may be endless.
+        """Yield vectors (d,) in the order of `texts`, which may be endless; otherwise as `encode`.
 
-        Texts are drawn as there is room in the engine, a few hundred at most ahead of the results.
+        Texts are taken as there is room in the engine, at most a few hundred ahead of the results.
         """
         yield from self.encode_rows(self.render(texts, prompt=prompt, max_tokens=max_tokens), progress)
         if self.truncated:
             log.warning("%d texts were cut to %s tokens", self.truncated, self.text_limit(max_tokens) or "their template's")
 
     def encode_rows(self, rows: Iterable[np.ndarray], progress: Callable[[int], None] | None = None) -> Iterator[np.ndarray]:
-        """Like `encode_stream`, from the ids that `render` gives."""
+        """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
         results = self.model.engine.map(map(self._head.request, rows), progress)
         while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:
             with torch.inference_mode():
                 yield from self._head(torch.cat(batch)).numpy()
 
     def text_limit(self, max_tokens: int | None) -> int | None:
-        """Return how many tokens a text is cut to: `max_tokens`, or what a transformer can read if that is less; None: no cut."""
+        """Return the tokens a text is cut to: `max_tokens`, or a transformer's limit if that is less; None: no cut."""
         longest = self.model.backbone.longest_text
         return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
     def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[np.ndarray]:
-        """The ids (T,) int32 that are read for each text, special tokens included. Arguments and errors are those of `encode`."""
+        """Yield the ids (T,) int32 to read for each text, special tokens included. Arguments and errors as for `encode`."""
         if max_tokens is not None and max_tokens < 1:
             raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
         max_tokens, self.truncated = self.text_limit(max_tokens), 0
         given: object = texts
         if isinstance(given, bytes) or not isinstance(given, Iterable):
-            raise InputError(f"texts are {reprlib.repr(texts)}; expected a string or several")
+            raise InputError(f"texts are {reprlib.repr(texts)}; expected a string or an iterable of strings")
         source, template = iter(texts), self.model.templates["document"]
         prefix = self.model.prompt(prompt)
         before = template.lead(self.model.tokenizer, "document") + prefix
@@ -156,7 +156,7 @@ class Embedder:
             for text in batch:
                 expect_text(text, "a text")
                 if not text.strip():
-                    raise InputError("cannot embed an empty text; drop it, or give it a placeholder of your own")
+                    raise InputError("cannot embed an empty text; remove it, or replace it with a placeholder")
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
@@ -164,7 +164,7 @@ class Embedder:
                 yield self._in_blocks(text, encoded.slice(0, len(encoded) - rendered.cut), rendered.ids)
 
     def _in_blocks(self, text: str, encoded: Encoded, ids: np.ndarray) -> np.ndarray:
-        """The same ids, in passages if the backbone cannot read them as one."""
+        """Return the ids, laid out in passages if the backbone cannot read them as one."""
         backbone, tokenizer = self.model.backbone, self.model.tokenizer
         if not backbone.reads_passages or len(ids) <= (backbone.max_tokens or len(ids)):
             return ids
@@ -175,7 +175,7 @@ class Embedder:
         around = len(template.render(tokenizer, document=template.encode(tokenizer, "document", prefix).ids).ids)
         if around >= max_tokens:
             kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
-            raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} are around every text; make it larger")
+            raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} surround every text; increase it")
 
     def _prompt(self, name: str) -> str | None:
         return name if name in self.model.prompts else None
@@ -183,17 +183,17 @@ class Embedder:
     # ---- many vectors from one pass ------------------------------------------------------------------------------------
 
     def encode_spans(self, text: str, spans: Sequence[tuple[int, int]] | np.ndarray, *, prompt: str | None = None) -> np.ndarray:
-        """A vector for each [start, end) character span, float32 (len(spans), d), all from one pass over `text`.
+        """Return a vector for each [start, end) character span, float32 (len(spans), d), from one pass over `text`.
 
-        Each is conditioned on everything before it. A span's tokens are those that start inside it. Mean-pooling models
-        average the span's own hidden vectors; end-vector models take the hidden vector at the span's last token.
+        Each vector is conditioned on the text before its span. A span's tokens are the tokens that start inside it.
+        Mean-pooling models average the span's hidden vectors; end-vector models use the hidden vector of its last token.
 
         Raises:
-            InputError: spans are not pairs of whole numbers; one lies outside the text, is empty or holds no token; or the model
-                pools its first token.
+            InputError: spans are not pairs of whole numbers; a span is outside the text, is empty or holds no token; or the model
+                pools the first token.
         """
         if self.pooling == "cls":
-            raise InputError("this model's vector is its first token's, which no span has; load it with pooling='mean' or 'eos'")
+            raise InputError("this model pools the first token, so spans have no vectors; load it with pooling='mean' or 'eos'")
         expect_text(text, "the text")
         spans = whole_spans(spans)
         if not len(spans):
@@ -216,7 +216,7 @@ class Embedder:
             return self._head(self._head.pooled(result)).numpy()
 
     def _places(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
-        """The ids that are read for a text, and where each of its tokens is in them."""
+        """Return the ids to read for a text, and the index of each of its tokens in them."""
         backbone, tokenizer = self.model.backbone, self.model.tokenizer
         if not backbone.reads_passages:
             rendered = self.model.templates["document"].render(tokenizer, document=encoded.ids)
@@ -227,10 +227,10 @@ class Embedder:
     # ---- streams -------------------------------------------------------------------------------------------------------
 
     def stream(self, *, prompt: str | None = None) -> Stream | PassageStream:
-        """A text that arrives in pieces; see `Stream`.
+        """Open a stream for a text that arrives in pieces; see `Stream`.
 
         Raises:
-            StateError: the model is a transformer, which has no state to go on from.
+            StateError: the model is a transformer, which has no state to continue from.
         """
         stream = PassageStream(self) if self.model.backbone.reads_passages else Stream(self)
         return stream.feed(self.model.prompt(prompt))
@@ -239,6 +239,6 @@ class Embedder:
         """Continue a stream written by `Stream.save`.
 
         Raises:
-            StateError: damaged, or written by another model.
+            StateError: the file is damaged or was written by another model.
         """
         return PassageStream.load(self, path) if self.model.backbone.reads_passages else Stream.load(self, path)

@@ -1,8 +1,8 @@
-"""What the files of other libraries say about how a model is used: special tokens, pooling, prompts, longest text.
+"""Settings from other libraries' files that say how a model is used: special tokens, pooling, prompts, longest text.
 
-A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py compares the vectors) or refused by
-name. One thing differs: "add_eos_token" of a tokenizer_config.json is honored, as the transformers library did up to version 4;
-from 5 on it forgets the setting of folders that have a tokenizer.json.
+A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py compares the vectors) or refused
+with a reason. One thing differs: "add_eos_token" of a tokenizer_config.json is honored, as in the transformers library up to
+version 4; from version 5 on, that library ignores the setting if the folder has a tokenizer.json.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runnel.models.heads import Pooling
 
 log = logging.getLogger("runnel")
 
-# Classes of the transformers library that add the end marker for "add_eos_token", slow or fast; so do those of folders.
+# Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so do custom classes.
 _ADD_END = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first of these that a folder has
-_UNLIMITED = 10**9  # that library's tokenizers say 1e30 for no limit
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first one in the folder is used
+_UNLIMITED = 10**9  # that library's tokenizers write 1e30 for no limit
 
 _POOLINGS: dict[str, Pooling] = {
     "cls": "cls",
@@ -37,13 +37,13 @@ _POOLINGS: dict[str, Pooling] = {
 
 @dataclass(frozen=True)
 class SentenceTransformer:
-    """What a sentence-transformers folder says.
+    """Settings of a sentence-transformers folder.
 
     Attributes:
-        pooling: which hidden vectors; `mode` is its name in the file.
+        pooling: which hidden vectors are used; `mode` is the name in the file.
         prompts: by name.
-        default_prompt: the name of the prompt that its authors' library puts before texts of neither kind.
-        max_tokens: the longest text, special tokens included, that its authors let it read; None: not said.
+        default_prompt: the name of the prompt that sentence-transformers puts before texts that are neither query nor document.
+        max_tokens: the longest text that sentence-transformers reads, special tokens included; None: no limit given.
     """
 
     pooling: Pooling
@@ -54,23 +54,21 @@ class SentenceTransformer:
 
 
 def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
-    """What a sentence-transformers folder says; None for other folders.
+    """Read the settings of a sentence-transformers folder; return None for other folders.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or its modules compute what no model here does.
+        CheckpointError: a file is missing or damaged, or a module is not supported.
     """
     if not (folder / "modules.json").exists():
         return None
     first, *rest = _modules(folder)
     if not _theirs(first, "Transformer"):
         raise CheckpointError(
-            f"{folder} begins with the module {first['type']!r}, whose code is not run here; expected sentence_transformers' "
+            f"{folder} begins with the module {first['type']!r}, which is not supported; expected sentence_transformers' "
             "Transformer"
         )
     if first["path"]:
-        raise CheckpointError(
-            f"{folder} keeps its Transformer in {first['path']!r}; move that folder's files up beside modules.json"
-        )
+        raise CheckpointError(f"{folder} has its Transformer in {first['path']!r}; move that folder's files up to modules.json")
     modes: list[str] = []
     for module in rest:
         if _theirs(module, "Pooling"):
@@ -81,8 +79,8 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
                 "sentence_transformers are supported"
             )
     if len(modes) != 1 or modes[0] not in _POOLINGS:
-        found = " and ".join(map(repr, modes)) or "nothing"
-        raise CheckpointError(f"{folder} pools by {found}; runnel pools by one of cls, lasttoken and mean")
+        names = " and ".join(map(repr, modes)) or "nothing"
+        raise CheckpointError(f"{folder} pools by {names}; runnel pools by one of cls, lasttoken and mean")
     return SentenceTransformer(_POOLINGS[modes[0]], modes[0], *_prompts(folder), _longest(folder))
 
 
@@ -98,13 +96,13 @@ def _modules(folder: Path) -> list[dict[str, str]]:
 
 
 def _theirs(module: dict[str, str], kind: str) -> bool:
-    """Whether a module is this class of sentence-transformers; its path inside the package changed with version 5."""
+    """Return whether a module is this class of sentence-transformers, whose path in the package changed with version 5."""
     package, *_, name = module["type"].split(".")
     return package == "sentence_transformers" and name == kind
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
-    """Read the prompts by name, the one of documents as "document", and the name of the default prompt."""
+    """Read the prompts by name, with the document prompt as "document", and the name of the default prompt."""
     settings = _read_optional(folder / "config_sentence_transformers.json")
     prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
     if document := next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), None):
@@ -114,14 +112,14 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
 
 
 def _longest(folder: Path) -> int | None:
-    """Read the length of the longest text in tokens; from version 6 on the tokenizer has this limit."""
+    """Read the length in tokens of the longest text; from version 6 on the limit is in the tokenizer's config."""
     settings = _read_optional(folder / "sentence_bert_config.json")
     if settings.get("do_lower_case"):
         upper, lower = (encoding.ids for encoding in _tokenizer(folder).encode_batch(["A", "a"]))
         if upper != lower:
             raise CheckpointError(
-                f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; have its tokenizer.json do it "
-                "(normalizer)"
+                f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; add a Lowercase normalizer to its "
+                "tokenizer.json"
             )
     limit = settings.get("max_seq_length") or _read_optional(folder / "tokenizer_config.json").get("model_max_length")
     return limit if limit and limit < _UNLIMITED else None
@@ -129,7 +127,7 @@ def _longest(folder: Path) -> int | None:
 
 def _pooling_modes(config: dict[str, Any], folder: Path) -> list[str]:
     if config.get("include_prompt") is False:
-        raise CheckpointError(f"{folder} leaves prompts out of pooling (include_prompt false), which no model here does")
+        raise CheckpointError(f"{folder} leaves prompts out of pooling (include_prompt false), which is not supported")
     mode = config.get("pooling_mode")
     if mode is not None:
         return [mode] if isinstance(mode, str) else list(mode)
@@ -139,7 +137,7 @@ def _pooling_modes(config: dict[str, Any], folder: Path) -> list[str]:
 def text_template(folder: Path) -> str:
     """Return a template with the special tokens of the folder's tokenizer: "{token:[CLS]}{document}{token:[SEP]}".
 
-    Without a tokenizer.json nothing is known to be added.
+    Without a tokenizer.json no special tokens are assumed.
     """
     if not (folder / "tokenizer.json").exists():
         return "{document}"
@@ -153,10 +151,10 @@ def text_template(folder: Path) -> str:
 
 
 def warn(folder: Path, theirs: SentenceTransformer, pooling: Pooling, text: str) -> None:
-    """Log what a user of such a folder may not expect. `text` is the template of a text."""
+    """Warn about a missing end marker and an unused default prompt. `text` is the template of a text."""
     if pooling == "eos" and text.endswith("{document}"):
         log.warning(
-            "%s pools the last token and its tokenizer adds no end marker: the vector of a text is that of its last word, as in "
+            "%s pools the last token and its tokenizer adds no end marker: the vector of a text is taken at its last word, as in "
             "sentence-transformers",
             folder,
         )
@@ -167,7 +165,7 @@ def warn(folder: Path, theirs: SentenceTransformer, pooling: Pooling, text: str)
 
 
 def pair_template(folder: Path) -> str | None:
-    """The same of a query and a document; None where nothing is put between them."""
+    """Return the same for a query and a document; None if the tokenizer puts nothing between them."""
     parts = _parts(_tokenizer(folder).encode("a", "a"), ["{query}", "{document}"])
     return None if "{query}{document}" in "".join(parts) else "".join(parts)
 
@@ -194,8 +192,8 @@ def _parts(encoding: tokenizers.Encoding, fields: list[str]) -> list[str]:
 
 def _read_optional(path: Path) -> dict[str, Any]:
     """Read a JSON object; {} if there is no such file."""
-    found: dict[str, Any] = _read_json(path) if path.exists() else {}
-    return found
+    value: dict[str, Any] = _read_json(path) if path.exists() else {}
+    return value
 
 
 def _read_json(path: Path, expect: type = dict) -> Any:

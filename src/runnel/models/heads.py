@@ -2,11 +2,11 @@
 
     D  width of the hidden vectors   E  width of the embedding   V  vocabulary   K  kinds of mark   n  items
 
-The papers' heads look at one hidden vector of a text (`EndVector` and its kin, `EndScore`, `DenseScore`); their `pooling`
-says which: "eos" the last token's, "cls" the first token's, "mean" the mean of all tokens', special ones among them. The
+The papers' heads use one hidden vector of a text (`EndVector` and its variants, `EndScore`, `DenseScore`), selected by
+`pooling`: "eos" the last token's, "cls" the first token's, "mean" the mean over all tokens, special tokens included. The
 built-in models' heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
-document (`TokenFeatures`). All of them run in fp32 (fp64 for a model in fp64) and stream: they need sums, never the whole text.
-Each head says what it wants of a text (`Head`); who reads texts asks it.
+document (`TokenFeatures`). All heads run in fp32 (fp64 for a model in fp64) and stream: they need sums, never the whole text.
+Each head declares what it needs of a text (`Head`), and the code that reads texts asks it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ OneToken = Literal["cls", "eos"]
 
 
 class TokenFeatures(nn.Module):
-    """What is known of a token by its id alone, and how marks enter the backbone.
+    """Per-token tables, indexed by id, and the vectors by which marks enter the backbone.
 
-    `weight()` (V,) > 0 weighs tokens in means; `idf` (V,) in [0, 1] is a static table; `mark_vectors` (K, D) are added
+    `weight()` (V,) > 0 weights tokens in means; `idf` (V,) in [0, 1] is a static table; `mark_vectors` (K, D) are added
     to the token embeddings in proportion to a token's marks.
     """
 
@@ -51,13 +51,13 @@ class TokenFeatures(nn.Module):
 
 
 class Head(nn.Module):
-    """What a head wants of a text.
+    """A head, which declares what it needs of a text.
 
     Attributes:
-        pooling: the hidden vector, or the mean, that stands for a text.
-        matches: it also wants the means of two parts, and what they match in; see `models/match.py`.
-        stored: it looks at stored vectors: query and document are read apart, each by itself.
-        options: what config.json keeps of it, besides the model's widths.
+        pooling: the hidden vector, or the mean, that represents a text.
+        matches: the head also needs the means of two parts and their matching tokens; see `models/match.py`.
+        stored: the head uses stored vectors: query and document are read separately.
+        options: the head's settings in config.json, without the model's widths.
     """
 
     pooling: Pooling = "eos"
@@ -69,13 +69,13 @@ class Head(nn.Module):
         self.options = options
 
     def request(self, ids: np.ndarray, **others: Any) -> Request:
-        """Return the request for what `pooling` wants of a text; `others` are fields of a `Request`."""
+        """Return the request that `pooling` needs for a text; `others` are fields of a `Request`."""
         if self.pooling == "mean":
             return Request(ids, ranges=np.array([[0, len(ids)]]), **others)
         return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1], **others)
 
     def pooled(self, result: Result) -> Tensor:
-        """Return (1, D) what came out of such a request."""
+        """Return the pooled vector (1, D) from the result of `request`."""
         return result.means if self.pooling == "mean" else result.hidden
 
 
@@ -94,13 +94,13 @@ class FirstVector(EndVector):
 
 
 class PlainMeanVector(EndVector):
-    """The normalized mean of all hidden vectors, each with the same weight, as sentence-transformers takes it."""
+    """The normalized mean of all hidden vectors with equal weights, as in sentence-transformers."""
 
     pooling = "mean"
 
 
 class MeanVector(Head):
-    """The normalized projection of a weighted mean of hidden vectors, the end marker's among them."""
+    """The normalized projection of a weighted mean of hidden vectors, including the end marker's."""
 
     pooling = "mean"
 
@@ -117,9 +117,10 @@ class MeanVector(Head):
 
 
 class EndScore(Head):
-    """A linear layer on one hidden vector: at the end marker for a reranker (papers B, C; with encoders at the first token),
-    at each sentence's last token for a sentence retriever (paper E). Two outputs count as (no, yes): their difference is the
-    score.
+    """A linear layer on one hidden vector.
+
+    A reranker uses the vector at the end marker (papers B, C; with encoders at the first token), a sentence retriever the vector
+    at each sentence's last token (paper E). With two outputs (no, yes) the score is their difference.
     """
 
     def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: OneToken = "eos") -> None:
@@ -133,7 +134,7 @@ class EndScore(Head):
 
 
 class DenseScore(Head):
-    """The classifier of published cross-encoders: a layer as wide as the model, its activation, then as `EndScore`."""
+    """The classifier of published cross-encoders: a layer as wide as the model, its activation, then an `EndScore`."""
 
     def __init__(
         self, hidden_size: int, outputs: int = 1, activation: Literal["tanh", "gelu"] = "tanh", pooling: OneToken = "cls"
@@ -150,11 +151,11 @@ class DenseScore(Head):
 
 
 class MatchScore(Head):
-    """score = Linear([mean, end]) + g cos(P mean, P other) + f . lexical
+    """A score from vectors and exact matches: Linear([mean, end]) + g cos(P mean, P other) + f . lexical
 
-    Sentence retrieval: `mean` and `end` are the sentence's, `other` the query's mean, `lexical` (n, 2) its share of
+    Sentence retrieval: `mean` and `end` are the sentence's, `other` is the query's mean, `lexical` (n, 2) the sentence's share of
     matched query idf and its in-document BM25. Reranking: `mean` and `end` are the query's, read after the document,
-    `other` the document's mean, `lexical` (n, 1) the share of query idf that occurs in the document.
+    `other` is the document's mean, `lexical` (n, 1) the share of query idf that occurs in the document.
     """
 
     matches = True
@@ -175,12 +176,12 @@ class MatchScore(Head):
 
 
 class VectorScore(Head):
-    """Scores of a document's sentences from stored vectors and lexical features; nothing is read again.
+    """Scores of a document's sentences from stored vectors and lexical features, without reading the text again.
 
-    A layer sees the product of the projected query and sentence, and the numbers known of the sentence: cosine, its z-scores in
-    the document with those of BM25 and of the sentences around, and the features. It does not see a sentence's vector but in
-    that product, or it would learn which sentences the training questions liked. The score is calibrated: its sigmoid is the
-    probability that the sentence answers.
+    The first layer gets the product of the projected query and sentence, and numbers about the sentence: its cosine; z-scores in
+    the document of the cosine, of BM25 and of the sentences around; and the features. It gets a sentence's vector only in
+    that product, because otherwise it would learn which sentences the training questions preferred. The score is calibrated: its
+    sigmoid is the probability that the sentence answers.
     """
 
     stored = True
@@ -195,7 +196,7 @@ class VectorScore(Head):
         self.direct = nn.Parameter(torch.zeros(_COSINES + features))
         self.calibration: Tensor  # factor and summand
         self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
-        with torch.no_grad():  # starts as the sum of the z-scores of cosine and BM25
+        with torch.no_grad():  # the initial score is the sum of the z-scores of cosine and BM25
             self.out.weight.zero_()
             self.out.bias.zero_()
             self.direct[1:3] = 1.0
@@ -205,7 +206,7 @@ class VectorScore(Head):
         return self.uncalibrated(query, vectors, features) * self.calibration[0] + self.calibration[1]
 
     def uncalibrated(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-        """As `forward`, before factor and summand."""
+        """Return the scores of `forward` before calibration."""
         query, vectors, features = _wide(query), _wide(vectors), _wide(features)
         if not len(vectors):
             return query.new_zeros(0)
@@ -218,10 +219,10 @@ class VectorScore(Head):
 
 
 class VectorRelevance(Head):
-    """Relevance of a document from what is stored of it: a weighted sum of numbers, none of which depends on other documents.
+    """Relevance of a document from its stored vectors: a weighted sum of features that do not depend on other documents.
 
-    Features: the cosine between the query and the nearest passage, that to the mean of the document, and their BM25 with a static
-    idf (`lexical.static_bm25`).
+    Features: the cosine of the query with the nearest passage, its cosine with the mean of the document, and BM25 with a
+    static idf (`lexical.static_bm25`).
     """
 
     FEATURES = 3
@@ -241,10 +242,10 @@ _AROUND = 3  # sentences on each side in the mean of its last column
 
 
 def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
-    """What `VectorScore` knows of the sentences of a document: (S, 7 + F).
+    """Return the input columns of `VectorScore` for the sentences of a document: (S, 7 + F).
 
-    Cosine; z-scores of cosine and BM25; distance to the best cosine; z-scores of the cosine of the sentence before, after, and of
-    the mean of the vectors around; and the features.
+    Columns: cosine; z-scores of cosine and BM25; distance to the best cosine; z-scores of the cosine of the sentence before, of
+    the sentence after, and of the mean of the vectors around; and the features.
 
     Args:
         query: (D,); vectors (S, D), at least one; features (S, F).
@@ -259,12 +260,12 @@ def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
 
 
 def _standard(x: Tensor) -> Tensor:
-    """z-scores; zeros where all are the same."""
+    """Return z-scores; zeros if all values are equal."""
     return (x - x.mean()) / (x.std(correction=0) + 1e-6)
 
 
 def _wide(x: Tensor) -> Tensor:
-    """x in fp32, or in fp64 if it is."""
+    """Return x in fp32, or unchanged if it is fp64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -286,5 +287,5 @@ HEADS: dict[str, type[Head]] = {
 
 
 def vector_head(pooling: Pooling) -> EndVector:
-    """The head without parameters that pools so."""
+    """Return the parameter-free head with this pooling."""
     return next(cls() for cls in (EndVector, FirstVector, PlainMeanVector) if cls.pooling == pooling)

@@ -1,8 +1,8 @@
-"""What the words alone say of each sentence of a document: features from token ids, without the text.
+"""Lexical features of each sentence of a document, computed from token ids without the text.
 
-A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped where the vocabulary has the singular.
+A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped if the vocabulary has the singular.
 
-V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of them
+V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of these terms
 F  features of a sentence
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-K1, B = 0.9, 0.4  # of BM25
+K1, B = 0.9, 0.4  # parameters of BM25
 WINDOW = 2  # sentences on each side whose words count as near
-LEADING = (1, 3)  # how many of the best sentences lend their words
+LEADING = (1, 3)  # numbers of best sentences whose words are added to the query
 FEATURES = 16  # F
 STOP_WORDS = frozenset(
     "a about am an and are as at be been being but by can could did do does doing for from had has have having he her his how "
@@ -23,17 +23,17 @@ STOP_WORDS = frozenset(
     "they this those to was we were what when where which who whom whose why will with would you your".split()
 )
 _WORDS = ("keys", "first", "starts", "idf", "content")  # fields of `Words`
-_PLACE = np.uint64(1 << 32)  # sets the same piece at different places of a word apart
+_PLACE = np.uint64(1 << 32)  # separates equal pieces at different places of a word
 
 
 @dataclass(frozen=True, eq=False)
 class WordTable:
-    """What is known of each id of a WordPiece vocabulary; made once for a model by `word_table`.
+    """Properties of each id of a WordPiece vocabulary; `word_table` makes it once per model.
 
     Attributes:
-        continues: (V,) bool: the piece goes on with the word before it.
+        continues: (V,) bool: the piece continues the word before it.
         stop: (V,) bool: a stop word.
-        word: (V,) bool: a piece with a letter or a digit; punctuation and special tokens are no words.
+        word: (V,) bool: a piece with a letter or a digit; punctuation and special tokens are not words.
         code: (V,) uint64: equal for a singular and its plural; 0 for "##s".
         idf: (V,) float32 in [0, 1], static.
     """
@@ -47,8 +47,11 @@ class WordTable:
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Words of a run of tokens: keys (W,) uint64, the codes of their first pieces (W,), where they start (W,), their static idf
-    (W,), and which are no stop words (W,) bool.
+    """Words of a run of tokens.
+
+    Attributes:
+        keys: (W,) uint64; `first`: (W,) codes of their first pieces; `starts`: (W,) their first tokens.
+        idf: (W,) static; `content`: (W,) bool, False for stop words.
     """
 
     keys: np.ndarray
@@ -60,7 +63,7 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The different terms of a query, sorted by key: keys (n,), how often each occurs (n,), static idf (n,)."""
+    """The distinct terms of a query, sorted by key: keys (n,), the count of each (n,), static idf (n,)."""
 
     keys: np.ndarray
     count: np.ndarray
@@ -69,7 +72,7 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """Where terms of a query are, once for each sentence and term: sentence (h,), term (h,), how often (h,)."""
+    """Occurrences of a query's terms, one entry per sentence and term: sentence (h,), term (h,), count (h,)."""
 
     sentence: np.ndarray
     term: np.ndarray
@@ -80,7 +83,7 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     """Make the table of a vocabulary.
 
     Args:
-        vocabulary: piece to id; continuations start with "##", special pieces stand in brackets.
+        vocabulary: piece to id; continuations start with "##", special pieces are in brackets.
         idf: (V,) static inverse document frequency of each id, in [0, 1].
     """
     size = len(idf)
@@ -98,27 +101,27 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
 
 
 def words(ids: np.ndarray, table: WordTable) -> Words:
-    """The words of (T,) ids in order, stop words among them."""
+    """Return the words of (T,) ids in order, including stop words."""
     ids = np.asarray(ids, dtype=np.int64)
     return _words_between(ids, 0, len(ids), table)
 
 
 def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> np.ndarray:
-    """What the words of a query say of each sentence of a document.
+    """Compute features of each sentence of a document from the words of a query.
 
     Args:
         ids: (T,) token ids of the document.
         bounds: (S+1,) token bounds of its sentences.
-        query_ids: (Q,) token ids of the query, without special ones.
-        table: of the model's vocabulary.
+        query_ids: (Q,) token ids of the query, without special tokens.
+        table: the table of the model's vocabulary.
 
     Returns:
-        (S, F) float32. Columns: 0 BM25 over words as a share of the most a sentence could have; 1 BM25 in parts of the best
-        sentence's; 2, 3 that of the sentences before and after; 4 share of the query's static idf in the sentence; 5 share of
-        its idf in this document; 6 as 4, in the sentences up to `WINDOW` around; 7 BM25 over pieces in parts of the best;
-        8 length; 9 as 4, in the whole document; 10 words of the query; 11 sentences of the document; 12 share of the query's
-        pairs of neighboring words; 13 static idf of the query, on average; 14, 15 BM25, in parts of the best, for the words that
-        the best sentence and the three best lend to the query. 9, 10, 11, 13 are the same for all sentences.
+        (S, F) float32. Columns: 0 BM25 over words as a share of its maximum for a sentence; 1 BM25 relative to the best
+        sentence; 2, 3 column 1 of the sentences before and after; 4 share of the query's static idf in the sentence; 5 the same
+        share with the idf in this document; 6 as 4, in the sentences up to `WINDOW` around; 7 BM25 over pieces relative to the
+        best; 8 length; 9 as 4, in the whole document; 10 words of the query; 11 sentences of the document; 12 share of the
+        query's pairs of neighboring words; 13 mean static idf of the query; 14, 15 BM25, relative to the best, for the words
+        that the best sentence and the three best add to the query. 9, 10, 11, 13 are the same for all sentences.
     """
     ids, bounds = np.asarray(ids, dtype=np.int64), np.asarray(bounds, dtype=np.int64)
     ids, bounds = ids[bounds[0] : bounds[-1]], bounds - bounds[0]
@@ -155,14 +158,14 @@ def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray
 
 
 def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable, average: float = 100.0) -> float:
-    """BM25 of a whole document with static idf, so that it does not depend on any other document.
+    """Compute BM25 of a whole document with static idf, so that it does not depend on any other document.
 
     Args:
-        ids: (T,) token ids of the document; query_ids: (Q,) of the query, without special ones.
-        average: words, without stop words, of a document of middling length.
+        ids: (T,) token ids of the document; query_ids: (Q,) of the query, without special tokens.
+        average: words, without stop words, of a document of average length.
 
     Returns:
-        At least 0, and below 1: the share of the most that a document could have.
+        The share of the maximum for a document: at least 0 and below 1.
     """
     ids = np.asarray(ids, dtype=np.int64)
     query = words(query_ids, table)
@@ -177,7 +180,7 @@ def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable, averag
 
 
 def _words_between(ids: np.ndarray, start: int, stop: int, table: WordTable) -> Words:
-    """The words whose first token is in [start, stop), whole."""
+    """Return the whole words whose first token is in [start, stop)."""
     begins = ~table.continues[ids[start:stop]]
     if start == 0:
         begins[:1] = True
@@ -185,13 +188,13 @@ def _words_between(ids: np.ndarray, start: int, stop: int, table: WordTable) -> 
 
 
 def _words_at(ids: np.ndarray, starts: np.ndarray, table: WordTable) -> Words:
-    """The words that start at these tokens, whole."""
+    """Return the whole words that start at these tokens."""
     ends = starts + 1
     more = np.ones(len(starts), bool)
     first = table.code[ids[starts]]
     keys = _mixed(first, np.uint64(0))
     place = 0
-    while len(at := np.flatnonzero(more)):  # as often as the longest word has pieces
+    while len(at := np.flatnonzero(more)):  # once per piece of the longest word
         more[at] = ends[at] < len(ids)
         at = at[more[at]]
         more[at] = table.continues[ids[ends[at]]]
@@ -205,7 +208,7 @@ def _words_at(ids: np.ndarray, starts: np.ndarray, table: WordTable) -> Words:
 
 
 def _mixed(code: np.ndarray, place: np.uint64) -> np.ndarray:
-    """Well spread 64-bit numbers for pieces at a place of a word; 0 for the code 0.
+    """Hash pieces at a place of a word to 64-bit numbers; code 0 gives 0.
 
     Source: the finalizer of MurmurHash3 (public domain).
     """
@@ -222,16 +225,19 @@ def _terms(keys: np.ndarray, idf: np.ndarray) -> Terms:
 
 
 def _content_words(ids: np.ndarray, table: WordTable) -> np.ndarray:
-    """(T+1,) how many words that are no stop words start before each token."""
+    """Return (T+1,) the number of words, without stop words, that start before each token."""
     begins = ~table.continues[ids]
     begins[:1] = True
-    goes_on = np.append(table.continues[ids[1:]], False)[: len(ids)]
-    begins &= table.word[ids] & (goes_on | ~table.stop[ids])
+    several = np.append(table.continues[ids[1:]], False)[: len(ids)]
+    begins &= table.word[ids] & (several | ~table.stop[ids])
     return np.append(0, np.cumsum(begins, dtype=np.int32))
 
 
 def _find(ids: np.ndarray, terms: Terms, query: Words, table: WordTable) -> tuple[np.ndarray, np.ndarray]:
-    """(h,) the term and (h,) the first token of every occurrence of a term; only words that begin like one are put together."""
+    """Return (h,) the term and (h,) the first token of every occurrence of a term.
+
+    Only words whose first piece is the first piece of a term are assembled.
+    """
     if not len(terms.keys) or not len(ids):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     like = np.isin(table.code, query.first[query.content]) & table.word
@@ -245,18 +251,18 @@ def _find(ids: np.ndarray, terms: Terms, query: Words, table: WordTable) -> tupl
 
 
 def _count(sentence: np.ndarray, term: np.ndarray, terms: int) -> Hits:
-    key = np.sort(sentence * max(terms, 1) + term, kind="stable")  # nearly sorted already, which this kind makes use of
+    key = np.sort(sentence * max(terms, 1) + term, kind="stable")  # nearly sorted already, which makes this kind fast
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     count = np.diff(np.append(first, len(key)))
     return Hits(key[first] // max(terms, 1), key[first] % max(terms, 1), count)
 
 
 def _bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(S,) BM25 with the sentences of the document as the collection, and (n,) the idf: 0 for a term that is not in it.
+    """Return (S,) BM25 with the document's sentences as the collection, and (n,) idf: 0 for a term that does not occur.
 
     Args:
-        weight: (n,) how often the query has each term.
-        lengths: (S,) terms of any kind in each sentence.
+        weight: (n,) count of each term in the query.
+        lengths: (S,) all terms in each sentence.
     """
     sentences, n = len(lengths), len(weight)
     df = np.bincount(hits.term, minlength=n)
@@ -267,7 +273,7 @@ def _bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarr
 
 
 def _piece_bm25(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, size: int) -> np.ndarray:
-    """(S,) BM25 over single pieces, stop words and punctuation among them, in parts of the best sentence's."""
+    """Return (S,) BM25 over single pieces, including stop words and punctuation, relative to the best sentence."""
     pieces, weight = np.unique(query_ids, return_counts=True)
     if not len(pieces):
         return np.zeros(len(bounds) - 1)
@@ -280,7 +286,7 @@ def _piece_bm25(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, size
 
 
 def _leading(score: np.ndarray, count: int) -> np.ndarray:
-    """The best sentences with a score above zero; of equals the earlier."""
+    """Return the best sentences with a score above zero; ties go to the earlier sentence."""
     best = np.argsort(-np.round(score, 6), kind="stable")[:count]
     return best[score[best] > 0]
 
@@ -288,9 +294,9 @@ def _leading(score: np.ndarray, count: int) -> np.ndarray:
 def _feedback(
     ids: np.ndarray, bounds: np.ndarray, lengths: np.ndarray, leading: np.ndarray, terms: Terms, table: WordTable
 ) -> np.ndarray:
-    """(S,) BM25 for the words of the leading sentences that the query does not have, in parts of the best; 0 for themselves.
+    """Return (S,) BM25 for words of the leading sentences that the query lacks, relative to the best; 0 for these sentences.
 
-    What a question asks about is often said with other words: the leading sentence names them.
+    A document often uses other words than the question: the leading sentence contains them.
     """
     lent = [_words_between(ids, bounds[s], bounds[s + 1], table) for s in leading]
     if not lent:
@@ -306,7 +312,7 @@ def _feedback(
 
 
 def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
-    """(S,) share of the query in each sentence and the `WINDOW` sentences before and after it together."""
+    """Return (S,) the share of the query in each sentence together with the `WINDOW` sentences before and after it."""
     seen = np.zeros((sentences + 2 * WINDOW, len(share)), bool)
     for step in range(2 * WINDOW + 1):
         seen[hits.sentence + step, hits.term] = True
@@ -315,7 +321,7 @@ def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
 
 
 def _pairs(found: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.ndarray, query: Words, terms: Terms) -> np.ndarray:
-    """(S,) share of the query's pairs of neighboring words (stop words left out) that are neighbors in the sentence."""
+    """Return (S,) the share of the query's pairs of neighboring words (no stop words) that are neighbors in the sentence."""
     sentences, n = len(bounds) - 1, len(terms.keys)
     asked = np.searchsorted(terms.keys, query.keys[query.content])
     wanted = np.unique(asked[:-1] * n + asked[1:])
@@ -333,5 +339,5 @@ def _pairs(found: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.n
 
 
 def _shifted(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the sentence before and after each; 0 beyond the ends."""
+    """Return the values of the sentence before and of the sentence after; 0 beyond the ends."""
     return np.append(0.0, x[:-1])[: len(x)], np.append(x[1:], 0.0)[: len(x)]

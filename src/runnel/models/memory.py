@@ -1,7 +1,7 @@
-"""Remembered documents: the state after each document, kept so that a query costs only its own tokens.
+"""Remembered documents: the state after each document, stored so that a query costs only its own tokens.
 
-On disk a memory is a folder of blocks (safetensors, a few hundred documents each) and `memory.json`; blocks appear whole or
-not at all, so interrupted work goes on where it stopped. In RAM it is the same blocks in a list.
+On disk a memory is a folder of blocks (safetensors, a few hundred documents each) and `memory.json`; blocks are written
+atomically, so interrupted work resumes. In RAM it is a list of the same blocks.
 
     n  documents of a block   L  layers   D  width of hidden vectors
 """
@@ -29,7 +29,7 @@ from runnel.files import replacing, sweep, write
 from runnel.lock import WriterLock
 
 Precision = Literal["fp32", "bf16", "int8"]
-Piece = bytes  # a remembered document by itself
+Piece = bytes  # a single remembered document
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 _FORMAT = "runnel-memory-1"
 
@@ -47,7 +47,7 @@ class Remembered:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Several documents as they are remembered: their states in one, means (n, D), and the distinct token ids of each, sorted."""
+    """Several remembered documents: one state for all, means (n, D), and the sorted distinct token ids of each."""
 
     state: State
     means: Tensor
@@ -70,7 +70,7 @@ class Memory:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all blocks, in RAM or on disk."""
+        """Size of all blocks in bytes, in RAM or on disk."""
         return sum(
             b.stat().st_size if isinstance(b, Path) else sum(t.numel() * t.element_size() for t in b.values())
             for b in self._blocks
@@ -80,11 +80,11 @@ class Memory:
         """Yield the documents in order, up to `rows` at a time, so that a memory larger than RAM is read in pieces.
 
         Args:
-            room: states of this model, as many as a batch has rows, which every batch overwrites.
-            width: of the model's hidden vectors.
+            room: a state of this model with `rows` rows, which every batch overwrites.
+            width: width of the model's hidden vectors.
 
         Raises:
-            StateError: a block is damaged, or its shapes are another model's.
+            StateError: a block is damaged, or its shapes do not fit the model.
         """
         source = self._rows({name: tensor.shape[1:] for name, tensor in room.tensors.items()}, width)
         while chosen := list(itertools.islice(source, rows)):
@@ -96,13 +96,13 @@ class Memory:
             yield Batch(state, means, [_unique_ids(tensors, row).numpy() for tensors, row in chosen])
 
     def _rows(self, shapes: Mapping[str, tuple[int, ...]], width: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
-        """Yield (block, row in it) of every document; each block is checked against the shapes of a model's state."""
+        """Yield (block, row in it) of every document, after checking each block's shapes."""
         for number, names in enumerate(self._names):
             tensors = self._block(number)
             stored = {key.removeprefix("state."): value.shape[1:] for key, value in tensors.items() if key.startswith("state.")}
             if stored != shapes or tensors["mean"].shape[1] != width:
                 raise StateError(
-                    "remembered documents have states of other shapes than this model's; remember or index them again"
+                    "the states of the remembered documents do not fit this model's shapes; remember or index them again"
                 )
             yield from ((tensors, row) for row in range(len(names)))
 
@@ -114,19 +114,19 @@ class Memory:
         return _read_block(lambda: load_file(block), len(self._names[number]), str(block))
 
     def entries(self) -> list[tuple[str, str]]:
-        """(id, text) of every document, in order; no state is read."""
+        """Return (id, text) of every document, in order, without reading states."""
         return [pair for names, texts in zip(self._names, self._texts, strict=True) for pair in zip(names, texts, strict=True)]
 
     def select(self, ids: Sequence[str]) -> Memory:
-        """The documents with these ids, in this order, to rank them alone. Their states are shared, not copied.
+        """Return a memory of the documents with these ids, in this order. Their states are shared, not copied.
 
         Raises:
-            InputError: an id is not among the remembered.
+            InputError: an id is not remembered.
         """
         places = {name: (block, row) for block, names in enumerate(self._names) for row, name in enumerate(names)}
         unknown = next((name for name in ids if name not in places), None)
         if unknown is not None:
-            raise InputError(f"no document {unknown!r} is remembered here; remember it first, or take it off the list")
+            raise InputError(f"document {unknown!r} is not in this memory; remember it first, or leave it out")
         chosen = Memory(self.precision, self.fingerprint)
         opened: dict[int, Mapping[str, Tensor]] = {}
         for name in ids:
@@ -139,13 +139,13 @@ class Memory:
         return chosen
 
     def pieces(self) -> list[Piece]:
-        """Each document's state by itself, in order, to be kept elsewhere; `of_pieces` takes them."""
+        """Return each document's state separately, in order, to store elsewhere; `of_pieces` reads them."""
         blocks = map(self._block, range(len(self._blocks)))
         return [save(_row(block, row)) for block in blocks for row in range(len(block["tokens"]))]
 
     @classmethod
     def of_pieces(cls, precision: Precision, fingerprint: str, pieces: Mapping[str, Piece]) -> Memory:
-        """A memory of the documents, without their texts, whose states `pieces` gave, by id.
+        """Make a memory of documents, without their texts, from the states returned by `pieces`, by id.
 
         Raises:
             StateError: a state is damaged.
@@ -156,12 +156,12 @@ class Memory:
         return memory
 
     def lacks(self, block: int, digest: str) -> bool:
-        """Return whether this block must be written because it is not there or holds other documents.
+        """Return whether this block must be written because it is missing or holds other documents.
 
-        If so, this memory is the only writer of its folder until `release`.
+        If so, this memory holds the folder's lock until `release`.
 
         Raises:
-            StoreBusy: another process is writing in the folder, or has changed the blocks before this one.
+            StoreBusy: another process is writing to the folder, or has changed earlier blocks.
         """
         if self._has(block, digest):
             return False
@@ -169,7 +169,7 @@ class Memory:
         return not self._has(block, digest)
 
     def release(self) -> None:
-        """Let other processes write in the folder."""
+        """Let other processes write to the folder."""
         if self._lock is not None:
             self._lock.release(remove=True)
 
@@ -177,7 +177,7 @@ class Memory:
         return block < len(self._digests) and self._digests[block] == digest
 
     def _lock_folder(self, kept: int) -> None:
-        """Lock the folder, and read again what is there, of which the first `kept` blocks have been compared."""
+        """Lock the folder and read it again; raise if its first `kept` blocks, already compared, have changed."""
         if self.folder is None or self._lock is None or self._lock.held:
             return
         self._lock.acquire()
@@ -186,11 +186,11 @@ class Memory:
             return
         now = Memory.open(self.folder, fingerprint=self.fingerprint)
         if now.precision != self.precision or now._digests[:kept] != self._digests[:kept]:
-            raise StoreBusy(f"{self.folder} has been changed by another process meanwhile; remember the documents again")
+            raise StoreBusy(f"{self.folder} was changed by another process in the meantime; remember the documents again")
         self._names, self._texts, self._digests, self._blocks = now._names, now._texts, now._digests, now._blocks
 
     def add(self, documents: Sequence[Remembered], digest: str) -> None:
-        """Append a block; with a folder it is on disk, whole, when this returns."""
+        """Append a block; with a folder, the whole block is on disk when this returns."""
         tensors = _pack(documents, self.precision)
         if self.folder is None:
             self._blocks.append(tensors)
@@ -206,7 +206,7 @@ class Memory:
             self._write_index()
 
     def truncate(self, blocks: int) -> None:
-        """Forget all blocks from number `blocks` on, if there are any.
+        """Delete all blocks from number `blocks` on.
 
         Raises:
             StoreBusy: as for `lacks`.
@@ -242,7 +242,7 @@ class Memory:
         memory = cls.open(folder, fingerprint=fingerprint)
         if memory.precision != precision:
             raise InputError(
-                f"{folder} holds {memory.precision} states, {precision} was asked for; "
+                f"{folder} holds {memory.precision} states, got dtype {precision!r}; "
                 f"use another folder or dtype={memory.precision!r}"
             )
         return memory
@@ -252,7 +252,7 @@ class Memory:
         """Open a memory on disk.
 
         Raises:
-            StateError: damaged, or written by another model.
+            StateError: the memory is damaged or was written by another model.
         """
         folder = Path(folder)
         try:
@@ -264,9 +264,9 @@ class Memory:
             raise StateError(f"{folder} has memory format {version!r}, expected {_FORMAT!r}")
         _check_index(index, folder)
         if index["fingerprint"] != fingerprint:
-            wrote = index["fingerprint"]
+            writer = index["fingerprint"]
             raise StateError(
-                f"{folder} was remembered by {WRITERS.get(wrote, 'another model')} (fingerprint {wrote[:12]}, this model is "
+                f"{folder} was written by {WRITERS.get(writer, 'another model')} (fingerprint {writer[:12]}, this model has "
                 f"{fingerprint[:12]}); use the model that wrote it, or remember the documents again"
             )
         memory = cls(index["precision"], fingerprint, folder)
@@ -276,17 +276,17 @@ class Memory:
 
 
 def piece(document: Remembered, precision: Precision) -> Piece:
-    """What `Memory.pieces` gives for this document."""
+    """Return this document as `Memory.pieces` would."""
     return save(_pack([document], precision))
 
 
 def block_digest(documents: Sequence[tuple[str, str]]) -> str:
-    """Digest of (id, text) pairs, to recognize a block that is already there."""
+    """Return a digest of (id, text) pairs, to recognize a stored block."""
     return hashlib.blake2b(json.dumps(documents).encode(), digest_size=16).hexdigest()
 
 
 def check_precision(value: str) -> Precision:
-    """The value, if it names a precision of remembered states."""
+    """Return the value if it names a precision of remembered states; raise InputError otherwise."""
     for precision in PRECISIONS:
         if value == precision:
             return precision
@@ -314,7 +314,7 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def _read_block(read: Callable[[], dict[str, Tensor]], rows: int, source: str) -> dict[str, Tensor]:
-    """Read the tensors of a block and check that they are those of `rows` documents."""
+    """Read the tensors of a block and check that they hold `rows` documents."""
     try:
         tensors = read()
     except (SafetensorError, OSError) as error:
@@ -325,7 +325,7 @@ def _read_block(read: Callable[[], dict[str, Tensor]], rows: int, source: str) -
 
 
 def _is_block(tensors: Mapping[str, Tensor], rows: int) -> bool:
-    """Whether tensors are what `_pack` makes of `rows` documents: names, dtypes, lengths and positions in range."""
+    """Return whether tensors are as `_pack` makes them for `rows` documents: names, dtypes, lengths and positions in range."""
     tokens, mean, ids, stops = (tensors.get(name) for name in ("tokens", "mean", "unique.ids", "unique.stops"))
     if tokens is None or mean is None or ids is None or stops is None:
         return False
@@ -364,7 +364,7 @@ def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Te
     whole = sum(tensor.numel() for tensor in documents[0].state.tensors.values())
     for name in documents[0].state.tensors:
         tensor = torch.cat([d.state[name] for d in documents])
-        if 100 * documents[0].state[name].numel() < whole:  # costs nothing, and may be a scale of the rest (xLSTM's m and n)
+        if 100 * documents[0].state[name].numel() < whole:  # small, and may scale the others (xLSTM's m and n)
             tensors[f"state.{name}"] = tensor
         elif precision == "int8" and tensor.shape[-1] >= 16:  # short last dimensions (conv tails) are a few percent of the bytes
             scale = (tensor.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=1e-30)
@@ -376,7 +376,7 @@ def _pack(documents: Sequence[Remembered], precision: Precision) -> dict[str, Te
 
 
 def _row(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
-    """A block of one row of a block."""
+    """Return one row of a block as a block."""
     ids = _unique_ids(tensors, row)
     unique = {"unique.ids": ids, "unique.stops": torch.tensor([len(ids)])}
     return unique | {name: tensor[row : row + 1] for name, tensor in tensors.items() if name not in unique}
@@ -388,7 +388,7 @@ def _unique_ids(tensors: Mapping[str, Tensor], row: int) -> Tensor:
 
 
 def _unpack(tensors: Mapping[str, Tensor], row: int, state: State, place: int) -> None:
-    """Fill a row of a state. In place: rows are as large as a processor's cache, and there are many."""
+    """Fill a row of a state in place: rows are as large as a processor's cache, and there are many."""
     for name, tensor in state.tensors.items():
         tensor[place].copy_(tensors[f"state.{name}"][row])
         if f"scale.{name}" in tensors:

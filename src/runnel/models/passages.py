@@ -1,9 +1,9 @@
-"""One pass over documents: a vector for each, and for each of their passages, conditioned on all that comes before.
+"""Vectors for documents and for their passages, each conditioned on the text before it, from one pass.
 
-Long documents also give the state before their last passage. If text is appended later, reading goes on from there, so the
-old text costs nothing but its tokenization; the vectors are those of reading the whole.
+For long documents the pass also returns the state before the last passage. If text is appended later, reading resumes there, so
+the old text only has to be tokenized; the vectors equal those of reading the whole.
 
-Where the reranker of the same model reads a document as the embedder does (`Reranker.shares`), the pass also gives the document
+If the reranker of the same model reads a document as the embedder does (`Reranker.shares`), the pass also returns the document
 as the reranker remembers it.
 
 T  tokens of a document   P  passages   d  width of the vectors   D  width of hidden vectors
@@ -38,17 +38,17 @@ log = logging.getLogger("runnel")
 
 @dataclass(frozen=True, eq=False)
 class ReadDocument:
-    """What one pass gives.
+    """The result of one pass over a document.
 
     Attributes:
-        vector: (d,) float32, as `Embedder.encode_document` gives it.
+        vector: (d,) float32, as from `Embedder.encode_document`.
         spans: (P, 2) int64, characters of each passage; they tile the text.
-        passages: (P, d) float32, as `Embedder.encode_spans` gives them for `spans`.
-        tokens: of the document, special ones included.
-        tokens_read: how many the backbone had to read, less than `tokens` where text was appended.
-        saved: what `read_documents` takes to go on after this text; None for documents below `save_from` tokens.
-        memory: the document as it is remembered, in 8 bits, if that was asked for: its sentences (`SentenceVectors.to_bytes`)
-            where the backbone reads passages, else as `Reranker.remember` keeps it.
+        passages: (P, d) float32, as from `Embedder.encode_spans` for `spans`.
+        tokens: length of the document, special tokens included.
+        tokens_read: tokens that the backbone had to read, fewer than `tokens` if text was appended.
+        saved: input for `read_documents` to continue after this text; None for documents below `save_from` tokens.
+        memory: the remembered document in 8 bits, if requested: its sentences (`SentenceVectors.to_bytes`) if the backbone
+            reads passages, otherwise as stored by `Reranker.remember`.
     """
 
     vector: np.ndarray
@@ -62,7 +62,7 @@ class ReadDocument:
 
 @dataclass(eq=False)
 class _Reading:
-    """A document on its way. Token `split` is where the last passage starts, `begin` where reading starts."""
+    """A document in progress. The last passage starts at token `split`, reading starts at token `begin`."""
 
     ids: np.ndarray
     spans: np.ndarray
@@ -71,9 +71,9 @@ class _Reading:
     begin: int = 0
     split: int = 0
     state: State | None = None
-    total: float = 0.0  # of the weights of all tokens before `begin`, and then before `split`
-    sum: Tensor | None = None  # (D,) fp64, of the weighted hidden vectors of the same tokens
-    known: Tensor | None = None  # (p, D) pooled passages before `begin`, then before `split`
+    total: float = 0.0  # sum of the weights of all tokens before `begin`, later before `split`
+    sum: Tensor | None = None  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
+    known: Tensor | None = None  # (p, D) pooled passages before `begin`, later before `split`
     saved: bytes | None = None
     memory: Piece | None = None
 
@@ -91,13 +91,13 @@ def read_documents(
     """Read documents together.
 
     Args:
-        saved: for each text what an earlier reading of its beginning has given as `saved`. If the text has changed before the
-            place where that stopped, or the model is another one, it is read from the start.
+        saved: for each text, `saved` from an earlier reading of its beginning. If that part of the text or the model has
+            changed, the text is read from the start.
         passage_tokens: the most tokens of a passage of several sentences; a longer sentence is a passage of its own. A model that
-            reads passages has its own number.
+            reads passages has its own limit.
         save_from: documents of this many tokens or more get `saved`, which is about as large as the backbone's state; for
             recurrent models.
-        remember: also give `memory`; for a recurrent model whose reranker shares the pass (`Reranker.shares`), or a model that
+        remember: also return `memory`; for a recurrent model whose reranker shares the pass (`Reranker.shares`), or a model that
             reads passages.
         progress: called after each step with the number of tokens just read.
 
@@ -105,9 +105,9 @@ def read_documents(
         InputError: a text is empty, or the model pools the first token, so that passages have no vectors.
     """
     if embedder.pooling == "cls":
-        raise InputError("this model's vector is its first token's, which no passage has; load it with pooling='mean' or 'eos'")
+        raise InputError("this model pools the first token, so passages have no vectors; load it with pooling='mean' or 'eos'")
     if not all(text.strip() for text in texts):
-        raise InputError("cannot read an empty document; leave it out")
+        raise InputError("cannot read an empty document; remove it")
     if embedder.model.backbone.reads_passages:
         return _read_in_blocks(embedder, texts, remember, progress)
     readings = _prepare_all(embedder, texts, passage_tokens, save_from)
@@ -134,7 +134,7 @@ def read_documents(
 def _read_in_blocks(
     embedder: Embedder, texts: Sequence[str], remember: bool, progress: Callable[[int], None] | None
 ) -> list[ReadDocument]:
-    """`read_documents` for a backbone that reads passages: each has the vector of its text alone."""
+    """Read documents with a backbone that reads passages: each passage gets the vector of its text alone."""
     model = embedder.model
     template, prompt = model.templates["document"], model.prompts.get("document", "")
     encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
@@ -142,24 +142,24 @@ def _read_in_blocks(
     for text, one in zip(texts, encoded, strict=True):
         tokens = read_sentences(text, [one.shifted(-len(prompt))])
         if not len(tokens.ids):
-            raise InputError(f"no token of this model is in the document {text[:40]!r}; leave it out")
+            raise InputError(f"the document {text[:40]!r} has no tokens for this model; remove it")
         row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
         ranges = np.concatenate([np.stack([row.edges[:-1], row.edges[1:]], axis=1), [[0, len(row.ids)]]])
         edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
         sums = SentenceSums(tokens, row, markers(model.tokenizer), model.backbone.hidden_size) if remember else None
         requests.append(Request(row.ids, ranges=ranges, take=None if sums is None else sums.take, tag=(edges, sums)))
     results = model.engine.run(requests, progress)
-    found = []
+    documents = []
     for result, vectors in zip(results, _vectors(embedder, [result.means for result in results]), strict=True):
         edges, sums = result.tag
         spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
         memory = None if sums is None else sums.result().to_bytes()
-        found.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
-    return found
+        documents.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
+    return documents
 
 
 def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, save_from: int) -> list[_Reading]:
-    """Tokenized together, which uses all cores."""
+    """Tokenize and lay out documents, in one call to the tokenizer, which uses all cores."""
     model = embedder.model
     prompt = model.prompts.get("document", "")
     encoded = model.templates["document"].encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
@@ -170,7 +170,7 @@ def _prepare_all(embedder: Embedder, texts: Sequence[str], passage_tokens: int, 
 
 
 def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: int, save_from: int) -> _Reading:
-    """`encoded`: the prompt, which starts before 0, and the text."""
+    """Lay out a document. `encoded` holds the prompt, at negative offsets, and the text."""
     model = embedder.model
     rendered = model.templates["document"].render(model.tokenizer, document=encoded.ids)
     sentences = split_sentences(text)
@@ -181,7 +181,7 @@ def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: in
     starts = np.append(sentences[:, 0], len(text))[chosen]
     spans = np.stack([starts[:-1], starts[1:]], 1)
     if tokens[0] == tokens[1]:
-        raise InputError(f"no token of this model is in the document {text[:40]!r}; leave it out")
+        raise InputError(f"the document {text[:40]!r} has no tokens for this model; remove it")
     reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:])
     if model.backbone.recurrent and len(rendered.ids) >= save_from and len(spans) > 1:
         reading.split = int(tokens[-2])
@@ -189,14 +189,14 @@ def _prepare(embedder: Embedder, text: str, encoded: Encoded, passage_tokens: in
 
 
 def _resume(embedder: Embedder, reading: _Reading, saved: bytes) -> None:
-    """Continue from an earlier reading if this document begins as that one did; from the start if what was saved is damaged."""
+    """Continue from an earlier reading if this document begins like that one, or from the start if the saved data is damaged."""
     try:
         values = load(saved)
         at, count = int(values["at"]), len(values["known"])
         state = State({name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}, values["tokens"])
         _check_saved(embedder, values, state)
     except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:  # torch raises the last two on odd shapes
-        log.warning("what was saved of an earlier reading is damaged (%s); the document is read from the start", error)
+        log.warning("the saved state of an earlier reading is damaged (%s); reading the document from the start", error)
         return
     if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
         return
@@ -207,7 +207,7 @@ def _resume(embedder: Embedder, reading: _Reading, saved: bytes) -> None:
 
 
 def _check_saved(embedder: Embedder, values: Mapping[str, Tensor], state: State) -> None:
-    """Raise StateError unless `values` are what `_dump` writes: the kernels take shapes on trust."""
+    """Raise StateError unless `values` are as `_dump` writes them: the kernels do not check shapes."""
     backbone = embedder.model.backbone
     width, known = backbone.hidden_size, values["known"]
     wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -234,7 +234,7 @@ def _dump(embedder: Embedder, reading: _Reading) -> bytes:
 
 
 def _digest(embedder: Embedder, reading: _Reading, at: int, count: int) -> bytes:
-    """Of everything that the state and the first `count` passages, up to token `at`, depend on."""
+    """Return a digest of everything that the state and the first `count` passages, up to token `at`, depend on."""
     digest = hashlib.blake2b(embedder.model.backbone.fingerprint().encode(), digest_size=20)
     digest.update(reading.ids[:at].astype("<i4").tobytes())
     digest.update(reading.starts[:count].astype("<i8").tobytes())
@@ -242,7 +242,7 @@ def _digest(embedder: Embedder, reading: _Reading, at: int, count: int) -> bytes
 
 
 def _request(embedder: Embedder, reading: _Reading, stop: int, *, keep_state: bool) -> Request:
-    """Read from `begin` to `stop`. Pooled: the passages there, what follows the last one, and all of it."""
+    """Return the request for tokens `begin` to `stop`, which pools their passages, the tokens after the last, and all of them."""
     inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
     starts, ends = reading.starts[inside] - reading.begin, reading.ends[inside] - reading.begin
     ids = reading.ids[reading.begin : stop]
@@ -255,7 +255,7 @@ def _request(embedder: Embedder, reading: _Reading, stop: int, *, keep_state: bo
 
 
 def _take(embedder: Embedder, result: Result) -> Tensor:
-    """Add what was just read: pooled passages, and the whole to the running sum. Return what follows them (D,)."""
+    """Add a result to its document: passages, and the total to the running sum. Return the pooled tokens after them (D,)."""
     reading: _Reading = result.get().tag
     if embedder.pooling == "mean":
         pooled, whole = result.means, result.sums[-1]
@@ -269,7 +269,7 @@ def _take(embedder: Embedder, result: Result) -> Tensor:
 
 
 def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tensor) -> Piece:
-    """From the state at the end: as the reranker does it, with the mean over all that follows the document's first token."""
+    """Make the remembered document from the end state, like the reranker: with the mean from the document's first token on."""
     assert reading.known is not None
     edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
     weight = embedder.model.weight.numpy()[reading.ids].astype(np.float64)
@@ -280,7 +280,7 @@ def _remembered(embedder: Embedder, reading: _Reading, state: State, after: Tens
 
 
 def _finish(embedder: Embedder, readings: Sequence[_Reading], read: Sequence[int]) -> list[ReadDocument]:
-    """All vectors from one call of the head. `read`: tokens that were read of each."""
+    """Compute all vectors in one call of the head. `read`: tokens read of each document."""
     parts: list[Tensor] = []
     for reading in readings:
         assert reading.known is not None and reading.sum is not None
@@ -292,7 +292,7 @@ def _finish(embedder: Embedder, readings: Sequence[_Reading], read: Sequence[int
 
 
 def _vectors(embedder: Embedder, pooled: Sequence[Tensor]) -> list[np.ndarray]:
-    """The vectors of several documents from one call of the head: (n, D) -> (n, d) for each."""
+    """Compute the vectors of several documents in one call of the head: (n, D) -> (n, d) for each."""
     if not pooled:
         return []
     with torch.inference_mode():

@@ -1,7 +1,7 @@
-"""Reranker: how well each document answers a query, read as one text.
+"""Reranker: a score of how well each document answers a query; both are read as one text.
 
 With a template that puts the document first (papers B and C), the state after a document can be remembered, and each new
-query costs its own tokens only; the scores are those of reading the whole pair. With the query first, its state is
+query costs only its own tokens; the scores equal those of reading the whole pair. With the query first, its state is
 computed once and forked over the documents.
 """
 
@@ -31,12 +31,12 @@ from runnel.records import Document, Hit, expect_count
 from runnel.request import Request, Result
 
 log = logging.getLogger("runnel")
-BLOCK = 128  # documents that are read together to be remembered, and written to disk together
-_STATES_BYTES = 1 << 26  # of states that go on together: more were no faster
+BLOCK = 128  # documents that are read, and written to a memory, together
+_STATES_BYTES = 1 << 26  # of states continued in one step; more were no faster
 
 
 class Reranker:
-    """Relevance scores of documents for a query. Make one with `Reranker.load`.
+    """A model that scores the relevance of documents for a query. Make one with `Reranker.load`.
 
     Scores are logits: any real number, higher is better, comparable for one query.
     """
@@ -50,7 +50,7 @@ class Reranker:
         self.remembers = self._vectors is not None or (self.document_first and model.backbone.recurrent)
         self.truncated = 0  # documents cut by `max_tokens` in the last call
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
-        self._room: State | None = None  # of the last ranking from a memory, for the next one
+        self._room: State | None = None  # allocated by the last ranking from a memory, reused by the next
 
     @classmethod
     def load(
@@ -65,11 +65,11 @@ class Reranker:
 
         Args:
             template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers, "rankmamba-code", as in the
-                checkpoints of the former, or "pair", as the tokenizer does by itself (docs/baselines.md). Default: its own.
+                former's checkpoints, or "pair", as the tokenizer does by default (docs/baselines.md). Default: the model's.
 
         Raises:
-            CheckpointError: the model is not there or has no rerank head.
-            InputError: an unknown template.
+            CheckpointError: the model is missing or has no rerank head.
+            InputError: the template is unknown.
         """
         return cls(load_model(name, dtype, device, template=template, job="rerank"))
 
@@ -88,9 +88,9 @@ class Reranker:
         """Return scores (n,) float32 of documents, or of a memory's documents, in their order. Equal texts have equal scores.
 
         Args:
-            documents: texts, or what `remember` has given.
-            max_tokens: cut documents so that query and document together keep to this many tokens (never the query), or to
-                what the model can read if that is less; default: nothing is cut. The number of cut documents is in
+            documents: texts, or the result of `remember`.
+            max_tokens: cut documents (never the query) so that query and document together have at most this many tokens, or
+                as many as the model can read if that is less; default: nothing is cut. The number of cut documents is in
                 `truncated`, with a warning.
 
         Raises:
@@ -103,8 +103,8 @@ class Reranker:
         max_tokens = self.pair_limit(max_tokens)
         self.truncated = 0
         if isinstance(documents, Memory):
-            found = np.concatenate([np.zeros(0, np.float32), *self._from_memory(query_ids, documents, progress)])
-            return found[_first_places([text for _, text in documents.entries()])]
+            remembered = np.concatenate([np.zeros(0, np.float32), *self._from_memory(query_ids, documents, progress)])
+            return remembered[_first_places([text for _, text in documents.entries()])]
         if isinstance(documents, SentenceMemory):
             raise InputError("this memory was made by another model; remember the documents again with this one")
         texts = [text for _, text in _named(documents)]
@@ -114,16 +114,16 @@ class Reranker:
             for text, result in zip(dict.fromkeys(texts), self.model.engine.map(requests, progress), strict=True)
         }
         if self.truncated:
-            log.warning("%d documents were cut to keep to %s tokens", self.truncated, max_tokens)
+            log.warning("%d documents were cut to fit into %s tokens", self.truncated, max_tokens)
         return np.array([scores[text] for text in texts], dtype=np.float32)
 
     def score_pairs(self, pairs: Iterable[Item]) -> np.ndarray:
-        """Scores float32 (n,) of pairs made by `pair`, of one query or of several."""
+        """Return scores float32 (n,) of pairs made by `pair`, for one query or several."""
         results = self.model.engine.map(pair.request for pair in pairs)
         return np.array([self._score(result.get()) for result in results], dtype=np.float32)
 
     def pair_limit(self, max_tokens: int | None) -> int | None:
-        """The tokens that a pair is cut to for `max_tokens`: as many, or what a transformer can read if that is less."""
+        """Return the tokens a pair is cut to: `max_tokens`, or a transformer's limit if that is less; None: no cut."""
         longest = self.model.backbone.longest_text
         return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
@@ -136,12 +136,12 @@ class Reranker:
         progress: Callable[[int], None] | None = None,
         max_tokens: int | None = None,
     ) -> list[Hit]:
-        """Documents best first, ties in their given order.
+        """Rank documents, best first, ties in the given order.
 
         Args:
-            documents: strings (ids are their places "0", "1", ...), {id: text}, `Document`s, or a `Memory`.
-            top_k: how many to return; default all.
-            max_tokens: as in `score`; remembered documents are whole.
+            documents: strings (ids are their positions "0", "1", ...), {id: text}, `Document`s, or a `Memory`.
+            top_k: how many to return; default: all.
+            max_tokens: as in `score`; remembered documents are not cut.
         """
         if top_k is not None:
             expect_count(top_k, "top_k")
@@ -165,16 +165,16 @@ class Reranker:
         """Read documents once and keep their states for any number of queries.
 
         Args:
-            path: a folder, for recurrent models; default: in RAM. Documents already remembered there, in the same order, are not
-                read again, so an interrupted call can simply be repeated.
-            dtype: "int8" (one scale per row of the state), "bf16" or "fp32". With "fp32" scores differ from whole pairs'
-                by no more than whole pairs read in other steps do: on `pocket-mamba2` up to 2e-6 in fp32, 0.012 in bf16 and
-                0.034 in 8 bits, which round every activation, where scores span 3.
+            path: a folder, for recurrent models; default: RAM. Documents already remembered there, in the same order, are not
+                read again, so an interrupted call can be repeated.
+            dtype: "int8" (one scale per row of the state), "bf16" or "fp32". With "fp32", scores differ from the scores of whole
+                pairs no more than those do when read in other steps: on `pocket-mamba2`, whose scores span 3, up to 2e-6 in
+                fp32, 0.012 in bf16 and 0.034 in 8 bits, which round every activation.
 
         Raises:
-            InputError: the model's template puts the query first, so nothing can be remembered; or an unknown dtype.
+            InputError: the model's template puts the query first, so nothing can be remembered; or the dtype is unknown.
             StateError: the folder holds a memory of another model or precision; or the model is a transformer, without a state.
-            StoreBusy: another process is writing in the folder, and the documents are not all there yet.
+            StoreBusy: another process is writing to the folder, and it does not hold all the documents yet.
         """
         if self._vectors is not None:
             return self._vectors.remember(_named(documents), progress, path)
@@ -202,7 +202,7 @@ class Reranker:
         return memory
 
     def shares(self, embedder: Embedder) -> bool:
-        """Whether the embedder's pass over a document reads what this remembers of it, so that one pass does for both."""
+        """Return whether the embedder and `remember` read a document in the same way, so that one pass serves both."""
         mine, other = self._template, embedder.model.templates["document"]
         cut = any((mine.max_tokens, mine.max_document_tokens, other.max_tokens, other.max_document_tokens))
         same_model = embedder.model is self.model and embedder.pooling == "mean" and not self.model.prompts.get("document")
@@ -223,34 +223,34 @@ class Reranker:
             yield Remembered(name, text, result.state, mean, unique)
 
     def _from_memory(self, query_ids: np.ndarray, memory: Memory, progress: Callable[[int], None] | None) -> Iterator[np.ndarray]:
-        """Scores of some documents at a time: all go on with the same tokens, so their states are the rows of one step."""
+        """Yield scores in batches of documents: all continue with the same tokens, so their states are the rows of one step."""
         if memory.fingerprint != self.model.backbone.fingerprint():
             raise InputError("this memory was made by another model; remember the documents again with this one")
         rendered = self._template.starting_at("query").render(self.model.tokenizer, query=query_ids)
         ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
         rows = max(1, min(self.model.engine.step_tokens // len(ids), _STATES_BYTES // backbone.state_bytes, len(memory)))
-        # Memory that is new to the process costs as much as filling it, so it is kept; a ranking in another thread makes its own.
+        # Allocating memory costs as much as filling it, so it is kept; a concurrent ranking in another thread allocates its own.
         room, self._room = self._room, None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
         for batch in memory.batches(rows, room, backbone.hidden_size):
             scores = self._score_batch(batch, ids, start, query_ids)
             if not np.isfinite(scores).all():
-                raise NumericalError("a score is NaN or infinite; the weights or what is remembered may be damaged")
+                raise NumericalError("a score is NaN or infinite; the weights or the remembered documents may be damaged")
             if progress is not None:
                 progress(len(batch.state) * len(ids))
             yield scores.astype(np.float32)
         self._room = room
 
     def _score_batch(self, batch: Batch, ids: np.ndarray, start: int, query_ids: np.ndarray) -> np.ndarray:
-        """Scores (n,) of remembered documents that go on with `ids` (T,), in which the query starts at `start`."""
+        """Return scores (n,) of remembered documents continued with `ids` (T,), in which the query starts at `start`."""
         engine = self.model.engine
         if self._head.matches:
-            found = [query_marks(len(ids), start, query_ids, document, self._idf) for document in batch.unique_ids]
-            hidden = engine.extend(batch.state, ids, np.stack([marks for marks, _ in found]))
+            matches = [query_marks(len(ids), start, query_ids, document, self._idf) for document in batch.unique_ids]
+            hidden = engine.extend(batch.state, ids, np.stack([marks for marks, _ in matches]))
             weight = self.model.weight[torch.from_numpy(ids[start:].astype(np.int64))]
             mean = (weight @ hidden[:, start:]) / weight.sum()
-            values = [mean, hidden[:, -1], batch.means, torch.from_numpy(np.concatenate([share for _, share in found]))]
+            values = [mean, hidden[:, -1], batch.means, torch.from_numpy(np.concatenate([share for _, share in matches]))]
         else:
             values = [engine.extend(batch.state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
         with torch.inference_mode():
@@ -258,7 +258,7 @@ class Reranker:
         return scores
 
     def _from_texts(self, query_ids: np.ndarray, documents: Mapping[str, int], max_tokens: int | None) -> Iterator[Request]:
-        """Yield a request for each text; `documents` says how many of the documents have it."""
+        """Yield a request for each text; `documents` counts the documents with this text."""
         tokenizer = self.model.tokenizer
         start: State | None = None
         template = self._template
@@ -279,7 +279,7 @@ class Reranker:
             yield self._head.request(rendered.ids, state=start)
 
     def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Item:
-        """A pair to be read whole, from the ids that the template's `encode` gives; `max_tokens` is what `pair_limit` gives."""
+        """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens` from `pair_limit`."""
         rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
         ids, total = rendered.ids, len(rendered.ids)
         if not self._head.matches:
@@ -298,7 +298,7 @@ class Reranker:
 
 
 def _first_places(texts: Sequence[str]) -> list[int]:
-    """Return for each text where it first occurs, so that equal texts tie; an unknown text ("") keeps its own place."""
+    """Return the first position of each text, so that equal texts tie; an unknown text ("") keeps its own position."""
     places: dict[str, int] = {}
     return [places.setdefault(text, place) if text else place for place, text in enumerate(texts)]
 
@@ -306,8 +306,7 @@ def _first_places(texts: Sequence[str]) -> list[int]:
 def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
     if isinstance(documents, str | bytes) or not isinstance(documents, Iterable):
         raise InputError(
-            f"documents are {reprlib.repr(documents)}; expected several: a list of texts or Documents, or a mapping from ids to "
-            "texts"
+            f"documents are {reprlib.repr(documents)}; expected a list of texts or Documents, or a mapping from ids to texts"
         )
     items: Iterable[tuple[str, Any]]
     items = documents.items() if isinstance(documents, Mapping) else ((str(place), item) for place, item in enumerate(documents))

@@ -1,8 +1,8 @@
 """Sentence scores from one pass of a recurrent model over the query and then the whole document.
 
 The query is read first; its state is forked over every document. Each sentence is scored at its last visible token, so the
-score depends on the query and on everything before the sentence (paper E, which restarts every 120k tokens; here the state is
-carried to the end).
+score depends on the query and on all text up to there (paper E, which restarts every 120k tokens; here the state is carried to
+the end).
 
     T  tokens of a document   S  sentences   D  width of hidden vectors   K  kinds of mark
 """
@@ -30,18 +30,18 @@ from runnel.text.sentence_tokens import SentenceTokens
 
 @dataclass(frozen=True)
 class ScannedQuery:
-    """What is known once the query has been read."""
+    """A query that has been read."""
 
-    ids: np.ndarray  # of the query alone
+    ids: np.ndarray  # without the template
     state: State
     mean: Tensor  # (D,), for `MatchScore`
 
 
 class Scanner:
-    """Scores the sentences of documents with a recurrent model that reads the query first.
+    """A scorer of sentences with a recurrent model that reads the query first.
 
     Raises:
-        InputError: the model's template for sentences does not begin with the query, something follows the document, or its head
+        InputError: the model's sentence template does not begin with the query, something follows the document, or the head
             scores sentence vectors.
     """
 
@@ -50,7 +50,7 @@ class Scanner:
         self._head = model.head("sentences")
         if self._head.stored:
             raise InputError(
-                f"{model.source} scores sentence vectors, it does not read documents after a query; use a recurrent model"
+                f"{model.source} scores sentence vectors and does not read documents after a query; use a recurrent model"
             )
         template = model.templates["sentences"]
         if template.fields[0] != "query":
@@ -72,9 +72,9 @@ class Scanner:
         return ScannedQuery(query_ids, result.state, result.means[0])
 
     def prefix(self, query: str) -> tuple[np.ndarray, np.ndarray, slice]:
-        """Ids of the query alone, ids of all that is read before a document, and where the query is in these, to the end.
+        """Return the query's ids, all ids that are read before a document, and the slice of those from the query to the end.
 
-        Whitespace around the query is left out, as the published scanners were trained.
+        Whitespace around the query is removed, as in the training of the published scanners.
 
         Raises:
             InputError: the query is empty or has no tokens.
@@ -85,7 +85,7 @@ class Scanner:
         return ids, rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
 
     def encode(self, document: str) -> Encoded:
-        """The tokens of a document as they are read after a query."""
+        """Return the tokens of a document as they are read after a query."""
         return self.template.encode(self.model.tokenizer, "document", document)
 
     def item(self, query: str, tokens: SentenceTokens, labels: np.ndarray | None = None) -> Item:
@@ -118,16 +118,16 @@ class Scanner:
     def window_scores(
         self, query: ScannedQuery, tokens: SentenceTokens, window: int, stride: int, progress: Progress | None = None
     ) -> np.ndarray:
-        """Scores (S,) as paper E computes them: the mean over windows that each start from the query alone.
+        """Return scores (S,) as in paper E: the mean over windows that each start from the query alone.
 
         See `SentenceRetriever.score`.
         """
         if not 0 < stride <= window:
-            raise InputError(f"windows of {window} tokens need a stride from 1 to {window}, got {stride}")
+            raise InputError(f"stride must be from 1 to the window of {window} tokens, got {stride}")
         total = len(tokens.ids)
         sums, seen = np.zeros(len(tokens.spans)), np.zeros(len(tokens.spans))
         for start in range(0, max(total - window, 0) + stride, stride):
-            # The sentences that lie whole in the window, and the last window takes what is left.
+            # The sentences that are whole in the window.
             first = int(np.searchsorted(tokens.bounds[:-1], start))
             last = int(np.searchsorted(tokens.bounds[1:], start + window, side="right"))
             if first >= last:

@@ -1,7 +1,7 @@
 """Sentence retriever: the sentences of a document that answer a query, from one pass over the whole document.
 
 Recurrent models read the query first and then the document (`models/scanner.py`). A model with a `VectorScore` head reads the
-document alone, in passages, and needs that only once (`models/vector_scorer.py`).
+document alone, in passages, and only once for all queries (`models/vector_scorer.py`).
 
     T  tokens of a document   S  sentences
 """
@@ -26,14 +26,14 @@ from runnel.models.vector_scorer import VectorScorer
 from runnel.records import Sentence, expect_count, expect_text
 from runnel.text.sentence_tokens import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
 
-_TOGETHER = 8  # documents tokenized in one call, on all cores, at most ...
-_TOGETHER_CHARS = 1 << 18  # ... and this many characters, so that long documents are not held together
+_TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
+_TOGETHER_CHARS = 1 << 18  # ... and about the most characters, so that several long documents are not in memory together
 _PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """The sentences of a document with their scores: 20 bytes each until one is asked for.
+    """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made.
 
     Attributes:
         text: the document.
@@ -63,10 +63,10 @@ class Scored:
 
 
 class SentenceRetriever:
-    """Finds the sentences of a document that answer a query. Make one with `SentenceRetriever.load`.
+    """A model that finds the sentences of a document that answer a query. Make one with `SentenceRetriever.load`.
 
-    Scores are logits, comparable for one query across documents. Those of pocket are calibrated (docs/pocket.md), those of
-    pocket-mamba2 are not (docs/search.md has how often its best sentence is an answer).
+    Scores are logits, comparable for one query across documents. The scores of pocket are calibrated (docs/pocket.md), the
+    scores of pocket-mamba2 are not (docs/search.md says how often its best sentence is an answer).
     """
 
     def __init__(self, model: Model) -> None:
@@ -75,7 +75,7 @@ class SentenceRetriever:
 
     @property
     def remembers(self) -> bool:
-        """Whether documents can be remembered, see `remember`."""
+        """Whether documents can be remembered; see `remember`."""
         return isinstance(self.scorer, VectorScorer)
 
     @classmethod
@@ -83,7 +83,7 @@ class SentenceRetriever:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a sentence head, a single-pass scanner, or a hub id.
 
         Raises:
-            CheckpointError: the model is not there or has no sentence head.
+            CheckpointError: the model is missing or has no sentence head.
         """
         return cls(load_model(name, dtype, device))
 
@@ -105,31 +105,31 @@ class SentenceRetriever:
     ) -> list[Sentence]:
         """Score every sentence of the document, in document order; sentences tile the text exactly.
 
-        An empty document gives an empty list. A sentence without a token (only control characters, say) gets the lowest
+        An empty document gives an empty list. A sentence without a token (for example only control characters) gets the lowest
         score of the others.
 
         Args:
             document: a text, or a document from `remember`.
-            unit: what is scored: "sentence", "clauses" (groups of clauses of 20 tokens or more, the unit of the published
+            unit: the unit to score: "sentence", "clauses" (groups of clauses of 20 tokens or more, the unit of the published
                 single-pass scanners) or "paragraph"; default: the unit that the model was trained on.
-            spans: (S, 2) instead of a unit: these spans of characters are scored and returned as they are, with whatever is
-                between them read too. In-document word statistics count the text between two spans as a sentence.
-            language: of the document, for sentence boundaries (ISO 639-1).
-            window, stride: read windows of that many tokens that start `stride` tokens apart, each from the query alone, and
-                average the scores of sentences seen more than once, as paper E does (120000 and 60000); for comparison only.
+            spans: (S, 2) character spans to score instead of units; the text between them is read too. In-document word
+                statistics count the text between two spans as a sentence.
+            language: language of the document, for sentence boundaries (ISO 639-1).
+            window, stride: read windows of `window` tokens that start `stride` tokens apart, each from the query alone, and
+                average the scores of sentences in several windows, as in paper E (120000 and 60000); for comparison only.
                 A sentence that fits into no window gets the lowest score. For recurrent models.
-            progress: called after each step with (tokens done, tokens in all).
+            progress: called after each step with (tokens done, total tokens).
 
         Raises:
-            InputError: the query is empty or has no tokens; an unknown unit; spans that are not pairs of whole numbers, that are
-                empty, unsorted, overlapping or outside the document, or given together with a unit; or a window without a stride.
+            InputError: the query is empty or has no tokens; the unit is unknown; spans are not pairs of whole numbers, are empty,
+                unsorted, overlapping or outside the document, or given together with a unit; or a window has no stride.
         """
         if unit is not None and spans is not None:
-            raise InputError("unit and spans both say what is scored; give one of them")
+            raise InputError("unit and spans both select what to score; give only one of them")
         if window is None and spans is None:
             return next(self.scan(query, [document], unit=unit, language=language, progress=progress)).sentences()
         if isinstance(document, SentenceVectors):
-            raise InputError("a remembered document has its sentences already; give its text to score windows or other spans")
+            raise InputError("a remembered document is already split into sentences; give its text to score windows or spans")
         wanted: Any = slice(None)
         if spans is None:
             tokens = next(self._tokens([document], unit, language))
@@ -141,7 +141,7 @@ class SentenceRetriever:
         elif isinstance(self.scorer, Scanner):
             scores = self.scorer.window_scores(read, tokens, window, stride or 0, progress)
         else:
-            raise InputError("windows compare ways of reading with a recurrent model; this model reads passages")
+            raise InputError("windows need a recurrent model; this model reads passages: do not give window")
         return _with_lowest(document, tokens.spans[wanted], scores[wanted]).sentences()
 
     def retrieve(
@@ -158,7 +158,7 @@ class SentenceRetriever:
         """Return the `top_k` best sentences, best first, ties in document order. Arguments and errors as for `score`.
 
         Raises:
-            InputError: also if `top_k` is not a whole number from 1.
+            InputError: also if `top_k` is not a whole number of at least 1.
         """
         expect_count(top_k, "top_k")
         sentences = self.score(query, document, unit=unit, spans=spans, language=language, progress=progress)
@@ -173,7 +173,7 @@ class SentenceRetriever:
         language: str = "en",
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[list[Sentence]]:
-        """`score` for each of many documents, in order; the query is read once and its state forked over them."""
+        """Score each of many documents, in order, as `score` does; the query is read once and its state forked over them."""
         for scored in self.scan(query, documents, unit=unit, language=language, progress=progress):
             yield scored.sentences()
 
@@ -186,15 +186,15 @@ class SentenceRetriever:
         language: str = "en",
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[Scored]:
-        """Like `score_many`, without an object for each sentence: for long documents of which only the best are wanted."""
+        """Score documents as `score_many` does, without an object per sentence: for long documents with few sentences used."""
         _check_several(documents)
         read: Any = self.scorer.read_query(query)
-        for remembered, some in itertools.groupby(documents, lambda document: isinstance(document, SentenceVectors)):
+        for remembered, group in itertools.groupby(documents, lambda document: isinstance(document, SentenceVectors)):
             if remembered:
-                for document in cast("Iterator[SentenceVectors]", some):
+                for document in cast("Iterator[SentenceVectors]", group):
                     yield self._score_remembered(read, document, unit)
             else:
-                tokens = self._tokens(cast("Iterator[str]", some), unit, language)
+                tokens = self._tokens(cast("Iterator[str]", group), unit, language)
                 for one, scores in self.scorer.scores(read, tokens, progress):
                     yield _with_lowest(one.text, one.spans, scores)
 
@@ -206,15 +206,15 @@ class SentenceRetriever:
         language: str = "en",
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[SentenceVectors]:
-        """Read documents once; `score`, `retrieve` and `scan` take what this yields in place of the texts, and read nothing.
+        """Read documents once; `score`, `retrieve` and `scan` take the results in place of texts, without reading again.
 
-        Scores are the same, bit by bit, as those of a text that is read in the same steps.
+        Scores are bit-equal to the scores of a text that is read in the same steps.
 
         Args:
             unit, language: as for `score`; they cannot be changed later.
 
         Raises:
-            InputError: the model reads the query first, so nothing can be remembered; or the arguments are wrong, as for `score`.
+            InputError: the model reads the query first, so nothing can be remembered; or an argument is invalid, as for `score`.
         """
         if not isinstance(self.scorer, VectorScorer):
             raise InputError(
@@ -236,7 +236,7 @@ class SentenceRetriever:
                 yield read_sentences(text, pieces, unit=unit, language=language)
 
     def _spans(self, document: str, spans: np.ndarray | Sequence[tuple[int, int]]) -> tuple[SentenceTokens, np.ndarray]:
-        """Find the tokens of the spans and of the text between them; which of these (S,) bool are the spans."""
+        """Return the tokens of the spans and of the text between them, and (S,) bool, True for the spans."""
         expect_text(document, "a document")
         given = whole_spans(spans)
         bad = np.flatnonzero(
@@ -245,7 +245,7 @@ class SentenceRetriever:
         if len(bad):
             raise InputError(
                 f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the document of "
-                f"{len(document)} characters and after the span before"
+                f"{len(document)} characters and after the previous span"
             )
         edges = np.unique([0, *given.ravel().tolist(), len(document)])
         tiles = np.stack([edges[:-1], edges[1:]], axis=1)
@@ -256,17 +256,17 @@ class SentenceRetriever:
         if not isinstance(self.scorer, VectorScorer):
             raise InputError(f"{self.model.source} cannot read a remembered document; give its text")
         if unit is not None:
-            raise InputError("a remembered document has its unit already; give the unit to remember()")
+            raise InputError("a remembered document already has a unit; give the unit to remember()")
         return _with_lowest(document.text, document.spans, self.scorer.score(query, document))
 
 
 def _check_several(documents: object) -> None:
     if isinstance(documents, str | SentenceVectors):
-        raise InputError(f"documents are {reprlib.repr(documents)}; expected several: a list of texts")
+        raise InputError(f"documents are {reprlib.repr(documents)}; expected a list of texts")
 
 
 def _together(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lists of documents to be tokenized in one call."""
+    """Yield lists of documents to tokenize in one call."""
     texts: list[str] = []
     for text in documents:
         expect_text(text, "a document")
@@ -278,6 +278,6 @@ def _together(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _with_lowest(text: str, spans: np.ndarray, scores: np.ndarray) -> Scored:
-    """Sentences without a score get the lowest one."""
+    """Return the sentences with scores; those without a score get the lowest one."""
     lowest = np.nanmin(scores) if np.isfinite(scores).any() else 0.0
     return Scored(text, spans, np.where(np.isnan(scores), np.float32(lowest), scores))

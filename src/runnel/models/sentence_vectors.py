@@ -1,7 +1,7 @@
-"""A vector for each sentence of a document, from one reading: what answers every later question without reading again.
+"""Vectors for the sentences of a document, from one reading, which answer every later question.
 
-Sentences are read in passages, and a sentence's vector is the sum of its own hidden vectors there, made unit length. Sums are
-kept in 8 bits, and scores are computed from those, so a remembered document scores as one that has just been read.
+Sentences are read in passages, and a sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in
+8 bits, and scores are computed from the stored sums, so a remembered document scores as one that has just been read.
 
     T  tokens of a document   S  sentences   D  width of the vectors
 """
@@ -24,19 +24,19 @@ from runnel.models.blocks import Row
 from runnel.request import RangeSums
 from runnel.text.sentence_tokens import SentenceTokens
 
-_WIDEST = 127  # of an 8-bit vector's largest number
+_WIDEST = 127  # the largest 8-bit number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceVectors:
-    """What is kept of a document: 384 bytes for each sentence and 2 for each token, with `pocket`.
+    """A remembered document: 384 bytes per sentence and 2 per token, with `pocket`.
 
     Attributes:
         text: the document.
         spans: (S, 2) int64 characters.
         ids: (T,) int32 token ids of the text.
         bounds: (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1]).
-        vectors: (S, D) int8; zeros for a sentence without a token.
+        vectors: (S, D) int8; zero for a sentence without a token.
         scales: (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence.
     """
 
@@ -51,11 +51,11 @@ class SentenceVectors:
         return len(self.spans)
 
     def sums(self) -> Tensor:
-        """(S, D) fp32 sums of hidden vectors."""
+        """Return the sums of hidden vectors, (S, D) fp32."""
         return torch.from_numpy(self.vectors.astype(np.float32) * self.scales[:, None])
 
     def to_bytes(self) -> bytes:
-        """Return everything but the text. Which model it is of must be known otherwise."""
+        """Return everything except the text. The bytes do not name the model; store that separately."""
         small = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
         values = {"spans": self.spans, "ids": small, "bounds": self.bounds, "vectors": self.vectors, "scales": self.scales}
         values = {name: np.ascontiguousarray(value) for name, value in values.items()}
@@ -99,30 +99,30 @@ class SentenceMemory:
 
     @property
     def bytes(self) -> int:
-        """Bytes of what is kept, without the texts."""
+        """Bytes of the remembered documents, without the texts."""
         return sum(one.vectors.nbytes + one.ids.nbytes + one.bounds.nbytes + one.spans.nbytes for one in self.documents.values())
 
     def entries(self) -> list[tuple[str, str]]:
-        """(id, text) of every document, in order."""
+        """Return (id, text) of every document, in order."""
         return [(name, one.text) for name, one in self.documents.items()]
 
     def select(self, ids: Sequence[str]) -> SentenceMemory:
-        """The documents with these ids, in this order.
+        """Return the documents with these ids, in this order.
 
         Raises:
-            InputError: an id that is not remembered.
+            InputError: an id is not remembered.
         """
         if missing := next((name for name in ids if name not in self.documents), None):
-            raise InputError(f"no document {missing!r} is remembered here; remember it first")
+            raise InputError(f"document {missing!r} is not in this memory; remember it first")
         return SentenceMemory({name: self.documents[name] for name in ids})
 
 
 class SentenceSums:
-    """Makes a document's sentence vectors as its hidden vectors pass; each is kept in 8 bits when its sentence is complete.
+    """A collector of a document's sentence vectors; each is rounded to 8 bits when its sentence is complete.
 
     Args:
-        tokens: the document; `row` is how it is read, None if it has no token.
-        markers: ids that are not of the text.
+        tokens: the document; `row` is its layout, None if it has no token.
+        markers: ids that are not part of the text.
         width: D.
     """
 
@@ -142,13 +142,13 @@ class SentenceSums:
         self._vectors[places], self._scales[places] = _round(sums.float())
 
     def result(self) -> SentenceVectors:
-        """Return the document with its vectors, after its last token."""
+        """Return the document with its vectors; call it after the last token."""
         tokens = self._tokens
         return SentenceVectors(tokens.text, tokens.spans, tokens.ids, tokens.bounds, self._vectors, self._scales)
 
 
 def _round(sums: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(n, D) in 8 bits and their scales (n,); zeros stay zeros."""
+    """Return sums (n, D) in 8 bits and their scales (n,); zeros stay zeros."""
     scale = sums.abs().amax(dim=-1, keepdim=True) / _WIDEST
     rounded = (sums / scale.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8)
     return rounded.numpy(), scale[:, 0].float().numpy()
@@ -159,12 +159,12 @@ def _digest(data: bytes) -> np.ndarray:
 
 
 def _digest_of(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Of all numbers: a bit that has flipped in a vector would change scores, and nothing else would tell."""
+    """Return the digest of all numbers: a flipped bit in a vector would change scores unnoticed."""
     return _digest(b"".join(np.ascontiguousarray(values[name]).tobytes() for name in sorted(values)))
 
 
 def _fits(values: Mapping[str, Any], characters: int, width: int) -> bool:
-    """Whether arrays have the names, dtypes and shapes of `to_bytes`, and values that a document can have."""
+    """Return whether arrays have the names, dtypes and shapes of `to_bytes`, and values possible for a document."""
     names = {"spans", "ids", "bounds", "vectors", "scales", "text", "digest"}
     if set(values) != names or values["vectors"].dtype != np.int8 or values["scales"].dtype != np.float32:
         return False

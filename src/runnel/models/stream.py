@@ -1,9 +1,9 @@
 """The embedding of a text that is still being written, in constant memory.
 
-A recurrent model goes on from its state. A model that reads passages keeps the text of the last one, as appended text can change
-no other: memory depends on the longest sentence, not on the text.
+A recurrent model continues from its state. A model that reads passages keeps the text of the last passage, the only one that
+appended text can change: memory depends on the longest sentence, not on the text.
 
-D  width of hidden vectors   d  width of the vectors   R  tokens of a row, markers among them
+D  width of hidden vectors   d  width of the vectors   R  tokens of a row, including markers
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from runnel.text.sentence_tokens import SentenceTokens, read_sentences
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
-_SETTLE_CHARS = 4096  # of new text before complete passages are looked for
+_SETTLE_CHARS = 4096  # new text needed before looking for complete passages
 _DAMAGED = "the stream's vector is NaN or infinite; the weights or the saved stream may be damaged"
-_EMPTY = "nothing but white space has been fed to this stream; feed() some text first"
+_EMPTY = "this stream has received only whitespace; feed() some text first"
 
 
 class Stream:
     """The embedding of a text that is still being written, in constant memory.
 
-    `feed` any number of pieces, ask for `embedding()` at any time: it equals `embedder.encode` of all text so far (the end
-    marker and the last unsettled word are read on a copy of the state, so feeding can go on). `tokens` counts what has
-    been read.
+    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all text so far (the end
+    marker and the last unsettled word are read on a copy of the state, so feeding can continue). `tokens` counts the tokens
+    read so far.
     """
 
     def __init__(self, embedder: Embedder) -> None:
@@ -53,29 +53,29 @@ class Stream:
         template = embedder.model.templates["document"]
         self._rest = template.starting_at("document")
         self._advance(template.before("document").render(embedder.model.tokenizer).ids)
-        self._begun = self.tokens  # a stream without text has read this many
+        self._begun = self.tokens  # tokens of a stream without text
         self._advance(self._tokens.feed(template.lead(embedder.model.tokenizer, "document")).ids)
 
     @property
     def tokens(self) -> int:
-        """Tokens read so far, the begin marker included, the unsettled end of the text not."""
+        """Tokens read so far, with the begin marker, without the unsettled end of the text."""
         return int(self._state.tokens[0])
 
     def feed(self, text: str) -> Stream:
         """Read more text. Words may be split between pieces.
 
         Raises:
-            InputError: not a string.
+            InputError: `text` is not a string.
         """
         expect_text(text, "the text")
         self._advance(self._tokens.feed(text).ids)
         return self
 
     def embedding(self) -> np.ndarray:
-        """float32 (d,), unit length.
+        """Return the vector of the text so far, float32 (d,), unit length.
 
         Raises:
-            InputError: nothing but white space has been fed.
+            InputError: the stream has received only whitespace.
             NumericalError: the vector is NaN or infinite.
         """
         model = self._model
@@ -90,7 +90,7 @@ class Stream:
         return _vector(self._embedder, (total / weight).float()[None] if self._embedder.pooling == "mean" else last)
 
     def save(self, path: str | Path) -> None:
-        """Write everything needed to continue later to one safetensors file (atomically)."""
+        """Write everything needed to continue to one safetensors file (atomically)."""
         pending = torch.tensor(list(self._tokens.save().encode()), dtype=torch.uint8)
         extra = {"sum": self._sum, "total": torch.tensor([self._total], dtype=torch.float64), "pending": pending}
         self._state.save(path, fingerprint=self._model.backbone.fingerprint(), extra=extra)
@@ -100,11 +100,11 @@ class Stream:
         """Continue a stream written by `save`.
 
         Raises:
-            StateError: damaged, or written by another model.
+            StateError: the file is damaged or was written by another model.
         """
         state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
         if "pending" not in extra:
-            raise StateError(f"{path} is a saved state but not of an embedding stream; use the call that matches what wrote it")
+            raise StateError(f"{path} is a saved state but not an embedding stream; load it with the class that saved it")
         stream = cls(embedder)
         state.check(embedder.model.backbone.state_shapes(), str(path))
         parts = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extra.items() if name != "pending"}
@@ -127,7 +127,7 @@ class Stream:
             self._sum, self._total = self._sum + result.sums[0], self._total + float(result.totals[0])
 
     def _read(self, ids: np.ndarray) -> Result:
-        """Read ids after the text so far, which stays as it is."""
+        """Read ids after the text so far, without changing the stream."""
         request = Request(ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True)
         try:
             return self._model.engine.run([request])[0]
@@ -138,8 +138,8 @@ class Stream:
 class PassageStream:
     """The embedding of a text that arrives in pieces; the interface of `Stream`.
 
-    `feed` any number of pieces, ask for `embedding()` at any time: it equals `embedder.encode` of all text so far. `tokens`
-    counts what has been read for good, markers among them.
+    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all text so far. `tokens`
+    counts the tokens of complete passages, including markers.
     """
 
     def __init__(self, embedder: Embedder) -> None:
@@ -147,13 +147,13 @@ class PassageStream:
         self._sum = torch.zeros(self._model.backbone.hidden_size, dtype=torch.float64)
         self.tokens = 0
         self._text = self._model.templates["document"].lead(self._model.tokenizer, "document")  # from the start of a passage
-        self._look = _SETTLE_CHARS  # length of that text at which complete passages are looked for
+        self._look = _SETTLE_CHARS  # length of that text at which to look for complete passages
 
     def feed(self, text: str) -> PassageStream:
         """Read more text. Words may be split between pieces.
 
         Raises:
-            InputError: not a string.
+            InputError: `text` is not a string.
         """
         expect_text(text, "the text")
         self._text += text
@@ -162,10 +162,10 @@ class PassageStream:
         return self
 
     def embedding(self) -> np.ndarray:
-        """float32 (d,), unit length.
+        """Return the vector of the text so far, float32 (d,), unit length.
 
         Raises:
-            InputError: nothing but white space has been fed.
+            InputError: the stream has received only whitespace.
             NumericalError: the vector is NaN or infinite.
         """
         row, _ = self._lay_out()
@@ -177,7 +177,7 @@ class PassageStream:
         return _vector(self._embedder, (total / count).float()[None])
 
     def save(self, path: str | Path) -> None:
-        """Write everything needed to continue later to one safetensors file (atomically)."""
+        """Write everything needed to continue to one safetensors file (atomically)."""
         text = torch.tensor(list(self._text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
         state = State({}, torch.tensor([self.tokens]))
         state.save(path, fingerprint=self._model.backbone.fingerprint(), extra={"sum": self._sum, "text": text})
@@ -187,7 +187,7 @@ class PassageStream:
         """Continue a stream written by `save`.
 
         Raises:
-            StateError: damaged, or written by another model.
+            StateError: the file is damaged or was written by another model.
         """
         state, extra = State.load(path, fingerprint=embedder.model.backbone.fingerprint())
         stream = cls(embedder)
@@ -209,10 +209,10 @@ class PassageStream:
             self._sum = self._sum + self._read(row.ids[: row.edges[-2]])
             self.tokens += int(row.edges[-2])
             self._text = self._text[tokens.spans[row.passages[-2], 0] :]
-        self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))  # a very long sentence is not looked at too often
+        self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))  # so that a very long sentence is not split too often
 
     def _lay_out(self) -> tuple[Row | None, SentenceTokens]:
-        """The text from the start of a passage, if it has a token."""
+        """Lay out the text from the start of the last passage; None if it has no tokens."""
         encoded = self._model.tokenizer.encode(self._text)
         tokens = read_sentences(self._text, [encoded])
         if not len(tokens.ids):
@@ -220,13 +220,13 @@ class PassageStream:
         return lay_out(tokens.ids, tokens.bounds, self._model.backbone, self._model.tokenizer, begun=self.tokens > 0), tokens
 
     def _read(self, ids: np.ndarray) -> Tensor:
-        """The sum (D,) fp64 of the hidden vectors of a row (R,)."""
+        """Return the sum (D,) fp64 of the hidden vectors of a row (R,)."""
         (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
         return result.sums[0]
 
 
 def _vector(embedder: Embedder, pooled: Tensor) -> np.ndarray:
-    """(1, D) -> (d,) float32 of unit length."""
+    """Run the head: (1, D) -> (d,) float32 of unit length."""
     with torch.inference_mode():
         vector: np.ndarray = embedder.model.head("embed")(pooled)[0].numpy()
     if not np.isfinite(vector).all():

@@ -1,4 +1,4 @@
-"""Ranking documents by their stored sentence vectors and words, so that a document is read once for all queries."""
+"""Ranking of documents by their stored sentence vectors and words, so that each document is read once for all queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runnel.models.sentence_vectors import SentenceMemory
 
 
 class VectorRanker:
-    """What `Reranker` does with a `VectorRelevance` head."""
+    """The part of `Reranker` for `VectorRelevance` heads."""
 
     def __init__(self, model: Model) -> None:
         self._source, self._head, self._retriever = model.source, model.head("rerank"), SentenceRetriever(model)
@@ -30,13 +30,13 @@ class VectorRanker:
         """Read (id, text) pairs.
 
         Raises:
-            InputError: a folder is given.
-            StateError: a folder is given that holds the states of a recurrent model.
+            InputError: `folder` is given.
+            StateError: `folder` holds the states of a recurrent model.
         """
         if folder is not None:
             if (Path(folder) / "memory.json").exists():
                 Memory.open(folder, fingerprint=self._fingerprint())
-            raise InputError(f"{self._source} remembers documents in RAM, or in an index; leave the folder out")
+            raise InputError(f"{self._source} remembers documents only in RAM or in an index; do not give a folder")
         read = self._retriever.remember((text for _, text in documents), progress=_steps(progress))
         return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
 
@@ -49,7 +49,7 @@ class VectorRanker:
     ) -> np.ndarray:
         """See `Reranker.score`. Equal texts are read once."""
         if max_tokens is not None:
-            raise InputError(f"{self._source} reads documents in passages, whatever their length; leave max_tokens out")
+            raise InputError(f"{self._source} reads documents of any length, in passages; do not give max_tokens")
         if isinstance(documents, Memory):
             raise InputError("this memory was made by another model; remember the documents again with this one")
         if isinstance(documents, SentenceMemory):
@@ -68,7 +68,7 @@ class VectorRanker:
 
 
 def _steps(progress: Callable[[int], None] | None) -> Callable[[int, int], None] | None:
-    """From (tokens done, tokens in all) to the tokens just read."""
+    """Wrap a callback that takes the tokens just read as one that takes (tokens done, total tokens)."""
     if progress is None:
         return None
     last = 0

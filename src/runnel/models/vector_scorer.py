@@ -1,6 +1,6 @@
-"""Sentence scores from vectors that were made without the query, so that a document is read once for all questions.
+"""Sentence scores from vectors computed without the query, so that each document is read once for all questions.
 
-The scores come from the query's vector, the sentences' vectors and the words that they share (`models/lexical.py`).
+The scores depend on the query's vector, the sentences' vectors and the words they share (`models/lexical.py`).
 
     S  sentences   D  width of the vectors
 """
@@ -26,14 +26,14 @@ from runnel.text.sentence_tokens import SentenceTokens, read_sentences
 
 @dataclass(frozen=True)
 class VectorQuery:
-    """What is known of a query: its ids and its vector (D,)."""
+    """A query that has been read: its ids and its vector (D,)."""
 
     ids: np.ndarray
     vector: Tensor
 
 
 class VectorScorer:
-    """Reads documents into `SentenceVectors`, and scores these."""
+    """A reader of documents into `SentenceVectors`, which it scores."""
 
     def __init__(self, model: Model) -> None:
         head = model.head("sentences")
@@ -43,7 +43,7 @@ class VectorScorer:
         self._words = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
 
     def read_query(self, query: str) -> VectorQuery:
-        """Read a query; a long one in passages, as a document.
+        """Read a query; read a long one in passages, like a document.
 
         Raises:
             InputError: the query is empty or has no tokens.
@@ -56,7 +56,7 @@ class VectorScorer:
         return VectorQuery(ids, torch.nn.functional.normalize(result.means[0], dim=-1))
 
     def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
-        """Read documents, in order; an empty one has no sentences."""
+        """Read documents in order; an empty document has no sentences."""
         requests, report = with_total(map(self._request, documents), progress)
         for result in self.model.engine.map(requests, report):
             yield result.get().tag.result()
@@ -76,7 +76,7 @@ class VectorScorer:
             yield document, self.score(query, document)
 
     def score(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
-        """Scores (S,) float32; nan for sentences without a token."""
+        """Return scores (S,) float32; nan for sentences without a token."""
         scores = np.full(len(document), np.nan, dtype=np.float32)
         full = np.diff(document.bounds) > 0
         if not full.any():
@@ -88,7 +88,7 @@ class VectorScorer:
         return scores
 
     def relevance_features(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
-        """What a `VectorRelevance` head sees of a document; see the function of this name."""
+        """Return the inputs of a `VectorRelevance` head for a document; see the function of this name."""
         return relevance_features(query, document, self._words, self.model.backbone)
 
 

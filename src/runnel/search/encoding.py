@@ -195,7 +195,7 @@ def new_settings(
         if kind not in FIELD_TYPES or not name.isidentifier():
             raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
     if embedder.pooling == "cls":
-        raise InputError("this model's vector is its first token's, which passages do not have; use pooling='mean' or 'eos'")
+        raise InputError("this model pools the first token, so passages have no vectors; use pooling='mean' or 'eos'")
     size, sentences = _passage_tokens(embedder, passage_tokens), remembers_sentences(embedder)
     if remember and not sentences:
         reranker = reranker_of(embedder)

@@ -152,7 +152,7 @@ class Index:
             StoreError: another process is writing.
         """
         if not isinstance(documents, Iterable):
-            raise InputError(f"documents are {reprlib.repr(documents)}; expected several: a list of runnel.Document objects")
+            raise InputError(f"documents are {reprlib.repr(documents)}; expected a list of runnel.Document objects")
         return self._add(documents, progress, on_commit)
 
     def _add(

@@ -116,7 +116,9 @@ class LanceStore:
                 raise StoreError(f"{uri} holds a LanceDB database that runnel did not write; choose another place")
             settings = json.loads(metadata[b"runnel"])
             if settings["format"] != _FORMAT:
-                raise StoreError(f"{uri} has index format {settings['format']}, this runnel reads {_FORMAT}; upgrade runnel")
+                raise StoreError(
+                    f"{uri} has index format {settings['format']}, this version of runnel reads {_FORMAT}; upgrade runnel"
+                )
             lost = [name for name in _CONTENT if name not in tables]
             if lost:
                 names = " and ".join(lost)

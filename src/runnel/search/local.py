@@ -77,7 +77,7 @@ class LocalStore:
             settings = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             found = settings["format"]
         if found != _FORMAT:
-            raise StoreError(f"{folder} has index format {found}, this runnel reads {_FORMAT}; upgrade runnel")
+            raise StoreError(f"{folder} has index format {found}, this version of runnel reads {_FORMAT}; upgrade runnel")
         return cls(folder, Settings(**settings))
 
     def close(self) -> None:

@@ -292,7 +292,9 @@ def _load(about: Path) -> dict[str, Any]:
     except ValueError as error:
         raise StoreError(f"{about} is damaged ({error}); remove {about.parent} and run the shard again") from error
     if found.get("format") != _FORMAT:
-        raise StoreError(f"{about} has shard format {found.get('format')!r}, this runnel reads {_FORMAT}; upgrade runnel")
+        raise StoreError(
+            f"{about} has shard format {found.get('format')!r}, this version of runnel reads {_FORMAT}; upgrade runnel"
+        )
     return found
 
 
