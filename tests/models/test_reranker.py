@@ -155,7 +155,7 @@ def test_what_another_process_has_remembered_meanwhile_is_not_read_again(reranke
 def test_memories_of_other_models_and_damaged_ones_are_refused(reranker: Reranker, tmp_path: Path) -> None:
     other = Reranker(tiny_model(tmp_path / "other", seed=5))
     memory = other.remember(DOCUMENTS, tmp_path / "memory")
-    with pytest.raises(StateError, match="remembered by another model"):
+    with pytest.raises(StateError, match="written by another model"):
         reranker.remember(DOCUMENTS, tmp_path / "memory")
     with pytest.raises(InputError, match="made by another model"):
         reranker.score(QUERY, memory)

@@ -142,7 +142,7 @@ def test_given_spans_are_scored_and_returned_as_they_are(retriever: SentenceRetr
             retriever.score(QUERY, DOCUMENT, spans=bad)
     with pytest.raises(InputError, match=r"spans are \[\(0\.5, 3\)\]; expected pairs of whole numbers, \(n, 2\)"):
         retriever.score(QUERY, DOCUMENT, spans=[(0.5, 3)])
-    with pytest.raises(InputError, match="unit and spans both say what is scored"):
+    with pytest.raises(InputError, match="unit and spans both select what to score"):
         retriever.score(QUERY, DOCUMENT, spans=words, unit="sentence")
 
 

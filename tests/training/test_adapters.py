@@ -253,7 +253,7 @@ def test_bad_input(tmp_path: Path) -> None:
     add_lora(other, 4, 9)
     with pytest.raises(CheckpointError, match=r"'alpha': 8.*'alpha': 9"):
         load_adapter(other, tmp_path)
-    with pytest.raises(CheckpointError, match="other heads"):
+    with pytest.raises(CheckpointError, match="heads that differ"):
         load_adapter(training_model(tmp_path, "mamba2", papers_heads=True), tmp_path)
     with pytest.raises(CheckpointError, match="cannot read"):
         load_adapter(training_model(tmp_path, "mamba2"), tmp_path / "nowhere")

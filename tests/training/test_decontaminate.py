@@ -138,15 +138,16 @@ def test_plain_documents_and_folders_guard(tmp_path):
         (
             "empty.txt",
             "",
-            "empty.txt guards nothing: it has 1 examples or documents, none with a query or with a text of 5 words",
+            "empty.txt cannot be used to exclude examples: it has 1 examples or documents, none with a query or "
+            "with a text of 5 words",
         ),
-        ("short.md", "Yes. No.", "short.md guards nothing: it has 1 examples or documents, none"),
+        ("short.md", "Yes. No.", "short.md cannot be used to exclude examples: it has 1 examples or documents, none"),
         (
             "x.jsonl",
             '{"query": "q", "positive": ""}\n',
-            "x.jsonl guards nothing: 0 examples kept, left out: .* without a positive",
+            "x.jsonl cannot be used to exclude examples: 0 examples kept, left out: .* without a positive",
         ),
-        ("folder", None, "folder guards nothing: it has 0 examples or documents"),
+        ("folder", None, "folder cannot be used to exclude examples: it has 0 examples or documents"),
         ("x.csv", "What dives?,An osprey.\n", "x.csv, line 1: expected the names of the columns"),
         ("x.jsonl", '{"question": "q", "document": "d"}\n{"question": "q", "document": null}\n', "line 2: expected texts as"),
     ],

@@ -90,7 +90,7 @@ def test_bm25_settings_out_of_range(k1, b):
 
 
 def test_bm25_needs_words_and_a_package(monkeypatch):
-    with pytest.raises(InputError, match="the corpus has no words to search by"):
+    with pytest.raises(InputError, match="the corpus has no words to index"):
         bm25_ranker(pool("", "?"))
     monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
     with pytest.raises(MissingDependency, match=r"pip install 'runnel\[train\]'"):

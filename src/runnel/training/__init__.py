@@ -1,10 +1,10 @@
-"""Training: recipes, losses, trainers and what long inputs need; the models stay those of `runnel.models`.
+"""Training of the models in `runnel.models`: recipes, losses, trainers, and reading of long texts with a graph.
 
-The way of the data, from a file to a batch:
+The path of the data, from a file to a batch:
 
-    formats, corpora   rows of a file in one of many formats, and the texts of the ids in them
-    data               examples: a query with documents (`Triple`), or with a document and where it answers (`Evidence`)
-    triple_table, sentence_table   Arrow files made of these, as the trainers take them
+    formats, corpora   rows of a file in one of many formats, and the texts for ids in them
+    data               examples: a query with documents (`Triple`), or with a document and its evidence spans (`Evidence`)
+    triple_table, sentence_table   Arrow files made of these, as the trainers need them
     run_data           the tables of one run
-    batches            rows of about equal length, to a budget of tokens; `forward` and `segments` read them with a graph
+    batches            rows of about equal length, up to a budget of tokens; `forward` and `segments` read them with a graph
 """

@@ -1,6 +1,6 @@
 """LoRA adapters on a backbone's linear layers, by PEFT; over 4-bit weights by bitsandbytes (QLoRA).
 
-adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp32; the metadata say of what, and how they act
+adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp32; metadata: the model's shape and LoRA settings
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from runnel.models.base import Model
 
 FILE = "adapter.safetensors"
 _FORMAT = "runnel-adapter-1"
-_NAME = "default"  # PEFT keeps adapters by name
+_NAME = "default"  # PEFT stores adapters by name
 
 
 def add_lora(
     model: Model, r: int, alpha: float, dropout: float = 0.0, targets: Sequence[str] | None = None, four_bit: bool = False
 ) -> None:
-    """Put LoRA adapters around linear layers of the backbone and freeze all else in it. They change nothing until trained.
+    """Add LoRA adapters to linear layers of the backbone and freeze the rest of it. Adapters change nothing until trained.
 
     Args:
         r: rank of the adapters.
-        alpha: they count alpha / r times.
-        dropout: of their inputs, in training mode.
-        targets: ends of names of linear layers; default: all of them.
-        four_bit: hold the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
+        alpha: the adapters' output is multiplied by alpha / r.
+        dropout: dropout of the adapters' inputs, in training mode.
+        targets: ends of names of linear layers; default: all linear layers.
+        four_bit: store the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
 
     Raises:
-        InputError: a number is out of range, no linear layer has a target's name, or the weights are 8-bit numbers or have
-            adapters already.
+        InputError: a number is out of range, no linear layer has a target's name, or the weights are in 8 bits or already
+            have adapters.
     """
     if r < 1 or not 0 <= dropout < 1 or alpha <= 0:
         raise InputError(
@@ -48,9 +48,11 @@ def add_lora(
         )
     backbone = model.backbone
     if backbone.adapted:
-        raise InputError(f"{model.source} has adapters already; merge() them first")
+        raise InputError(f"{model.source} already has adapters; merge() them first")
     if any(isinstance(module, Int8Linear) for module in backbone.modules()):
-        raise InputError(f'{model.source} has 8-bit weights, which take no adapters; load it with dtype="float32" or "bfloat16"')
+        raise InputError(
+            f'{model.source} has 8-bit weights, which cannot have adapters; load it with dtype="float32" or "bfloat16"'
+        )
     targets = _check_targets(backbone, targets)
     if four_bit:
         _quantize(backbone, targets)
@@ -61,17 +63,17 @@ def add_lora(
     wide = stream_dtype(next(backbone.parameters()))
     for name, parameter in backbone.named_parameters():
         if "lora_" in name:
-            parameter.data = parameter.data.to(wide)  # PEFT takes the weights' dtype
+            parameter.data = parameter.data.to(wide)  # PEFT uses the weights' dtype
     backbone.train(backbone.training)
 
 
 def merge(model: Model) -> None:
-    """Add the adapters to the weights that they stand on and take them away; 4-bit layers become what they stand for, fp32.
+    """Merge the adapters into their layers' weights and remove them; 4-bit layers become fp32.
 
-    The model then gives the outputs that it gave with them, but for rounding to the weights' dtype.
+    The outputs stay the same except for rounding to the weights' dtype.
 
     Raises:
-        InputError: it has none.
+        InputError: the model has no adapters.
     """
     backbone = model.backbone
     if not backbone.adapted:
@@ -94,14 +96,14 @@ def merge(model: Model) -> None:
 
 
 def save_adapter(model: Model, folder: str | Path) -> None:
-    """Write the adapters and the heads, which are trained with them, to `adapter.safetensors` in a folder.
+    """Write the adapters, and the heads trained with them, to `adapter.safetensors` in a folder.
 
     Raises:
         InputError: the model has no adapters.
     """
     backbone = model.backbone
     if not backbone.adapted:
-        raise InputError(f"{model.source} has no adapters to save; add_lora() makes them")
+        raise InputError(f"{model.source} has no adapters to save; call add_lora() first")
     facts = {"format": _FORMAT, **_facts(model), **_settings(backbone)}
     tensors = {f"backbone.{key}": tensor for key, tensor in _lora_tensors(backbone).items()}
     tensors |= {f"heads.{key}": tensor.detach() for key, tensor in model.heads.state_dict().items()}
@@ -112,13 +114,13 @@ def save_adapter(model: Model, folder: str | Path) -> None:
 
 
 def load_adapter(model: Model, folder: str | Path) -> None:
-    """Take the adapters of `save_adapter`, and give the heads the weights that were trained with them.
+    """Load adapters, and the heads trained with them, from a folder that `save_adapter` wrote.
 
-    A model without adapters gets them; one with adapters of the same kind keeps its own and takes their weights.
+    Adapters are added to a model without them; existing adapters with the same settings get the loaded weights.
 
     Raises:
-        CheckpointError: no adapter is there, it is damaged, it belongs to a model of another shape or with other heads, or the
-            model has adapters of another kind.
+        CheckpointError: the file is missing or damaged, it belongs to a model of another shape or with other heads, or the
+            model has adapters with other settings.
     """
     path = Path(folder) / FILE
     try:
@@ -138,12 +140,12 @@ def load_adapter(model: Model, folder: str | Path) -> None:
         k for k in heads.keys() | wanted.keys() if k not in heads or k not in wanted or heads[k].shape != wanted[k].shape
     )
     if different:
-        raise CheckpointError(f"{path} has other heads than {model.source}; they differ in {', '.join(different[:3])}")
+        raise CheckpointError(f"{path} has heads that differ from those of {model.source}: {', '.join(different[:3])}")
     settings = {key: facts[key] for key in ("r", "alpha", "dropout", "targets", "four_bit")}
     if not model.backbone.adapted:
         add_lora(model, **settings)
     elif _settings(model.backbone) != settings:
-        raise CheckpointError(f"{path} holds adapters with {settings}; {model.source} has some with {_settings(model.backbone)}")
+        raise CheckpointError(f"{path} holds adapters with {settings}; those of {model.source} have {_settings(model.backbone)}")
     lora = {key.removeprefix("backbone."): tensor for key, tensor in tensors.items() if key.startswith("backbone.")}
     places = _lora_tensors(model.backbone)
     if {key: tensor.shape for key, tensor in lora.items()} != {key: tensor.shape for key, tensor in places.items()}:
@@ -164,7 +166,7 @@ def _facts(model: Model) -> dict[str, object]:
 
 
 def _settings(backbone: Backbone) -> dict[str, Any]:
-    """The arguments of `add_lora` that made a backbone's adapters."""
+    """Return the arguments of `add_lora` that made a backbone's adapters."""
     whole: Any = backbone
     config = whole.peft_config[_NAME]
     return {
@@ -185,7 +187,7 @@ def _linear_layers(backbone: Backbone) -> list[str]:
 
 
 def _ends(name: str, targets: Sequence[str]) -> bool:
-    """PEFT's rule: a target is the last part of a name, or its last parts."""
+    """Return whether a name ends with a target: its last part or parts, PEFT's rule."""
     return any(name == target or name.endswith("." + target) for target in targets)
 
 
@@ -199,7 +201,7 @@ def _check_targets(backbone: Backbone, targets: Sequence[str] | None) -> tuple[s
 
 
 def _quantize(backbone: Backbone, targets: Sequence[str]) -> None:
-    """Put 4-bit layers in the place of the large targets."""
+    """Replace the large targets with 4-bit layers."""
     from bitsandbytes.nn import Linear4bit, Params4bit  # type: ignore[attr-defined]  # not listed there
 
     for name in _linear_layers(backbone):
@@ -209,13 +211,13 @@ def _quantize(backbone: Backbone, targets: Sequence[str]) -> None:
         small = Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, quant_type="nf4", device="meta")
         small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True)
         small.bias = layer.bias
-        small.support_avx512bf16_for_cpu = False  # else evaluation lays the bits out anew: only for some widths, and for good
+        small.support_avx512bf16_for_cpu = False  # otherwise evaluation rearranges the bits of some layers for good
         parent, _, own = name.rpartition(".")
-        setattr(backbone.get_submodule(parent), own, small.to(layer.weight.device))  # the move makes the 4 bits
+        setattr(backbone.get_submodule(parent), own, small.to(layer.weight.device))  # `to` quantizes
 
 
 def _plain_weight(layer: Any) -> Tensor:
-    """The weight of a linear layer in floating point."""
+    """Return the weight of a linear layer in floating point."""
     weight: Tensor = layer.weight.data
     if weight.is_floating_point():
         return weight
@@ -225,14 +227,14 @@ def _plain_weight(layer: Any) -> Tensor:
 
 
 def _adapters(backbone: Backbone) -> list[tuple[str, Any]]:
-    """PEFT's layers, by name."""
+    """Return PEFT's layers, by name."""
     from peft.tuners.lora import LoraLayer
 
     return [(name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer)]
 
 
 def _lora_tensors(backbone: Backbone) -> dict[str, Tensor]:
-    """The adapters' own tensors, as they are in memory: "layers.0.mixer.in_proj.lora_A" and so on."""
+    """Return the adapters' tensors, not copies, as "layers.0.mixer.in_proj.lora_A" and so on."""
     return {
         f"{name}.{side}": getattr(layer, side)[_NAME].weight.data
         for name, layer in _adapters(backbone)

@@ -1,7 +1,7 @@
-"""Batches of rows of about equal length, filled to a budget of tokens; the same on every machine for one seed and epoch.
+"""Batches of rows of about equal length, filled up to a budget of tokens; the same on every machine for one seed and epoch.
 
-A row of T tokens goes where k = max_tokens // T such rows fill a batch, so any k rows from there keep the budget: rows can be
-drawn anew for every epoch while the number of batches stays the same, which schedules, progress and resuming rely on.
+A row of T tokens joins the group where k = max_tokens // T rows fill a batch, so any k rows of the group fit the budget: rows can
+be shuffled for every epoch while the number of batches stays the same, which schedules, progress and resuming rely on.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from torch.utils.data import Sampler
 
 from runnel.errors import InputError
 
-_FINE = 8  # up to so many rows per batch each count has its own group; above, counts are rounded down to 1/8 of a power of 2
+_FINE = 8  # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a power of 2
 
 
 class TokenBatches(Sampler[list[int]]):
     """Lists of row numbers, as a `DataLoader`'s `batch_sampler`.
 
-    In an epoch each row is in exactly one batch of one process. No batch has more than `max_tokens` tokens, but for a row that
-    is longer than that by itself, which is a batch of its own. All processes get equally many batches, and those of one step
-    are of rows of about the same length; where rows are too few for that, some batches are empty.
+    In an epoch each row is in exactly one batch of one process. No batch has more than `max_tokens` tokens, except a single
+    row that is longer, which is a batch of its own. All processes get the same number of batches, and the batches of one step
+    have rows of about the same length; if there are too few rows for that, some batches are empty.
 
-    The batches of an epoch depend on the arguments and on the epoch alone. To go on in the middle of an epoch, leave out the
+    The batches of an epoch depend only on the arguments and the epoch. To resume in the middle of an epoch, skip the
     first batches, as the Trainer does.
 
     Args:
         lengths: tokens of each row.
         max_tokens: budget of one batch on one process.
-        seed: of the order.
+        seed: seed of the order.
         shuffle: False: one order for all epochs.
         max_rows: the most rows of a batch.
-        world: processes that share the rows.
-        rank: which of them this is.
+        world: number of processes that share the rows.
+        rank: number of this process.
 
     Raises:
-        InputError: a budget, a length or the place among the processes makes no sense.
+        InputError: a budget, a length or the rank is out of range.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class TokenBatches(Sampler[list[int]]):
         if max_tokens < 1 or (max_rows is not None and max_rows < 1):
             raise InputError(f"max_tokens and max_rows must be at least 1, got {max_tokens} and {max_rows}")
         if len(self.lengths) and int(self.lengths.min()) < 1:
-            raise InputError(f"row {int(self.lengths.argmin())} has {int(self.lengths.min())} tokens; leave empty rows out")
+            raise InputError(f"row {int(self.lengths.argmin())} has {int(self.lengths.min())} tokens; remove empty rows")
         if not 0 <= rank < world:
             raise InputError(f"rank must be from 0 to world - 1 = {world - 1}, got {rank}")
         self.max_tokens, self.seed, self.shuffle, self.world, self.rank = max_tokens, seed, shuffle, world, rank
         self.epoch = 0
         fitting = np.clip(max_tokens // np.maximum(self.lengths, 1), 1, max_rows or len(self.lengths) or 1)
         step = 2 ** np.maximum(np.log2(fitting // _FINE, where=fitting >= _FINE, out=np.zeros(len(fitting))).astype(np.int64), 0)
-        self._rows = fitting // step * step  # (rows,) how many rows of this length go into a batch
+        self._rows = fitting // step * step  # (rows,) rows of this length in a batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that iteration gives."""
+        """Set the epoch to iterate over."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -76,13 +76,13 @@ class TokenBatches(Sampler[list[int]]):
             yield batch.tolist()
 
     def _all(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The batches of all processes, those of one step next to each other."""
+        """Return the batches of all processes, with the batches of one step next to each other."""
         rng = np.random.default_rng((self.seed, epoch if self.shuffle else 0))
         count = len(self.lengths)
         order = rng.permutation(count) if self.shuffle else np.arange(count)
         batches: list[NDArray[np.int64]] = []
         rest = order[:0]
-        for rows in np.unique(self._rows)[::-1].tolist():  # short rows first: a few that are left fit among longer ones
+        for rows in np.unique(self._rows)[::-1].tolist():  # short rows first: the remaining ones fit among longer rows
             if len(rest) > rows:
                 batches.append(rest)
                 rest = order[:0]
@@ -100,7 +100,7 @@ class TokenBatches(Sampler[list[int]]):
 
 
 def _divisible(batches: list[NDArray[np.int64]], world: int) -> list[NDArray[np.int64]]:
-    """The batches in a number divisible by `world`: the largest are cut in two, and empty ones added where none can be."""
+    """Make the number of batches divisible by `world`: cut the largest in two, or add empty ones if none can be cut."""
     while len(batches) % world:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))
         rows = batches[largest]

@@ -1,4 +1,4 @@
-"""Where hard negatives come from: the best documents for a query by BM25, by an embedder, or of a run.
+"""Sources of hard negatives: the best documents for a query from BM25, an embedder or a run.
 
 N  documents   d  width of the vectors   B  queries at a time
 """
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
 Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
-"""For each example the rows of the corpus that its query finds, int64, best first, at most as many as the number."""
+"""Returns for each example the rows of the corpus that its query retrieves, int64, best first, at most the given number."""
 
 Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
-"""For each query the same rows, and their scores."""
+"""Returns the same rows for each query, with their scores."""
 
-K1, B = 0.9, 0.4  # the defaults of Anserini, which the BEIR paper's baselines take
+K1, B = 0.9, 0.4  # the defaults of Anserini, used by the BEIR paper's baselines
 _ROWS = 1 << 16  # document vectors in memory at a time
 
 
 def search_by(ranker: Ranker) -> Search:
-    """Return what finds the rows of a ranker for the queries of examples."""
+    """Return a search that ranks the queries of examples."""
     return lambda triples, depth: [rows for rows, _ in ranker([triple.query for triple in triples], depth)]
 
 
 def bm25_ranker(
     corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None, *, k1: float = K1, b: float = B
 ) -> Ranker:
-    """Search by Lucene's BM25 over lower-cased words of two letters and more, without English stop words.
+    """Return a ranker by Lucene's BM25 over lowercased words of two letters and more, without English stop words.
 
-    Documents that share no word with the query are not found. Ties go to the earlier row. It takes about 2.4 kB of memory for
-    a document of 50 words.
+    Documents that share no word with the query are not returned. Ties go to the earlier row. A document of 50 words takes
+    about 2.4 kB of memory.
 
     Args:
         progress: called with (documents read, all documents).
@@ -49,7 +49,7 @@ def bm25_ranker(
 
     Raises:
         InputError: k1 or b is out of range, or the corpus has no words.
-        MissingDependency: bm25s is not there.
+        MissingDependency: bm25s is not installed.
     """
     if not (0 <= k1 < math.inf and 0 <= b <= 1):
         raise InputError(f"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1")
@@ -59,22 +59,22 @@ def bm25_ranker(
         raise MissingDependency(
             "BM25 needs bm25s; run `pip install 'runnel[train]'` or 'runnel[eval]', or give an embedder"
         ) from error
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # else it reports every index it builds
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # otherwise it logs every index it builds
     index = bm25s.BM25(k1=k1, b=b)
     tokens = bm25s.tokenize(_texts(corpus, progress), show_progress=False)
     if not tokens.vocab:
-        raise InputError("the corpus has no words to search by; expected documents with text")
+        raise InputError("the corpus has no words to index; expected documents with text")
     index.index(tokens, show_progress=False)
     del tokens
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        found = []
+        ranked = []
         for words in bm25s.tokenize(list(queries), return_ids=False, show_progress=False):
             scores = index.get_scores(words) if words else np.zeros(len(corpus), dtype=np.float32)
             best = top(scores, depth)
             best = best[scores[best] > 0]
-            found.append((best, scores[best]))
-        return found
+            ranked.append((best, scores[best]))
+        return ranked
 
     return rank
 
@@ -86,11 +86,11 @@ def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]
 
 
 def dense_ranker(embedder: Embedder, vectors: np.ndarray, rows: np.ndarray) -> Ranker:
-    """Search by inner products with the query's vector, exactly.
+    """Return a ranker by exact inner products with the query's vector.
 
     Args:
-        vectors: float32 (N, d) of the documents that have a text; may be mapped from disk.
-        rows: int64 (N,), their rows in the corpus.
+        vectors: float32 (N, d) of the documents that have a text; may be memory-mapped.
+        rows: int64 (N,), rows of these documents in the corpus.
     """
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -109,14 +109,14 @@ def dense_ranker(embedder: Embedder, vectors: np.ndarray, rows: np.ndarray) -> R
 
 
 def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
-    """What a run has for the query with the example's id; nothing, if it does not have it.
+    """Return a search that looks up an example's id in a run; an id that the run lacks has no rows.
 
     Raises (when called):
         InputError: the examples have no ids, or the run names a document that the corpus lacks.
     """
 
     def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
-        found = []
+        ranked = []
         for triple in triples:
             if not triple.id:
                 raise InputError(f"the query {triple.query[:60]!r} has no id to look up in the run; expected data with query ids")
@@ -128,14 +128,14 @@ def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
                     f"the run has document {missing!r} for query {triple.id!r}, which is not in the corpus; give the corpus of "
                     "this run"
                 )
-            found.append(np.array(rows, dtype=np.int64))
-        return found
+            ranked.append(np.array(rows, dtype=np.int64))
+        return ranked
 
     return search
 
 
 def top(scores: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` highest of scores (N,), highest first; of equal ones the earlier."""
+    """Return the positions of the `count` highest scores of (N,), highest first; ties go to the earlier position."""
     if count < len(scores):
         bar = np.partition(scores, len(scores) - count)[len(scores) - count]
         above, level = np.flatnonzero(scores > bar), np.flatnonzero(scores == bar)

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: which one to go on from after the run was stopped, killed, or ran out of disk."""
+"""Checkpoints of a training run: find the one to resume from after the run was stopped, killed, or ran out of disk."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _STATE = "trainer_state.json"
 
 
 def find_whole_checkpoint(folder: str | Path) -> Path | None:
-    """The newest checkpoint that was written to its end, or None; those that were not are skipped with a warning.
+    """Return the newest complete checkpoint, or None; incomplete ones are skipped with a warning.
 
     The Trainer writes `trainer_state.json` last, and removes older checkpoints only after that: so a checkpoint with a readable
-    one is whole, and whatever stops a run while it writes a checkpoint leaves the one before. A restarted run writes over a
-    broken one when it gets to the same step.
+    one is complete, and a run stopped while writing a checkpoint still has the previous one. A restarted run overwrites an
+    incomplete checkpoint when it reaches the same step.
 
     Args:
         folder: the run's `output_dir`. It need not exist.
     """
-    found = [(int(path.name.removeprefix("checkpoint-")), path) for path in Path(folder).glob("checkpoint-*") if _number(path)]
-    for step, path in sorted(found, reverse=True):
+    paths = [(int(path.name.removeprefix("checkpoint-")), path) for path in Path(folder).glob("checkpoint-*") if _number(path)]
+    for step, path in sorted(paths, reverse=True):
         try:
             state = json.loads((path / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             state = None
         if isinstance(state, dict) and state.get("global_step") == step:
             return path
-        log.warning("%s was not written to its end (its %s is missing or damaged); it is left out", path, _STATE)
+        log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, _STATE)
     return None
 
 

@@ -1,6 +1,6 @@
-"""Corpora and queries, as BEIR, MS MARCO, TREC, Tevatron and Pyserini write them; documents by id.
+"""Corpora and queries in the formats of BEIR, MS MARCO, TREC, Tevatron and Pyserini; documents by id.
 
-A file may be plain, .gz or .zst. What kind it is shows in its rows, not in its name.
+A file may be plain, .gz or .zst. Its format is recognized by its rows, not by its name.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from runnel.text.tables import read_table
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
-    """The documents of a corpus, one after the other; texts may be empty.
+    """Yield the documents of a corpus; texts may be empty.
 
     Args:
-        path: a BEIR folder; a jsonl file with "_id" (or "id", "docid"), "text" (or "document_text", "contents") and perhaps
-            "title"; a csv or tsv file with such names in its first line; or a tsv file of id, text (MS MARCO passages) or of id,
-            url, title, body (MS MARCO documents; the url is not read). A title is put before the text, with a space between them.
+        path: a BEIR folder; a jsonl file with "_id" (or "id", "docid"), "text" (or "document_text", "contents") and optionally
+            "title"; a csv or tsv file with these names in its first line; or a tsv file of id, text (MS MARCO passages) or of id,
+            url, title, body (MS MARCO documents; the url is ignored). A title is put before the text, separated by a space.
 
     Raises:
-        InputError: a row is not so, or has no id; the message has the line number.
+        InputError: a row has another form or no id; the message has the line number.
         ReadError: as `read_lines`.
     """
     path = _in_folder(path, "corpus.jsonl", "corpus.tsv")
@@ -45,7 +45,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
-    """Query id -> text, from a BEIR folder or a file with the same rows as a corpus.
+    """Read queries as a mapping from id to text, from a BEIR folder or a file with the same rows as a corpus.
 
     Raises:
         InputError: as `read_corpus`; or two queries have the same id.
@@ -62,11 +62,11 @@ def read_queries(path: str | Path) -> dict[str, str]:
 class Texts:
     """Documents by id or by row, on disk: 8.8 million passages take a few megabytes of memory.
 
-    They are copied into a temporary SQLite file, which is gone when this object is (`SQLITE_TMPDIR` tells where it lies).
+    They are copied into a temporary SQLite file in the folder `SQLITE_TMPDIR`, which is deleted with this object.
 
     Raises:
         InputError: two documents have the same id.
-        ReadError: no room for the file.
+        ReadError: the disk has no room for the file.
     """
 
     def __init__(self, documents: Iterable[Document]) -> None:
@@ -93,16 +93,16 @@ class Texts:
         return self._count
 
     def __iter__(self) -> Iterator[Document]:
-        """The documents, in order."""
+        """Yield the documents in order."""
         return (Document(name, text) for name, text in self._base.execute("SELECT id, text FROM texts ORDER BY row"))
 
     def get(self, name: str) -> str | None:
-        """The text of a document, None if there is no such id."""
-        found = self._base.execute("SELECT text FROM texts WHERE id = ?", (name,)).fetchone()
-        return found[0] if found else None
+        """Return the text of a document, or None if the id is unknown."""
+        match = self._base.execute("SELECT text FROM texts WHERE id = ?", (name,)).fetchone()
+        return match[0] if match else None
 
     def at(self, row: int) -> str:
-        """The text of a row, from 0."""
+        """Return the text of a row; rows count from 0."""
         return self._base.execute("SELECT text FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
 
     def name(self, row: int) -> str:
@@ -110,16 +110,16 @@ class Texts:
         return self._base.execute("SELECT id FROM texts WHERE row = ?", (int(row),)).fetchone()[0]
 
     def row(self, name: str) -> int | None:
-        """The row of a document, None if there is no such id."""
-        found = self._base.execute("SELECT row FROM texts WHERE id = ?", (name,)).fetchone()
-        return found[0] if found else None
+        """Return the row of a document, or None if the id is unknown."""
+        match = self._base.execute("SELECT row FROM texts WHERE id = ?", (name,)).fetchone()
+        return match[0] if match else None
 
 
 def _from_tab(line: str, where: str) -> Document:
     name, *texts = line.split("\t")
     if not name.strip() or len(texts) not in (1, 3):
         raise InputError(
-            f"{where}: expected id and text, or id, url, title and body, with tabs between them; "
+            f"{where}: expected id and text, or id, url, title and body, separated by tabs; "
             f"got {len(texts)} tabs in {line[:80]!r}"
         )
     return Document(name, texts[0] if len(texts) == 1 else titled(texts[1], texts[2]))
@@ -129,7 +129,7 @@ def _in_folder(path: str | Path, *names: str) -> Path:
     path = Path(path)
     if not path.is_dir():
         return path
-    found = find(path, *names)
-    if found is None:
+    file = find(path, *names)
+    if file is None:
         raise ReadError(f"{path} has no {' or '.join(names)}; expected a BEIR folder or the file itself")
-    return found
+    return file

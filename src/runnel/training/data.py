@@ -1,6 +1,6 @@
-"""Training examples: triples for embedders and rerankers, evidence for sentence retrievers; read one at a time, from any format.
+"""Training examples: triples for embedders and rerankers, evidence for sentence retrievers; streamed from any format.
 
-What cannot be used is dropped, counted and told; what contradicts itself is an error with its place.
+Unusable examples are dropped, counted and reported; contradictory ones are errors with their place.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ log = logging.getLogger("runnel")
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """A query with documents that answer it and documents that do not. No text is empty, `positives` is not either."""
+    """A query with documents that answer it and documents that do not. No text is empty, and `positives` is not empty."""
 
     query: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...] = ()
-    id: str = ""  # of the query, where the data has one
-    instruction: str = ""  # for the query, where the data has one for each
+    id: str = ""  # of the query, if the data has one
+    instruction: str = ""  # for the query, if the data has one per query
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A query with a document and the [start, end) character spans of it that answer the query, at least one."""
+    """A query with a document and at least one [start, end) character span of it that answers the query."""
 
     query: str
     document: str
@@ -43,7 +43,7 @@ class Evidence:
 
 @dataclass(slots=True)
 class Dropped:
-    """What was read and what was left out, by reason: give one to a reader, look at it or log `str` of it afterwards."""
+    """Counts of kept examples, and of dropped ones by reason. Pass one to a reader; afterwards inspect it or log its `str`."""
 
     kept: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -67,48 +67,48 @@ def read_triples(
     queries: str | Path | None = None,
     dropped: Dropped | None = None,
 ) -> Iterator[Triple]:
-    """Triples, one after the other; docs/data.md shows every format.
+    """Yield triples; docs/data.md shows every format.
 
     Args:
-        path: a BEIR folder (its train.tsv, or its only qrels), a file in the qrels of one, or a file; plain, .gz or .zst.
-        format: default is what the first row looks like. "qrels" (BEIR, TREC, MS MARCO), "id-triples" and "text-triples" (MS
-            MARCO), "tevatron", "flagembedding" (what `runnel mine` writes), "columns" (CSV with a header, or jsonl: a query, a
-            positive, negatives).
-        corpus, queries: where the texts of ids are; for a BEIR set they are found beside it.
-        dropped: filled while reading, for the caller to tell; without it the counts are logged at the end. Without a query,
-            without a positive, or with negatives that are all empty, an example is dropped; single empty texts are left out.
+        path: a BEIR folder (its train.tsv, or its only qrels), a file in its folder `qrels`, or any file; plain, .gz or .zst.
+        format: "qrels" (BEIR, TREC, MS MARCO), "id-triples" and "text-triples" (MS MARCO), "tevatron", "flagembedding" (from
+            `runnel mine`), "columns" (CSV with a header, or jsonl: a query, a positive, negatives); default: recognized by the
+            first row.
+        corpus, queries: files with the texts for ids; for a BEIR set they are found in its folder.
+        dropped: filled while reading, for the caller to report; without it the counts are logged at the end. An example without
+            a query or a positive, or with only empty negatives, is dropped; single empty texts are removed.
 
     Raises:
         InputError: the file does not fit its format, an id has no text, or a document is both positive and negative for a
             query; the message has the line.
         ReadError: see `runnel.text.lines.Lines`.
     """
-    told = dropped is not None
+    reported = dropped is not None
     dropped = dropped or Dropped()
     for raw in read_raw(find_source(path, corpus, queries), format):
         triple = _triple(raw, dropped)
         if triple is not None:
             dropped.kept += 1
             yield triple
-    if dropped.counts and not told:
+    if dropped.counts and not reported:
         log.warning("%s: %s", path, dropped)
 
 
 def read_evidence(path: str | Path, *, dropped: Dropped | None = None, unanswered: bool = False) -> Iterator[Evidence]:
     """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
 
-    Spans are Python character offsets into the document. "id" may be missing, other keys are not read.
+    Spans are Python character offsets into the document. "id" is optional, other keys are ignored.
 
     Args:
         path: the file; plain, .gz or .zst.
         dropped: filled while reading, for the caller to report; without it the counts are logged at the end. Examples without a
             query, a document or evidence are dropped.
-        unanswered: whether examples without evidence are kept.
+        unanswered: keep examples without evidence.
 
     Raises:
-        InputError: a row is not so, or a span does not lie in its document; the message has the line.
+        InputError: a row has another form, or a span is not inside its document; the message has the line.
     """
-    told = dropped is not None
+    reported = dropped is not None
     dropped = dropped or Dropped()
     for where, row in read_json(path):
         evidence = _evidence(row, where)
@@ -118,7 +118,7 @@ def read_evidence(path: str | Path, *, dropped: Dropped | None = None, unanswere
             yield evidence
         else:
             dropped.add(reason, where)
-    if dropped.counts and not told:
+    if dropped.counts and not reported:
         log.warning("%s: %s", path, dropped)
 
 

@@ -1,6 +1,6 @@
 """Training examples that overlap with test sets, found by equal sentences and equal texts.
 
-Two texts are equal if their words are, in order; case, punctuation and white space do not count.
+Two texts are equal if they have the same words in the same order; case, punctuation and whitespace do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Example = TypeVar("Example", Triple, Evidence)
 
 QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "document shares sentences with a test set"
 
-_QUERIES = {"question", "query"}  # of rows that are a query and a document, whatever else they have
+_QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
 _SHARE = 0.01
 _MIN_WORDS = 5
 _UNSPACED = re.compile(
@@ -37,22 +37,23 @@ _UNSPACED = re.compile(
 
 
 class Decontaminator:
-    """Tells which examples overlap with test sets.
+    """A filter for examples that overlap with test sets.
 
-    An evidence example does if more than 1 % of its document's sentences occur in a test document (paper: Full-context
-    sentence retrieval, section 4.3); a triple does if its query is a test query or one of its positives is a test document.
-    Sentences and positives of less than five words ("Yes.", "Materials and Methods") do not count; where a script puts no
-    spaces between words, two characters are taken for one.
+    An evidence example overlaps if more than 1 % of its document's sentences occur in a test document (paper: Full-context
+    sentence retrieval, section 4.3); a triple overlaps if its query is a test query or one of its positives is a test document.
+    Sentences and positives of fewer than five words ("Yes.", "Materials and Methods") do not count; in scripts without
+    spaces between words, two characters count as one word.
 
-    Differs: the paper compares sentences as strings; here case, punctuation and white space do not count, so more is left out.
+    Differs: the paper compares sentences as strings; here case, punctuation and whitespace do not count, so more is removed.
 
     Args:
         paths: test sets: files in a format of `read_triples`; rows of a query and a document, with or without evidence; rows
-            with a "text"; any file that `DocumentReader` reads; folders of these. Of a BEIR folder all qrels but train. Only
-            the documents that answer a test query count there, as training and test sets may share a corpus.
+            with a "text"; any file that `DocumentReader` reads; folders of these. From a BEIR folder all qrels except train are
+            used, and only documents that answer a test query, as training and test sets may share a corpus.
 
     Raises:
-        InputError: a test set guards nothing; or, as ReadError and MissingDependency, what those readers raise.
+        InputError: a test set has nothing to compare with, or its reader raises it.
+        ReadError, MissingDependency: raised by the readers.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
@@ -66,14 +67,14 @@ class Decontaminator:
             self._add(path)
 
     def contaminated(self, example: Triple | Evidence) -> bool:
-        """Whether the example must not be trained on; counted if so."""
+        """Return whether the example overlaps with a test set, and count it if so."""
         reason = self._overlap(example)
         if reason is not None:
             self.counts[reason] += 1
         return reason is not None
 
     def clean(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """The examples that are not contaminated."""
+        """Yield the examples that are not contaminated."""
         return (example for example in examples if not self.contaminated(example))
 
     def __str__(self) -> str:
@@ -89,9 +90,10 @@ class Decontaminator:
         if not guarding:
             why = f"it has {examples:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
             raise InputError(
-                f"{path} guards nothing: {dropped if dropped.counts else why}; give queries, or the documents of the test set"
+                f"{path} cannot be used to exclude examples: {dropped if dropped.counts else why}; give the queries or documents "
+                "of the test set"
             )
-        log.info("%s: %d of %d test examples or documents are guarded against", path, guarding, examples)
+        log.info("%s: excluding overlaps with %d of %d test examples or documents", path, guarding, examples)
 
     def _add_example(self, query: str, documents: Iterable[str]) -> bool:
         """Remember a test example; return whether anything in it is long enough to be recognized."""
@@ -156,7 +158,7 @@ def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[
 
 
 def _holds_rows(path: Path) -> bool:
-    """Whether a file has rows of a table or of jsonl; if not, it is a document."""
+    """Return whether a file has rows of a table or of jsonl; otherwise it is a document."""
     head = read_head(path, HEAD_BYTES)
     kind = recognize(head, str(path))
     line = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]
@@ -174,7 +176,7 @@ def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str
 
 
 def _splits(path: Path) -> list[Path]:
-    """Of a BEIR folder every qrels but those for training."""
+    """Return all qrels of a BEIR folder except those for training."""
     if not path.is_dir():
         return [path]
     splits = qrels_of(path)
