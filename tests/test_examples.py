@@ -47,7 +47,8 @@ def test_finetune_pairs(tmp_path):
 
 
 def test_every_example_is_tested():
-    assert {p.name for p in EXAMPLES.glob("*.py")} == {"python_reference.py", "stream_embedding.py", "finetune_pairs.py"}
+    tested = {"python_reference.py", "python_questions.py", "stream_embedding.py", "finetune_pairs.py"}
+    assert {p.name for p in EXAMPLES.glob("*.py")} == tested
 
 
 def test_python_questions(tmp_path):

@@ -30,9 +30,9 @@ class FakeIndex:
         self.texts, self.searches = documents, []
         self.embedder = SimpleNamespace(model=SimpleNamespace(backbone=SimpleNamespace(reads_passages=False), heads={}))
         settings = SimpleNamespace(remember=False)
-        self.store = SimpleNamespace(uri="library", settings=settings, known=self.known, documents=self.documents)
+        self.store = SimpleNamespace(uri="library", settings=settings, content_hashes=self.hashes, documents=self.documents)
 
-    def content_hashes(self):
+    def hashes(self):
         return {name: SimpleNamespace(source=name.split("#")[0] if "/" in name else "") for name in self.texts}
 
     def documents(self, ids):

@@ -138,7 +138,7 @@ def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
     Raises:
         InputError: a name could mean several files, or no file of any question is in the index.
     """
-    names = _Names({name: known.source for name, known in index.store.content_hashes().items()})
+    names = _Names({name: one.source for name, one in index.store.content_hashes().items()})
     targets = {question.id: _target(question, names, index) for question in questions}
     if targets and not any(target.documents for target in targets.values()):
         first = next(target.problem.text for target in targets.values() if target.problem)
