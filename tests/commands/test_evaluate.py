@@ -52,7 +52,7 @@ class ToyEmbedder:
     def vector(self, text):
         return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
 
-    def encode_query(self, texts):
+    def encode_query(self, texts, max_tokens=None):
         if self.stop_at_query:
             raise KeyboardInterrupt
         return np.stack([self.vector(text) for text in texts])

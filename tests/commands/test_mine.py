@@ -46,7 +46,7 @@ class ToyEmbedder:
     def text_limit(self, max_tokens):
         return max_tokens
 
-    def encode_query(self, texts):
+    def encode_query(self, texts, max_tokens=None):
         self.prompted.append((self.model.prompts.get("query"), self.model.prompts.get("document")))
         return np.array([[0.8, 0.6] if "cats" in text else [0.6, 0.8] for text in texts], dtype=np.float32)
 

@@ -89,20 +89,22 @@ def embed(
 
 
 def embed_corpus(
-    embedder: Embedder, corpus: Iterable[Document], path: Path, settings: Mapping[str, object]
+    embedder: Embedder, corpus: Iterable[Document], path: Path, settings: Mapping[str, object], max_tokens: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the vectors of the documents with a text, computed once and stored at `path`, and their rows in the corpus.
 
     Args:
         settings: that the vectors depend on.
+        max_tokens: as in `Embedder.encode`; a note says how many texts were cut.
     """
     import numpy as np
 
     with vector_output(path) as output:
         if output.begin(settings) is None:
             with VectorLog(output, embedder.dimension) as log:
-                Work(embedder, log, prompt="document", max_tokens=None).run(corpus)
-                log.finish()
+                work = Work(embedder, log, prompt="document", max_tokens=max_tokens)
+                work.run(corpus)
+                _report_cut(work, log.finish())
     rows = np.array([row for row, document in enumerate(corpus) if document.text.strip()], dtype=np.int64)
     return np.load(path, mmap_mode="r"), rows
 
@@ -195,5 +197,9 @@ def _report(work: Work, facts: dict[str, object]) -> None:
         say(f"note: resumed after {work.resumed:,} vectors of an earlier run")
     if work.empty:
         say(f"warning: {len(work.empty):,} rows without text were left out, the first is {work.empty[0]!r}")
+    _report_cut(work, facts)
+
+
+def _report_cut(work: Work, facts: Mapping[str, object]) -> None:
     if facts["truncated"]:
         say(f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {work.limit} tokens")

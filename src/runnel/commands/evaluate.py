@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,23 @@ Depth = Annotated[
 Run = Annotated[str | None, typer.Option(help="With --as rerank: run to reorder; default: BM25's best.", show_default=False)]
 Corpus = Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.", show_default=False)]
 Queries = Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.", show_default=False)]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Cut documents (with --as rerank query and document) to this many tokens.", show_default=False),
+]
+MaxQueryTokens = Annotated[
+    int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.", show_default=False)
+]
+SegmentTokens = Annotated[
+    int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.", show_default=False)
+]
+Stride = Annotated[
+    int | None, typer.Option(min=1, help="Tokens from one segment's start to the next; default: no overlap.", show_default=False)
+]
+Aggregate = Annotated[
+    Literal["max", "sum"] | None,
+    typer.Option(help="Score of a document from its segments'; default: max.", show_default=False),
+]
 DenseWeight = Annotated[
     float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.", show_default=False)
 ]
@@ -90,6 +107,11 @@ def evaluate(
     b: BOption = None,
     prompt: Prompt = None,
     document_prompt: DocumentPrompt = None,
+    max_tokens: MaxTokens = None,
+    max_query_tokens: MaxQueryTokens = None,
+    segment_tokens: SegmentTokens = None,
+    stride: Stride = None,
+    aggregate: Aggregate = None,
     dense_weight: DenseWeight = None,
     rerank: Rerank = None,
     dtype: Dtype = "auto",
@@ -116,7 +138,9 @@ def evaluate(
     from runnel.commands.evaluate_retrieval import System
 
     system = System(model, "embed", dtype, depth, run, bm25, search, prompts)
-    jobs = _jobs(tasks, system, how)
+    reading = _given(max_query_tokens=max_query_tokens, max_tokens=max_tokens, segment_tokens=segment_tokens)
+    reading |= _given(stride=stride, aggregate=aggregate)
+    jobs = _jobs(tasks, system, how, reading)
     results = _measure(jobs, (corpus, queries), None if metrics is None else metrics.split(","), out)
     if as_json:
         print_json({"version": VERSION, "results": results})
@@ -133,9 +157,9 @@ class _Job(NamedTuple):
     system: System
 
 
-def _jobs(tasks: Sequence[str], system: System, how: How | None) -> list[_Job]:
+def _jobs(tasks: Sequence[str], system: System, how: How | None, reading: Mapping[str, Any]) -> list[_Job]:
     """Return the tasks with what the system is evaluated as; raise a usage error for options that have no effect."""
-    from runnel.commands.evaluate_retrieval import kind_of
+    from runnel.commands.evaluate_retrieval import kind_of, reading_of
     from runnel.evaluation.tasks import expect_task, is_evidence
 
     kind = kind_of(system.model, how)
@@ -152,6 +176,11 @@ def _jobs(tasks: Sequence[str], system: System, how: How | None) -> list[_Job]:
     if not kinds & {"embed", "index"}:
         names = {"query": "--prompt", "document": "--document-prompt"}
         refuse({names[name]: True for name in system.prompts}, "is put before texts that an embedder reads; none reads here")
+    ranked = {job.system.how for job in jobs if not job.evidence}
+    _check_reading(ranked, reading)
+    for one in ranked & {"embed", "rerank"}:
+        system = replace(system, how=one, reading=reading_of(system.model, one, reading))
+        jobs = [job if job.evidence else job._replace(system=system) for job in jobs]
     return jobs
 
 
@@ -173,6 +202,17 @@ def _check_usage(what: Sequence[str] | None, options: Mapping[str, object]) -> N
         refuse(others, "goes with --questions")
         if len(what or []) < 2:
             raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
+
+
+def _check_reading(kinds: Collection[str], given: Mapping[str, object]) -> None:
+    """Raise a usage error for options about what is read that have no effect on any task; `kinds` are those of documents."""
+    options = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
+    if not {"embed", "rerank"}.intersection(kinds):
+        refuse(options, "goes with embedders and rerankers")
+    if "embed" not in kinds:
+        refuse({"--max-query-tokens": given.get("max_query_tokens")}, "goes with embedders; a reranker's query is never cut")
+    if "segment_tokens" not in given:
+        refuse({name: options.get(name) for name in ("--stride", "--aggregate")}, "goes with --segment-tokens")
 
 
 def _measure(

@@ -20,12 +20,15 @@ from runnel.commands.resume import Output, appending, file_digest, text_digest
 from runnel.commands.runs import finish_run, finished_queries, lines_of
 from runnel.errors import InputError
 from runnel.evaluation.metrics import Metrics, cutoff, evaluate, mean, ranked
+from runnel.evaluation.segments import Reading, recorded, segment_id
 from runnel.evaluation.tasks import Task, find_task, read_run_of, read_task
 from runnel.records import Document
+from runnel.text.trec import read_scores
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
     from runnel.models.reranker import Reranker
+    from runnel.training.candidates import Ranker
     from runnel.training.corpora import Texts
 
 How = Literal["bm25", "embed", "rerank", "index", "sentences", "run"]
@@ -47,6 +50,7 @@ class System:
         bm25: k1 and b, where they are given.
         search: options of `Index.search`, where they are given.
         prompts: of an embedder, instead of its own: "query", "document".
+        reading: what an embedder or a reranker reads of texts.
     """
 
     model: str
@@ -57,6 +61,7 @@ class System:
     bm25: Mapping[str, float] = field(default_factory=dict)
     search: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
 
 
 def kind_of(model: str, how: How | None) -> How | None:
@@ -72,6 +77,16 @@ def kind_of(model: str, how: How | None) -> How | None:
             f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as out"
         )
     return found or how
+
+
+def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
+    """Return what is read of texts: as the user says, and otherwise as the recipe says that the model was trained with."""
+    recipe = recorded(model, how)
+    if "segment_tokens" in given:
+        recipe = replace(recipe, max_tokens=None)
+    if used := {name: value for name, value in recipe.settings().items() if name not in given}:
+        say(f"note: as in the recipe of {model}: {', '.join(f'{name} {value}' for name, value in used.items())}")
+    return replace(recipe, **given)
 
 
 def measure(
@@ -108,6 +123,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
     settings |= {"queries": text_digest("\n".join(task.queries)), **system.bm25, **system.search}
     settings["prompts"] = dict(system.prompts)
+    settings |= system.reading.settings()
     candidates: dict[str, list[str]] = {}
     if system.how == "rerank":
         path = Path(system.candidates) if system.candidates else _write_bm25(task, system, folder)
@@ -120,16 +136,40 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
         settings["fingerprint"] = model and model.model.backbone.fingerprint()
         if output.begin(settings) is not None:
             say(f"note: {out} is finished already")
+        elif system.how == "rerank" and system.reading.segment_tokens is not None:
+            with Output(folder / f"{task.source.name}.segments.trec") as segments:
+                _rank_segments(output, segments, task, candidates, model, system.reading, settings)
         elif system.how == "rerank":
-            rank_all(output, Candidates(task.queries, candidates, lambda ids: _texts(task, ids)), model, (None, "int8"))
+            documents = Candidates(task.queries, candidates, lambda ids: _texts(task, ids))
+            rank_all(output, documents, model, (None, "int8"), max_tokens=system.reading.max_tokens)
         else:
             _search_all(output, task, _searcher(task, system, model, folder))
     return out
 
 
+def _rank_segments(
+    output: Output,
+    segments: Output,
+    task: Task,
+    candidates: Mapping[str, Sequence[str]],
+    reranker: Reranker,
+    reading: Reading,
+    settings: Mapping[str, object],
+) -> None:
+    """Score the segments of all candidates, then the documents from their segments' scores."""
+    pieces = {name: reading.cut(text, reranker.model.tokenizer) for name, text in _texts(task, candidates).items()}
+    texts = {segment_id(name, i): piece for name, found in pieces.items() for i, piece in enumerate(found)}
+    ids = {query: [segment_id(n, i) for n in names for i in range(len(pieces[n]))] for query, names in candidates.items()}
+    if segments.begin({name: value for name, value in settings.items() if name != "aggregate"}) is None:
+        rank_all(segments, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8"))
+    (part,) = output.parts
+    part.write_bytes(b"".join(lines_of(query, reading.combine(found)) for query, found in read_scores(segments.path).items()))
+    finish_run(output, {"count": len(candidates)})
+
+
 def _write_bm25(task: Task, system: System, folder: Path) -> Path:
     """Write what a reranker is to order."""
-    return _write_run(task, replace(system, model="bm25", how="bm25"), folder, f"{task.source.name}.bm25.trec")
+    return _write_run(task, replace(system, model="bm25", how="bm25", reading=Reading()), folder, f"{task.source.name}.bm25.trec")
 
 
 def _search_all(output: Output, task: Task, search: Search) -> None:
@@ -148,7 +188,7 @@ def _search_all(output: Output, task: Task, search: Search) -> None:
 
 
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
-    from runnel.training.candidates import bm25_ranker, dense_ranker
+    from runnel.training.candidates import bm25_ranker
 
     corpus, depth = task.corpus, system.depth
     assert corpus is not None and depth is not None
@@ -159,15 +199,29 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
             rank = bm25_ranker(corpus, meter, **system.bm25)
     else:
         made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.backbone.fingerprint()}
-        made_from["prompt"] = model.model.prompts.get("document", "")
-        vectors = embed_corpus(model, corpus, folder / f"{task.source.name}.vectors.npy", made_from)
-        rank = dense_ranker(model, *vectors)
+        made_from |= {"prompt": model.model.prompts.get("document", ""), **system.reading.of_documents()}
+        rank = _dense(corpus, model, folder / f"{task.source.name}.vectors.npy", made_from, system.reading)
 
     def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         for rows, scores in rank(queries, depth):
             yield list(zip(map(corpus.name, rows), scores.tolist(), strict=True))
 
     return search
+
+
+def _dense(corpus: Texts, embedder: Embedder, path: Path, made_from: Mapping[str, object], reading: Reading) -> Ranker:
+    """Return what searches the vectors of documents, or of their segments."""
+    import numpy as np
+
+    from runnel.training.candidates import dense_ranker
+
+    if reading.segment_tokens is None:
+        vectors, rows = embed_corpus(embedder, corpus, path, made_from, reading.max_tokens)
+    else:
+        segments, owners = reading.cut_all(corpus, embedder.model.tokenizer)
+        vectors, places = embed_corpus(embedder, segments, path, made_from)
+        rows = owners[places]
+    return dense_ranker(embedder, vectors, rows, np.add if reading.aggregate == "sum" else np.maximum, reading.max_query_tokens)
 
 
 def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: Mapping[str, Any]) -> Search:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,22 +86,35 @@ def _texts(corpus: Texts, progress: Callable[[int, int], None]) -> Iterator[str]
         progress(done, len(corpus))
 
 
-def dense_ranker(embedder: Embedder, vectors: np.ndarray, rows: np.ndarray) -> Ranker:
+def dense_ranker(
+    embedder: Embedder,
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    combine: np.ufunc = np.maximum,
+    max_query_tokens: int | None = None,
+) -> Ranker:
     """Return a ranker by exact inner products with the query's vector.
 
     Args:
-        vectors: float32 (N, d) of the documents that have a text; may be memory-mapped.
-        rows: int64 (N,), rows of these documents in the corpus.
+        vectors: float32 (N, d) of the documents that have a text, or of their segments; may be memory-mapped.
+        rows: int64 (N,), rows of these documents in the corpus, ascending.
+        combine: what makes one score of those of a row: `np.maximum` or `np.add`.
+        max_query_tokens: cut queries; see `Embedder.encode`.
     """
+    first = np.flatnonzero(np.diff(rows, prepend=-1))  # vector of each document
+    blocks = np.unique(first[np.searchsorted(first, np.arange(0, len(rows), _ROWS), side="right") - 1])
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        encoded = embedder.encode_query(list(queries))  # (B, d)
+        encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
         scores, places = np.empty((len(encoded), 0), np.float32), np.empty((len(encoded), 0), np.int64)
-        for start in range(0, len(vectors), _ROWS):
-            products = encoded @ vectors[start : start + _ROWS].T
+        for start, end in pairwise([*blocks, len(rows)]):
+            inside = first[(first >= start) & (first < end)]
+            products = encoded @ vectors[start:end].T
+            if len(inside) < end - start:
+                products = combine.reduceat(products, inside - start, axis=1)
             best = np.stack([top(row, depth) for row in products])
             scores = np.hstack([scores, np.take_along_axis(products, best, 1)])
-            places = np.hstack([places, best + start])
+            places = np.hstack([places, inside[best]])
             best = np.stack([top(row, depth) for row in scores])
             scores, places = np.take_along_axis(scores, best, 1), np.take_along_axis(places, best, 1)
         return list(zip(rows[places], scores, strict=True))

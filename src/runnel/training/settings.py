@@ -155,7 +155,7 @@ class SearchTable:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """How the paper evaluated the trained model: a record, kept in the run folder. Nothing but `top_k` is read.
+    """What the trained model reads when it is evaluated: `runnel evaluate RUN/model` cuts texts to the `max_...` tokens.
 
     Attributes:
         top_k: sentences whose recall on held-out documents is measured.
