@@ -102,6 +102,7 @@ def test_interrupted_work_by_segments_resumes(run, task, fake, tmp_path):
 def test_texts_are_cut(run, task, model, tmp_path):
     done = run("evaluate", model, task, "--max-tokens", 5, "--max-query-tokens", 4, "--dtype", "fp32", "--out", "out")
     assert done.code == 0 and "texts were cut to 5 tokens" in done.err
+    assert json.loads((tmp_path / "out" / "task.json").read_text())["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
     embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "out" / "task.trec")
     for query, text in QUERIES.items():
         vectors = embedder.encode_document(DOCUMENTS.values(), max_tokens=5)

@@ -111,6 +111,7 @@ def measure(
     result |= {
         "documents": None if task.corpus is None else len(task.corpus),
         "depth": system.depth if system.how != "run" else None,
+        "reading": system.reading.settings(),
     }
     return result | {"notes": list(task.notes), "metrics": mean(values)}, values
 
