@@ -1,5 +1,6 @@
 """The training script's own parts, on made-up data; training on real data is not run here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from tools.train_pocket.data import held_back
 from tools.train_pocket.encode import document_path, read_documents
 from tools.train_pocket.evaluate import ndcg
 from tools.train_pocket.examples import Example, overlapping
-from tools.train_pocket.fit import aside, calibrate, list_loss, load, merged, save, scores, train
+from tools.train_pocket.fit import aside, calibrate_by_set, load, merged, save, scores, set_weights, train
 from tools.train_pocket.lexical import Bm25, words
 from tools.train_pocket.measure import area, calibration_table, interval, sentence_tables
 from tools.train_pocket.recall import recall
@@ -115,9 +116,10 @@ def test_what_was_read_is_kept_and_read_once(tmp_path: Path):
     assert read.vectors.any() and not list(tmp_path.rglob("*.partial"))
 
 
-def test_the_loss_of_a_list_is_the_log_of_the_share_of_each_span():
-    score = torch.log(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    assert float(list_loss(score, ((1, 3), (3, 4)))) == pytest.approx(-(np.log(0.5) + np.log(0.4)) / 2)
+def test_sets_are_drawn_by_the_square_root_of_their_size():
+    found = [replace(one, set="a" if one.number < 4 else "b") for one in examples(20)]
+    weights = set_weights(found)
+    assert weights.sum() == pytest.approx(1) and weights[4:].sum() / weights[:4].sum() == pytest.approx(2)
 
 
 def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path: Path):
@@ -128,7 +130,7 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path: P
         return float(np.mean([recall(e.evidence, s.numpy(), 1) for e, s in zip(held, scores(one, held), strict=True)]))
 
     assert hits(VectorScore(D)) < 0.2 < 0.8 <= hits(head)
-    calibrate(head, kept, elsewhere(kept))
+    calibrate_by_set(head, kept, elsewhere(kept))
     expected = torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
     assert float(expected) == pytest.approx(len(kept), rel=0.05)
     save(head, tmp_path, {})

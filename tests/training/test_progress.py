@@ -106,7 +106,7 @@ def test_watched_counts_tokens_and_names_rows(args):
     trainer.watch = Watch()
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     trainer.training_step(None, {"loss": torch.tensor(1.0), "query_attention_mask": mask, "rows": ["a", "b"]})
-    trainer.training_step(None, {"loss": torch.tensor(1.0), "input_ids": torch.zeros(9), "ids": ["c"]})
+    trainer.training_step(None, {"loss": torch.tensor(1.0), "tokens": 9, "ids": ["c"]})
     assert trainer.watch == Watch(tokens=14, rows=["a", "b", "c"]) and "rows" not in trainer.seen
 
 

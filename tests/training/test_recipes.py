@@ -44,7 +44,8 @@ def test_every_shipped_recipe_reads_and_reads_back(name, tmp_path):
 
 
 def test_each_row_of_the_papers_has_a_recipe_that_says_what_it_needs():
-    papers = {name: (recipes.SHIPPED / f"{name}.toml").read_text() for name in shipped() if name not in ("pairs", "evidence")}
+    ours = ("pairs", "evidence", "evidence-vectors")
+    papers = {name: (recipes.SHIPPED / f"{name}.toml").read_text() for name in shipped() if name not in ours}
     assert sorted(re.search(r"# Paper (\w)", text)[1] for text in papers.values()) == list("AABCCCDEE")
     for text in papers.values():
         head = text.partition("\njob =")[0]

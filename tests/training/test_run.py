@@ -333,5 +333,5 @@ def test_smoke_data_of_several_sets_and_unknown_architectures(tmp_path):
     smoke.write_data(sets, "embed")
     first, second = (Path(one.path).read_text().splitlines() for one in sets)
     assert len(first) > 50 and len(second) > 50 and not set(first) & set(second)
-    with pytest.raises(InputError, match=re.escape("smoke.architecture must be one of mamba1, mamba2, bert, got 'gru'")):
+    with pytest.raises(InputError, match=re.escape("smoke.architecture must be one of mamba1, mamba2, encoder, bert, got 'gru'")):
         smoke.write_model(tmp_path / "m", "gru")

@@ -93,13 +93,13 @@ def test_a_model_without_the_head(tmp_path):
         prepared(recipe)
 
 
-@pytest.mark.parametrize("job", ["sentences", "rerank"])
-def test_heads_over_stored_vectors_are_trained_by_no_recipe(tmp_path, job):
+def test_rerankers_over_stored_vectors_are_trained_by_no_recipe(tmp_path):
     tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
     recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
-    message = f"model for '{job}' scores vectors that are stored, which no recipe trains; .*--model pocket-mamba2"
-    with pytest.raises(InputError, match=message):
-        prepared(replace(recipe, job=job))
+    with pytest.raises(InputError, match=r"for 'rerank' scores stored vectors, which no recipe trains; .*--model pocket-mamba2"):
+        prepared(replace(recipe, job="rerank"))
+    with pytest.raises(InputError, match=r"so \[long\] would have no effect; remove it, or use the recipe evidence-vectors"):
+        prepared(recipe)
 
 
 def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path):

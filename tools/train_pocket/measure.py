@@ -20,9 +20,10 @@ from runnel import SentenceRetriever
 from runnel.models.heads import VectorScore
 from runnel.models.lexical import WordTable, sentence_features
 from runnel.text.tokenizer import Tokenizer
+from runnel.training.vectors import mark_answers
 from tools.train_pocket.encode import chosen_sets, stored, vectors
 from tools.train_pocket.examples import Example, unit_vectors
-from tools.train_pocket.fit import marked, scores
+from tools.train_pocket.fit import scores
 from tools.train_pocket.lexical import Bm25
 from tools.train_pocket.recall import recall, standard
 
@@ -159,7 +160,7 @@ def calibration_table(head: VectorScore, examples: Sequence[Example], strangers:
     """How often sentences of a probability answer, and how well the best one tells documents that answer from others."""
     given, other = scores(head, examples), scores(head, strangers)
     chance = torch.cat([s.sigmoid() for s in given]).numpy()
-    answers = torch.cat([marked(len(one.vectors), one.evidence) for one in examples]).numpy()
+    answers = torch.cat([mark_answers(len(one.vectors), one.evidence) for one in examples]).numpy()
     edges = [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0001]
     lines = ["| probability | sentences | mean of it | share that answers |", "|---|---|---|---|"]
     for low, high in pairwise(edges):

@@ -69,7 +69,7 @@ def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
     means = [_recall(head, held, f"seed {seed}") for seed, head in enumerate(heads)]
     log.info("%d seeds: recall@10 %.4f, standard deviation %.4f", seeds, np.mean(means), np.std(means))
     head = fitting.merged(heads)
-    fitting.calibrate(head, aside, strange_aside)
+    fitting.calibrate_by_set(head, aside, strange_aside)
     note: dict[str, object] = {"questions": len(trained), "seeds": seeds, "recall@10": _recall(head, held, "together")}
     if not without:
         fitting.save(head, out, note)

@@ -27,9 +27,10 @@ from runnel.models.blocks import passage_bounds
 from runnel.models.heads import known
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
+from runnel.training.losses import span_loss
 from tools.train_pocket.encode import PASSAGE_TOKENS, chosen_sets, stored
 from tools.train_pocket.examples import Example
-from tools.train_pocket.fit import drawn_sets, list_loss
+from tools.train_pocket.fit import set_weights
 
 log = logging.getLogger(__name__)
 _FIRST_LAYER = 3  # the layers below are not tuned
@@ -97,7 +98,7 @@ def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int],
     place = {number: i for i, number in enumerate(places)}
     evidence = [[place[s] for s in range(a, b) if s in place] for a, b in one.evidence]
     score = _SCALE * (vectors @ query) + bm25[list(places)]
-    loss = list_loss(score, [(min(rows), max(rows) + 1) for rows in evidence if rows])
+    loss = span_loss(score, [(min(rows), max(rows) + 1) for rows in evidence if rows])
     away = (1 - (vectors * one.vectors[list(places)]).sum(1)).mean() + (1 - query @ one.query)
     return loss, away
 
@@ -127,13 +128,13 @@ class _Tuning:
     def __init__(self, model: Any, data: Path, out: Path, examples: Sequence[Example]) -> None:
         self.model, self.out, self.rng = model, out, np.random.default_rng(0)
         self.sets = {one.found.name: one for one in chosen_sets(data, measure=False)}
-        self.examples, self.weight = drawn_sets([one for one in examples if len(one.vectors) > 2 * _LEADING])
+        self.examples = [one for one in examples if len(one.vectors) > 2 * _LEADING]
+        self.weight = set_weights(self.examples)
         self.tokenizer = Tokenizer.load(out / "encoder")
 
     def losses(self) -> Tensor:
         """Of a batch: the list loss, the distance, and the loss of whole passages."""
-        drawn = [self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)]
-        asked = [found[self.rng.integers(len(found))] for found in drawn]
+        asked = [self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)]
         texts = [self.sets[one.set].questions[one.number].text.strip() for one in asked]
         queries = means(*hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts]))
         documents = [stored(self.out, one.set, one.document, self.sets[one.set].found.texts[one.document]) for one in asked]

@@ -38,6 +38,11 @@ class Item:
     labels: np.ndarray | None = None
 
     @property
+    def tokens(self) -> int:
+        """The tokens that are read."""
+        return len(self.request.ids)
+
+    @property
     def full(self) -> np.ndarray:
         """(S,) bool: the sentences with a token, which are scored; of a pair (1,)."""
         return np.ones(1, dtype=bool) if self.sentences is None else self.sentences.full

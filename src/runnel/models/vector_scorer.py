@@ -18,7 +18,7 @@ from runnel.backbones.base import Backbone
 from runnel.models.base import Model
 from runnel.models.blocks import lay_out, markers, passages_of
 from runnel.models.heads import VectorRelevance, VectorScore
-from runnel.models.lexical import WordTable, sentence_features, static_bm25, word_table
+from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25, word_table
 from runnel.models.sentence_vectors import SentenceSums, SentenceVectors
 from runnel.request import Progress, Request, with_total
 from runnel.text.sentence_tokens import SentenceTokens, read_sentences
@@ -48,12 +48,20 @@ class VectorScorer:
         Raises:
             InputError: the query is empty or has no tokens.
         """
+        return next(self.read_queries([query]))
+
+    def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:
+        """Read queries, in order; raises as `read_query`."""
+        for result in self.model.engine.map(map(self._query_request, queries)):
+            done = result.get()
+            yield VectorQuery(done.tag, torch.nn.functional.normalize(done.means[0], dim=-1))
+
+    def _query_request(self, query: str) -> Request:
         query = query.strip()
         ids = self.template.encode_query(self.model.tokenizer, query)
         tokens = read_sentences(query, [self.template.encode(self.model.tokenizer, "document", query)])
         row = lay_out(ids, tokens.bounds, self.model.backbone, self.model.tokenizer).ids
-        (result,) = self.model.engine.run([Request(row, ranges=np.array([[0, len(row)]]))])
-        return VectorQuery(ids, torch.nn.functional.normalize(result.means[0], dim=-1))
+        return Request(row, ranges=np.array([[0, len(row)]]), tag=ids)
 
     def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
@@ -78,14 +86,20 @@ class VectorScorer:
     def score(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
         """Return scores (S,) float32; nan for sentences without a token."""
         scores = np.full(len(document), np.nan, dtype=np.float32)
+        full, vectors, features = self.inputs(query, document)
+        if full.any():
+            with torch.inference_mode():
+                scores[full] = self._head(query.vector, vectors, features).numpy()
+        return scores
+
+    def inputs(self, query: VectorQuery, document: SentenceVectors) -> tuple[np.ndarray, Tensor, Tensor]:
+        """Return which sentences have a token (S,), their n unit vectors (n, D), and their features (n, F)."""
         full = np.diff(document.bounds) > 0
         if not full.any():
-            return scores
+            return full, torch.zeros(0, document.vectors.shape[1]), torch.zeros(0, FEATURES)
         features = sentence_features(document.ids, document.bounds, query.ids, self._words)[full]
-        with torch.inference_mode():
-            vectors = torch.nn.functional.normalize(document.sums()[torch.from_numpy(full)], dim=-1)
-            scores[full] = self._head(query.vector, vectors, torch.from_numpy(features)).numpy()
-        return scores
+        vectors = torch.nn.functional.normalize(document.sums()[torch.from_numpy(full)], dim=-1)
+        return full, vectors, torch.from_numpy(features)
 
     def relevance_features(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
         """Return the inputs of a `VectorRelevance` head for a document; see the function of this name."""

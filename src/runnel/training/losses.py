@@ -1,10 +1,13 @@
-"""The loss that sentence-transformers lacks: paper E's, for the sentences of one document.
+"""The losses that sentence-transformers lacks, for the sentences of one document: paper E's, and those of stored vectors.
 
 S  sentences of a document
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -57,3 +60,19 @@ def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
         raise InputError(f"one label per score is needed, got {tuple(labels.shape)} labels for {tuple(scores.shape)} scores")
     weights = sentence_weights(labels)
     return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
+
+
+def span_loss(scores: Tensor, evidence: Sequence[tuple[int, int]]) -> Tensor:
+    """Return the mean over evidence spans of the negative log of a span's share in the softmax over the sentences.
+
+    Args:
+        scores: (S,).
+        evidence: the sentences [first, last) of each span, at least one span.
+    """
+    share = F.log_softmax(scores, 0)
+    return -torch.stack([torch.logsumexp(share[first:last], 0) for first, last in evidence]).mean()
+
+
+def yes_or_no_loss(scores: Tensor, answers: Tensor) -> Tensor:
+    """Return the binary cross-entropy of every sentence (S,), summed, and divided by the root of their number."""
+    return F.binary_cross_entropy_with_logits(scores, answers, reduction="sum") / len(scores) ** 0.5

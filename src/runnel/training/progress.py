@@ -10,14 +10,15 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -60,11 +61,8 @@ class Watched:
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """The Trainer's."""
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
-        for name, value in inputs.items():
-            if name.endswith("attention_mask"):
-                self.watch.tokens += int(value.sum())
-            elif name == "input_ids":  # packed
-                self.watch.tokens += len(value)
+        self.watch.tokens += inputs.get("tokens", 0)
+        self.watch.tokens += sum(int(value.sum()) for name, value in inputs.items() if name.endswith("attention_mask"))
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
         self.watch.check(loss, "loss", self.args, self.state)  # type: ignore[attr-defined]
         return loss
@@ -198,6 +196,21 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     rate.plot(steps, [row["learning_rate"] for row in rows], color="tab:gray", linewidth=0.8, linestyle="--")
     rate.set_ylabel("learning rate (dashed)")
     figure.savefig(path, dpi=120)
+
+
+@contextmanager
+def show_reading(characters: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar while documents are read, where stderr is a terminal. Yields the function to call with characters read."""
+    if not characters or not sys.stderr.isatty():
+        yield lambda read: None
+        return
+    bar = Progress(
+        TextColumn("reading documents"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("reading", total=characters)
+        yield lambda read: bar.advance(task, read)
 
 
 def _open_bar(console: Console, done: int, total: int) -> Progress:

@@ -35,7 +35,7 @@ from runnel.errors import CheckpointError, InputError, MissingDependency, Numeri
 from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.models.base import Model, load_model
-from runnel.models.heads import EndScore
+from runnel.models.heads import EndScore, VectorScore
 from runnel.training import recipes
 from runnel.training.adapters import add_lora, merge, save_adapter
 from runnel.training.checkpoints import find_whole_checkpoint
@@ -43,10 +43,20 @@ from runnel.training.forward import finished
 from runnel.training.progress import Recorder, Watch
 from runnel.training.run_data import RunData, locate_data, read_run_data, take_share
 from runnel.training.segments import check_segments
-from runnel.training.settings import Recipe
+from runnel.training.sentences import SentenceTrainer
+from runnel.training.settings import LongTable, Recipe
 from runnel.training.smoke import write_data, write_model
-from runnel.training.trainers import EmbedderBatches, embedder_trainer, long, reranker_trainer, sentence_trainer, tensorboard
+from runnel.training.trainers import (
+    EmbedderBatches,
+    embedder_trainer,
+    long,
+    reranker_trainer,
+    sentence_trainer,
+    tensorboard,
+    vector_trainer,
+)
 from runnel.training.triple_table import trained_prompts
+from runnel.training.vectors import VectorTrainer
 
 log = logging.getLogger("runnel")
 
@@ -115,7 +125,7 @@ def prepared(recipe: Recipe) -> Model:
 
     Raises:
         CheckpointError: it is not there, or has no head for the job.
-        InputError: its head for the job is one that no recipe trains; or `long.segment_tokens` is set for a transformer.
+        InputError: no recipe trains its head for the job; or a setting has no effect on it or cannot be used.
         MissingDependency: 4-bit weights are wanted, without the package for them.
     """
     torch.manual_seed(recipe.train.seed)  # of a new head and of adapters
@@ -135,12 +145,10 @@ def prepared(recipe: Recipe) -> Model:
             model.backbone.hidden_size, pooling="cls" if first and recipe.job == "rerank" else "eos"
         )
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
-    if model.head(recipe.job).stored:
-        raise InputError(
-            f"the head of {table.name} for {recipe.job!r} scores vectors that are stored, which no recipe trains; start from a "
-            "model that reads query and document together: --model pocket-mamba2"
-        )
-    if recipe.job not in ("embed", *model.templates):
+    stored = model.head(recipe.job).stored
+    if stored:
+        _check_stored(recipe, model)
+    elif recipe.job not in ("embed", *model.templates):
         raise CheckpointError(
             f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads a document whole"
         )
@@ -153,6 +161,25 @@ def prepared(recipe: Recipe) -> Model:
     model.prompts = trained_prompts(recipe.data, model.prompts)
     model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
     return model
+
+
+def _check_stored(recipe: Recipe, model: Model) -> None:
+    """Check that a head over stored vectors can be trained; it starts from new weights if the recipe says so."""
+    name, head = recipe.model.name, model.head(recipe.job)
+    if not isinstance(head, VectorScore):
+        raise InputError(
+            f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a "
+            "model that reads query and document together: --model pocket-mamba2"
+        )
+    unused = {"[long]": recipe.long != LongTable(), "[lora]": recipe.lora is not None, "data.lengths": bool(recipe.data.lengths)}
+    unused |= {"train.precision": recipe.train.precision == "bf16"}
+    if found := [setting for setting, used in unused.items() if used]:
+        raise InputError(
+            f"{name} scores stored vectors: only its head is trained, so {', '.join(found)} would have no effect; remove it, or "
+            "use the recipe evidence-vectors"
+        )
+    if recipe.model.new_head:
+        model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)
 
 
 # ---- the run folder --------------------------------------------------------------------------------------------------
@@ -194,6 +221,9 @@ def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
 
 
 def _trainer(recipe: Recipe, model: Model, data: RunData, folder: Path, watch: Watch) -> Trainer:
+    head = model.head(recipe.job)
+    if isinstance(head, VectorScore):
+        return vector_trainer(head, recipe, data.train, data.held_out, folder, watch)
     make: Any = {"embed": embedder_trainer, "rerank": reranker_trainer, "sentences": sentence_trainer}[recipe.job]
     trainer: Trainer = make(model, recipe, data.train, data.held_out, folder, watch)
     return trainer
@@ -204,11 +234,12 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     watch = Watch()
     recorder = Recorder(folder, watch)
     trainer = _trainer(recipe, model, data, folder, watch)
-    if trainer.is_fsdp_enabled and recipe.job != "sentences":
+    if trainer.is_fsdp_enabled and not isinstance(trainer, SentenceTrainer):
         raise InputError(
             f"the trainer of {recipe.job!r} does not gather weights that FSDP has spread over devices when it saves; use several "
             "processes without FSDP (accelerate launch --multi_gpu), which share every batch"
         )
+    before = _recall_before(trainer, data)
     for callback in [recorder, *(tensorboard(folder) if trainer.is_world_process_zero() else [])]:
         trainer.add_callback(callback)
     last = find_whole_checkpoint(folder / "checkpoints")
@@ -220,7 +251,9 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     finally:
         recorder.close()
     _require_steps(trainer, recipe, data)
-    held_out = _losses(trainer.evaluate()) if data.held_out is not None else {}
+    if isinstance(trainer, VectorTrainer):
+        trainer.finish(data.aside)
+    held_out = _losses(trainer.evaluate()) | before if data.held_out is not None else {}
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
         log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
     _save(trainer, recipe, model, folder)
@@ -238,6 +271,13 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
         tokens_per_s=round(tokens / max(seconds, 1e-9), 1),
         seconds=round(seconds, 3),
     )
+
+
+def _recall_before(trainer: Trainer, data: RunData) -> dict[str, float]:
+    """Measure what a head over stored vectors does before training; it may start from weights that are good already."""
+    if not isinstance(trainer, VectorTrainer) or data.held_out is None:
+        return {}
+    return {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items() if "recall" in name}
 
 
 def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:

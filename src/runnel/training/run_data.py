@@ -13,21 +13,24 @@ from datasets import Dataset, DatasetDict
 
 from runnel.errors import InputError
 from runnel.models.base import Model
+from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
 from runnel.training.sentence_table import SentenceData
 from runnel.training.settings import DataSet, Recipe
 from runnel.training.triple_table import EVIDENCE, by_negatives, require_negatives, write_triple_table
+from runnel.training.vector_data import read_vector_data
 
 log = logging.getLogger("runnel")
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What is trained on and, maybe, what is held out."""
+    """What is trained on and, if there is some, what is held out, and what calibrates the scores."""
 
     train: Any
     held_out: Any
+    aside: Any = None
 
 
 def locate_data(recipe: Recipe, folder: Path, data: str | Path | None, home: str | Path | None) -> Recipe:
@@ -111,6 +114,12 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
     table = recipe.data
     clean = (guard.clean(read_evidence(one.path)) for one in table.sets)
     examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
+    if model.head("sentences").stored:  # documents are read as inference reads them; `model` has its weights in fp32
+        reader = SentenceRetriever.load(recipe.model.name)
+        reader.model.unit = model.unit
+        data = RunData(*read_vector_data(reader, examples, folder / "documents", table.held_out, write=write))
+        _tell(guard)
+        return data
 
     def made(name: str, part: Iterator[Evidence]) -> SentenceData:
         path = folder / f"{name}.arrow"

@@ -20,15 +20,14 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput
+from transformers import TrainerCallback, TrainingArguments
 
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model
 from runnel.models.match import Item
 from runnel.training.adapters import load_adapter, save_adapter
 from runnel.training.batches import TokenBatches
+from runnel.training.document_trainer import DocumentTrainer
 from runnel.training.forward import (
     Long,
     SegmentScores,
@@ -81,7 +80,7 @@ class SentenceModule(nn.Module):
         return torch.stack(losses), scores
 
 
-class SentenceTrainer(Trainer):
+class SentenceTrainer(DocumentTrainer):
     """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on whatever devices they are.
 
     How documents are put into batches, on how many devices and with how much accumulation changes nothing but speed and
@@ -142,21 +141,11 @@ class SentenceTrainer(Trainer):
         )
         self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
 
-    # ---- batches -----------------------------------------------------------------------------------------------------
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Batches of this process: `TokenBatches`."""
-        return self._loader(self.train_dataset, shuffle=True)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches of this process, in one order. `eval_dataset`: others than those the Trainer was made with."""
-        return self._loader(self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False)
-
-    def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
-        """Not prepared by accelerate, which would share the batches among the processes once more."""
+    def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
+        """Return batches of at most `max_tokens` tokens and `max_rows` documents."""
         if not isinstance(data, SentenceData):
             raise InputError(f"training and evaluation need `SentenceData` (`SentenceData.write` makes it), got {data!r}")
-        batches = TokenBatches(
+        return TokenBatches(
             data.lengths,
             self._max_tokens,
             seed=self.args.seed,
@@ -165,24 +154,14 @@ class SentenceTrainer(Trainer):
             world=self.args.world_size,
             rank=self.args.process_index,
         )
-        return _Loader(
-            data,
-            batch_sampler=batches,
-            collate_fn=_Collate(data),
-            num_workers=self.args.dataloader_num_workers,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
 
-    def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device
-    ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
-        """The batches of a step, and how many documents are in them, over all devices."""
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        documents = torch.tensor(sum(len(batch["ids"]) for batch in batches), device=device)
-        if self.args.world_size > 1:
-            dist.all_reduce(documents)
-        return batches, documents
+    def recalls(self, scores: Tensor, item: Item) -> list[float] | None:
+        """Return the share of the positive sentences among the k best, ties in document order; None without positives."""
+        labels = _labels(item, scores.device)
+        if not bool(labels.any()):
+            return None
+        ranked = labels[scores.argsort(descending=True, stable=True)]
+        return [float(ranked[:k].sum() / labels.sum()) for k in self.top_k]
 
     # ---- loss --------------------------------------------------------------------------------------------------------
 
@@ -193,14 +172,9 @@ class SentenceTrainer(Trainer):
 
         With truncated back-propagation the gradients are in place when this returns, and the Trainer's backward pass is empty.
         """
-        share = self.args.world_size / (len(inputs["items"]) if num_items_in_batch is None else num_items_in_batch)
-        if not inputs["ids"]:  # documents that only stand in for an empty batch
-            share = 0.0
         if self._long.gradient_segments is not None and not self.is_fsdp_enabled:
-            return self._run_backward(inputs["items"], share).requires_grad_()
-        losses, scores = model(inputs["items"])
-        loss = losses.sum() * share
-        return (loss, scores) if return_outputs else loss
+            return self._run_backward(inputs["items"], self.share(inputs, num_items_in_batch)).requires_grad_()
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _run_backward(self, items: Sequence[Item], share: Any) -> Tensor:
         """The same loss (detached) and its gradients, in the memory of a few segments."""
@@ -226,36 +200,6 @@ class SentenceTrainer(Trainer):
                     dist.all_reduce(parameter.grad)
                     parameter.grad /= self.args.world_size
         return total
-
-    # ---- evaluation --------------------------------------------------------------------------------------------------
-
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader[Any],
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Mean loss of documents, and mean recall of those that have positive sentences."""
-        model = self.model
-        assert model is not None
-        model.eval()
-        sums = torch.zeros(3 + len(self.top_k), dtype=torch.float64, device=self.args.device)
-        for batch in dataloader:
-            with torch.no_grad():
-                losses, scores = model(batch["items"])
-            for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[: len(batch["ids"])]:
-                found = _recalls(score, item, self.top_k)
-                sums += torch.tensor([1.0, float(loss), float(found is not None), *(found or [0.0] * len(self.top_k))]).to(sums)
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-        if self.args.world_size > 1:
-            dist.all_reduce(sums)
-        documents, loss, answered, *recalls = sums.tolist()
-        metrics = {f"{metric_key_prefix}_loss": loss / max(documents, 1)}
-        for k, total in zip(self.top_k, recalls, strict=True):
-            metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
-        return EvalLoopOutput(predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents))
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -292,30 +236,6 @@ class SentenceTrainer(Trainer):
             ) from error
 
 
-class _Loader(DataLoader[Any]):
-    """Hands the epoch on to the batches."""
-
-    def set_epoch(self, epoch: int) -> None:
-        batches = self.batch_sampler
-        assert isinstance(batches, TokenBatches)
-        batches.set_epoch(epoch)
-
-
-class _Collate:
-    """{"items": documents, "ids": their names, "input_ids": all tokens, for counting}.
-
-    For an empty batch, which other processes wait for: the shortest document, without a name.
-    """
-
-    def __init__(self, data: SentenceData) -> None:
-        self._data = data
-
-    def __call__(self, rows: list[tuple[str, Item]]) -> dict[str, Any]:
-        items = [item for _, item in rows] or [self._data[int(self._data.lengths.argmin())][1]]
-        ids = np.concatenate([item.request.ids for item in items]) if rows else np.zeros(0, dtype=np.int32)
-        return {"items": items, "ids": [name for name, _ in rows], "input_ids": torch.from_numpy(ids)}
-
-
 def _gathered(model: Model, tensors: dict[str, Tensor]) -> Model:
     """A model to be saved: the same, with these tensors ("backbone.*", "heads.*") in place of those that FSDP has split up."""
     with torch.device("meta"):
@@ -340,12 +260,3 @@ def _labels(item: Item, device: torch.device) -> Tensor:
     if item.labels is None:
         raise InputError("an item without labels cannot be trained on; give `make_item` the labels of its sentences")
     return torch.from_numpy(item.labels).to(device)
-
-
-def _recalls(scores: Tensor, item: Item, top_k: Sequence[int]) -> list[float] | None:
-    """Share of the positive sentences among the k best, ties in document order; None where there are no positives."""
-    labels = _labels(item, scores.device)
-    if not bool(labels.any()):
-        return None
-    ranked = labels[scores.argsort(descending=True, stable=True)]
-    return [float(ranked[:k].sum() / labels.sum()) for k in top_k]

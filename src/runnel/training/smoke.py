@@ -13,12 +13,14 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import InputError
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
-from runnel.models.heads import EndVector
+from runnel.models.heads import EndVector, PlainMeanVector, TokenFeatures, VectorScore
+from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.settings import DataSet, Job
 from runnel.training.triple_table import EVIDENCE
@@ -33,7 +35,7 @@ _BACKBONES: dict[str, Callable[[int], Backbone]] = {
 
 
 def write_model(folder: Path, architecture: str, seed: int = 0) -> None:
-    """A checkpoint with random weights: "mamba1", "mamba2" or "bert", with the built-in model's vocabulary.
+    """Write a checkpoint with random weights and the built-in model's vocabulary: "mamba1", "mamba2", "encoder" or "bert".
 
     Raises:
         InputError: another architecture.
@@ -43,11 +45,22 @@ def write_model(folder: Path, architecture: str, seed: int = 0) -> None:
     if architecture in _BACKBONES:
         backbone = _BACKBONES[architecture](tokenizer.vocab_size)
         Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector()}), bare_templates(tokenizer)).save(folder)
+    elif architecture == "encoder":
+        _encoder(tokenizer).save(folder)
     elif architecture == "bert":
         _write_bert(folder, tokenizer.vocab_size)
     else:
-        known = ", ".join([*_BACKBONES, "bert"])
+        known = ", ".join([*_BACKBONES, "encoder", "bert"])
         raise InputError(f"smoke.architecture must be one of {known}, got {architecture!r}")
+
+
+def _encoder(tokenizer: Tokenizer) -> Model:
+    """Return a model as `pocket`, which scores stored vectors."""
+    sizes = {"num_heads": 2, "intermediate_size": 2 * _WIDTH, "max_positions": 64, "passage_tokens": 32}
+    backbone = Encoder(EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id))
+    features = TokenFeatures(tokenizer.vocab_size, _WIDTH)
+    heads = {"features": features, "embed": PlainMeanVector(), "sentences": VectorScore(_WIDTH, size=8)}
+    return Model(backbone, tokenizer, nn.ModuleDict(heads), {"document": Template.parse("{begin}{document}{end}")})
 
 
 def _write_bert(folder: Path, vocabulary: int) -> None:

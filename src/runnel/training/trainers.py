@@ -2,7 +2,7 @@
 
 embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple negatives ranking loss)
 rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives (its ListNet loss)
-sentences   SentenceTrainer
+sentences   SentenceTrainer; for a head over stored vectors VectorTrainer
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
+from runnel.models.heads import VectorScore
 from runnel.training.adapters import load_adapter
+from runnel.training.document_trainer import Documents
 from runnel.training.forward import Long
 from runnel.training.progress import Watch, Watched
 from runnel.training.sentence_table import SentenceData
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import DataTable, Recipe
+from runnel.training.vectors import VectorTrainer
 
 log = logging.getLogger("runnel")
 
@@ -71,6 +74,10 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
 
 
 class _SentenceRetrievers(Watched, SentenceTrainer):
+    pass
+
+
+class _VectorHeads(Watched, VectorTrainer):
     pass
 
 
@@ -141,6 +148,16 @@ def sentence_trainer(
         top_k=recipe.evaluation.top_k or (1, 5),
     )
     return _watched(trainer, watch)
+
+
+def vector_trainer(
+    head: VectorScore, recipe: Recipe, data: Documents, held_out: Documents | None, folder: Path, watch: Watch
+) -> VectorTrainer:
+    """A `VectorTrainer`, whose batches have `batch` questions over all devices."""
+    args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
+    trainer = _VectorHeads(head, args, data, held_out, top_k=recipe.evaluation.top_k or (10,))
+    _watched(trainer, watch)
+    return trainer
 
 
 def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:

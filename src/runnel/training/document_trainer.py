@@ -1,0 +1,147 @@
+"""What the trainers of sentence heads share: batches of documents, the mean loss over them, and the recall of their sentences.
+
+n  documents of a batch   S  sentences of a document
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Trainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from runnel.training.batches import TokenBatches
+
+
+class Documents(Protocol):
+    """What these trainers train on: items with their names. An item has `tokens`, which progress counts."""
+
+    lengths: np.ndarray  # (n,) int64, by which batches are filled
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[str, Any]: ...
+
+
+class DocumentTrainer(Trainer):
+    """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of its sentences.
+
+    The loss of a step is the mean over its documents, on all devices. Set `top_k`, the k of `recall_at_k`, before evaluation.
+    """
+
+    top_k: tuple[int, ...]
+
+    @abstractmethod
+    def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
+        """Return the batches of this process; raise InputError if this trainer cannot use the data."""
+
+    @abstractmethod
+    def recalls(self, scores: Tensor, item: Any) -> list[float] | None:
+        """Return the recall at each of `top_k`, or None for a document without an answer."""
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return the batches of this process: `TokenBatches`."""
+        return self._loader(self.train_dataset, shuffle=True)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Return the batches of this process, in one order; `eval_dataset` replaces the Trainer's."""
+        return self._loader(self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False)
+
+    def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
+        """Return a loader that is not prepared by accelerate, which would share the batches among the processes once more."""
+        return _Loader(
+            data,
+            batch_sampler=self.batches(data, shuffle=shuffle),
+            collate_fn=_Collate(data),
+            num_workers=self.args.dataloader_num_workers,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
+        """Return the batches of a step, and the number of documents in them, over all devices."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        documents = torch.tensor(sum(len(batch["ids"]) for batch in batches), device=device)
+        if self.args.world_size > 1:
+            dist.all_reduce(documents)
+        return batches, documents
+
+    # ---- loss --------------------------------------------------------------------------------------------------------
+
+    def share(self, inputs: dict[str, Any], documents: Any) -> Any:
+        """Return the weight of a document's loss in the step, as DDP and FSDP want it: times the number of devices."""
+        if not inputs["ids"]:  # documents that only fill an empty batch
+            return 0.0
+        return self.args.world_size / (len(inputs["items"]) if documents is None else documents)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the part of the step's loss that these documents make."""
+        losses, scores = model(inputs["items"])
+        loss = losses.sum() * self.share(inputs, num_items_in_batch)
+        return (loss, scores) if return_outputs else loss
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Return the mean loss of documents, and the mean recall of those that have an answer."""
+        model = self.model
+        assert model is not None
+        model.eval()
+        sums = torch.zeros(3 + len(self.top_k), dtype=torch.float64, device=self.args.device)
+        for batch in dataloader:
+            with torch.no_grad():
+                losses, scores = model(batch["items"])
+            for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[: len(batch["ids"])]:
+                found = self.recalls(score, item)
+                sums += torch.tensor([1.0, float(loss), float(found is not None), *(found or [0.0] * len(self.top_k))]).to(sums)
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+        if self.args.world_size > 1:
+            dist.all_reduce(sums)
+        documents, loss, answered, *recalls = sums.tolist()
+        metrics = {f"{metric_key_prefix}_loss": loss / max(documents, 1)}
+        for k, total in zip(self.top_k, recalls, strict=True):
+            metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
+        return EvalLoopOutput(predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents))
+
+
+class _Loader(DataLoader[Any]):
+    """Passes the epoch to the batches."""
+
+    def set_epoch(self, epoch: int) -> None:
+        batches = self.batch_sampler
+        assert isinstance(batches, TokenBatches)
+        batches.set_epoch(epoch)
+
+
+class _Collate:
+    """{"items": documents, "ids": their names, "tokens": their number, for counting}.
+
+    For an empty batch, which other processes wait for: the shortest document, without a name.
+    """
+
+    def __init__(self, data: Documents) -> None:
+        self._data = data
+
+    def __call__(self, rows: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        items = [item for _, item in rows] or [self._data[int(self._data.lengths.argmin())][1]]
+        return {"items": items, "ids": [name for name, _ in rows], "tokens": sum(item.tokens for _, item in rows)}
