@@ -36,7 +36,7 @@ def test_refused_at_once(changes, message, fake_workers):
 
 def test_a_gpu_that_is_not_there(monkeypatch, fake_workers):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackendUnavailable, match="a GPU was asked for and torch sees none"):
+    with pytest.raises(BackendUnavailable, match="a GPU was requested but torch sees none"):
         compare.compare(settings(device="cuda"), lambda said: None)
 
 

@@ -62,7 +62,7 @@ def test_a_budget_says_what_it_chose(run):
     ("arguments", "message"),
     [
         (("mamba2_130",), "no shape, model folder or hub id 'mamba2_130'; the nearest shapes are mamba2-130m"),
-        (("tiny", "--device", "cuda"), "a GPU was asked for and torch sees none; use --device cpu"),
+        (("tiny", "--device", "cuda"), "a GPU was requested but torch sees none; use --device cpu"),
         (("tiny", "--lengths", "8,x"), "--lengths takes whole numbers from 1 with commas between (8k is 8192), got 'x'"),
         (("tiny", "--batches", "0"), "--batches takes whole numbers from 1"),
         (("tiny", "--lengths", ","), "--lengths is empty"),

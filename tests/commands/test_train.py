@@ -92,7 +92,7 @@ def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
 
 
 MISTAKES = {
-    ("nothing",): "there is no recipe 'nothing'",
+    ("nothing",): "no recipe 'nothing'",
     ("pairs", "--set", "batsh=3"): "--set batsh: no table has that key (did you mean 'train.batch'?)",
     ("pairs", "--set", "data.max_tokens=3"): "'max_tokens' is not used by the job 'embed'",
     ("pairs", "--size", "big"): "pairs.toml has no size 'big'; it has none",

@@ -57,7 +57,7 @@ def test_beir(beir):
 
 def test_beir_which_split(beir):
     (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "dev.tsv")
-    with pytest.raises(InputError, match=r"qrels has dev\.tsv, test.tsv; expected train.tsv or one file only, give the path"):
+    with pytest.raises(InputError, match=r"qrels has dev\.tsv, test.tsv; expected train.tsv or a single file; give the path"):
         list(read_triples(beir))
     (beir / "qrels" / "dev.tsv").unlink()
     assert kept(beir) == ([("query s", (A,), ())], {})
@@ -107,7 +107,7 @@ def test_flagembedding(tmp_path, caplog):
     triples = list(read_triples(path))
     first = Triple("q", ("a", "b"), ("c",), instruction="p: ")
     assert triples == [first, Triple("r", ("d",), (), "5"), first]
-    assert caplog.messages == [f"{path}: nothing is made of 'pos_scores'"]
+    assert caplog.messages == [f"{path}: ignoring the keys 'pos_scores'"]
     both = write(tmp_path / "both.jsonl", {**rows[0], "instruction": "i"})
     with pytest.raises(InputError, match="line 1: 'instruction' and 'prompt' both hold an instruction for the query; keep one"):
         list(read_triples(both))
@@ -218,8 +218,8 @@ def test_copies_judged_differently(beir):
         ("x.tsv", ["q\ta\ta"], "line 1: document 'a' is both positive and negative for query 'q'"),
         ("x.tsv", ["q\ta\tb", "q\tz\ta"], "line 2: document 'z' is not in the corpus; give the corpus of this file"),
         ("x.tsv", ["q\ta\tb", "z\ta\tb"], "line 2: query 'z' is not in .*queries.jsonl; give the queries"),
-        ("x.tsv", ["q\ta\tb", "q\ta"], "line 2: expected the ids of a query, a positive and a negative with tabs between them"),
-        ("x.tsv", ["a q\ta\tb", "q"], "line 2: expected query, positive and negative with tabs between them, got 0 tabs in 'q'"),
+        ("x.tsv", ["q\ta\tb", "q\ta"], "line 2: expected the ids of a query, a positive and a negative separated by tabs"),
+        ("x.tsv", ["a q\ta\tb", "q"], "line 2: expected query, positive and negative separated by tabs, got 0 tabs in 'q'"),
         ("x.tsv", ["q 0 a 1", "q 0 z 1"], "x.tsv, query 'q': document 'z' is not in the corpus"),
         ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0 for query 'q', but 1 on an earlier line"),
         (
@@ -233,17 +233,17 @@ def test_copies_judged_differently(beir):
         (
             "x.csv",
             ["query,positive,source", "q,a,1"],
-            "cannot tell which is which of the columns .*'source'; name them query, pos",
+            "cannot tell the roles of the columns .*'source'; name them query, pos",
         ),
-        ("x.csv", ["query,answer,document", "q,a,1"], "cannot tell which is which of the columns 'query', 'answer', 'document'"),
-        ("x.txt", ["one word"], "line 1: cannot tell the format from 'one word'; give format= one of qrels, id-triples"),
-        ("x.json", ["[", "{}]"], "line 1: a list in JSON; expected jsonl, one object a line"),
+        ("x.csv", ["query,answer,document", "q,a,1"], "cannot tell the roles of the columns 'query', 'answer', 'document'"),
+        ("x.txt", ["one word"], "line 1: unrecognized format in 'one word'; set format to one of qrels, id-triples"),
+        ("x.json", ["[", "{}]"], "line 1: a list in JSON; expected jsonl, one object per line"),
         ("x.txt", [""], "x.txt is empty; expected training examples"),
         ("x.jsonl", [{"query": "q", "pos": "a"}, {"query": 1, "pos": ["a"]}], "line 2: expected a text as 'query', got '1'"),
         ("x.jsonl", [{"query": "q", "pos": [1]}], "line 1: expected a text or a list of texts as 'pos', got"),
         ("x.jsonl", [{"query": "q", "docs": ["a"], "labels": [1, 0]}], "line 1: expected a number for each of 1 documents"),
         ("x.jsonl", [{"query": "q", "positive_passages": ["a"]}], "line 1: expected 'positive_passages' to be a list of objects"),
-        ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: these are examples with evidence"),
+        ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: these are evidence examples"),
     ],
 )
 def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
@@ -254,7 +254,7 @@ def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
 
 def test_ids_need_their_texts(tmp_path):
     path = write(tmp_path / "ids.tsv", "q\ta\tb")
-    with pytest.raises(InputError, match="has ids in place of texts; give corpus and queries too"):
+    with pytest.raises(InputError, match="has ids instead of texts; also give corpus and queries"):
         list(read_triples(path))
     with pytest.raises(InputError, match="unknown format 'csv'; expected one of qrels,"):
         list(read_triples(path, "csv"))

@@ -125,7 +125,7 @@ def test_recomputed_layers_of_transformers_give_the_same_gradients(tmp_path: Pat
 def test_segments_of_a_transformer_are_refused(tmp_path: Path) -> None:
     """Also where a row is shorter than a segment: the setting would have no effect."""
     model = transformer(tmp_path, "bert")
-    with pytest.raises(InputError, match=r"segment_tokens = 64 cannot be used: BERT reads a text only whole; remove it"):
+    with pytest.raises(InputError, match=r"segment_tokens = 64 cannot be used: BERT only reads whole texts; remove it"):
         vectors(model, [render_document(model, "a dog")], Long(64))
 
 

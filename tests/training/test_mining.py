@@ -238,7 +238,7 @@ def test_fewer_where_the_search_finds_less():
         ({"ranks": (0, 5)}, "ranks are 0 to 5; expected 1 <= first <= last"),
         ({"ranks": (7, 5)}, "ranks are 7 to 5"),
         ({"ranks": (1, 6), "number": 7}, "ranks 1 to 6 hold fewer than 7 documents"),
-        ({"margin": 0.1}, "max_score, margin and relative_margin compare an embedder's scores; give an embedder"),
+        ({"margin": 0.1}, "max_score, margin and relative_margin compare an embedder's scores; give a judge"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):

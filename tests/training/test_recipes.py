@@ -152,7 +152,7 @@ REFUSED = {
     "negative": (MINIMAL + "[train]\nlearning_rate = -1.0", "train.learning_rate must be above 0"),
     "three betas": (MINIMAL + "[train]\nbetas = [0.9, 0.9, 0.9]", "train.betas must be two numbers"),
     "reranker without negatives": ('job = "rerank"\n[[data.sets]]\npath = "a"', "data.negatives must be at least 1"),
-    "floor of a linear schedule": (MINIMAL + "[train]\nmin_learning_rate = 1e-6", "is used by the cosine schedule only"),
+    "floor of a linear schedule": (MINIMAL + "[train]\nmin_learning_rate = 1e-6", "needs the cosine schedule"),
     "instructions without a place": (MINIMAL + 'instructions = ["find"]', "data.prompt has no {instruction}"),
     "search without held out rows": (MINIMAL + "[search]\nlearning_rates = [1e-3]", "data.held_out rows"),
 }  # fmt: skip
@@ -195,7 +195,7 @@ def test_changes(file):
         ("epoch=3", "no table has that key (did you mean 'train.epochs'?)"),
         (
             "max_document_tokens=3",
-            "several tables have that key; say which: data.max_document_tokens, evaluation.max_document_tokens",
+            "several tables have that key; use one of: data.max_document_tokens, evaluation.max_document_tokens",
         ),
         ("train.epoch=3", "unknown key 'epoch' (did you mean 'epochs'?)"),
         ("evaluation.documents=max", "unknown key 'documents'"),  # recipes hold no setting that nothing does

@@ -295,7 +295,7 @@ def test_negatives_that_no_example_has(tmp_path):
     (tmp_path / "pairs.csv").write_text("query,positive\nq,p\nr,s\n")
     recipe = recipes.read("pairs", changes=("data.negatives=7",))
     with pytest.raises(
-        InputError, match=r"no example has negatives, but data\.negatives = 7; find some with `runnel mine`, take .* or"
+        InputError, match=r"no example has negatives, but data\.negatives = 7; find some with `runnel mine`, use .* or"
     ):
         train(recipe, tmp_path / "run", data=tmp_path / "pairs.csv")
 

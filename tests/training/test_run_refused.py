@@ -104,7 +104,7 @@ def test_rerankers_over_stored_vectors_are_trained_by_no_recipe(tmp_path):
 
 def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path):
     smoke.write_model(tmp_path / "bert", "bert")
-    with pytest.raises(InputError, match=r"segment_tokens = 9 cannot be used: BERT reads a text only whole; remove it"):
+    with pytest.raises(InputError, match=r"segment_tokens = 9 cannot be used: BERT only reads whole texts; remove it"):
         prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'bert'}", "long.segment_tokens=9")))
 
 

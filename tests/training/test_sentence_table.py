@@ -167,7 +167,7 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     given = examples(60, sentences=(30, 31))
     with caplog.at_level(logging.INFO, "runnel"):
         data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(40, 90), seed=1)
-    assert "60 were cut to windows; 0 are whole although longer, because no window holds their evidence" in caplog.text
+    assert "60 were cut to windows; 0 stay whole because no window holds their evidence" in caplog.text
     documents = []
     for (name, item), example in zip((data[i] for i in range(60)), given, strict=True):
         assert name == example.id
@@ -203,7 +203,7 @@ def test_documents_that_no_window_fits_are_whole_and_counted(
     given = [Evidence("dog", sentence * 40, ((0, 22), (24 * 39, 24 * 40 - 1)), "far")]
     with caplog.at_level(logging.INFO, "runnel"):
         data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(30, 60))
-    assert "0 were cut to windows; 1 are whole although longer, because no window holds their evidence" in caplog.text
+    assert "0 were cut to windows; 1 stay whole because no window holds their evidence" in caplog.text
     _, item = data[0]
     assert item.labels is not None
     assert (len(item.labels), item.labels.sum()) == (40, 2)

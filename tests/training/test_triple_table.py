@@ -65,7 +65,7 @@ def test_rows_with_fewer_negatives_and_none(tmp_path, caplog):
 def test_samples_share_negatives_where_there_are_too_few(tmp_path, caplog):
     rows = rows_of(tmp_path, [*TRIPLES, {"query": "q", "positive": "p", "negative": ["n", "m"]}], negatives=2, samples=3)
     assert len(rows) == 18 and all(row["negative_1"] != row["negative_2"] for row in rows)
-    assert "the 3 rows of 1 positives share negatives, which are fewer than data.negatives x data.samples = 6" in caplog.text
+    assert "the 3 rows of 1 positives share negatives: there are fewer than data.negatives x data.samples = 6" in caplog.text
 
 
 def test_a_reranker_needs_one_negative_at_least(tmp_path, caplog):
@@ -161,7 +161,7 @@ def test_evidence_without_two_kinds_of_sentences_is_counted(tmp_path, caplog):
         {"question": "who sat", "document": "The cat sat. The dog ran.", "evidence": [[0, 12]]},
     ]
     assert len(rows_of(tmp_path, lines, one=DataSet("unused", format="evidence"))) == 1
-    assert "1 examples were left out" in caplog.text
+    assert "1 examples were dropped" in caplog.text
 
 
 def test_examples_of_test_sets_are_left_out(tmp_path):

@@ -100,7 +100,7 @@ def measure(
     source = find_task(path, corpus, queries)
     if system.how != "run" and (source.corpus is None or source.queries is None):
         missing = [f"--{name}" for name in ("corpus", "queries") if getattr(source, name) is None]
-        raise InputError(f"{source.qrels} has ids in place of texts; give {' and '.join(missing)} too")
+        raise InputError(f"{source.qrels} has ids instead of texts; also give {' and '.join(missing)}")
     task = read_task(source)
     for note in task.notes:
         say(f"note: {source.name}: {note}")

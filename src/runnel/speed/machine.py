@@ -1,4 +1,4 @@
-"""What figures were measured on, and the peak memory of this process."""
+"""Facts about the machine that figures were measured on, and the peak memory of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runnel.hardware import cores, has_native_bf16
 
 
 def machine() -> dict[str, Any]:
-    """Return processor, cores, threads, GPU and versions, in values for JSON."""
+    """Return processor, cores, threads, GPU and versions, as JSON values."""
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -29,7 +29,7 @@ def machine() -> dict[str, Any]:
 
 def in_words(facts: dict[str, Any]) -> str:
     """Return the facts of `machine` as one line."""
-    versions = ", ".join(f"{name} {found}" for name, found in facts["versions"].items() if found)
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)
     bf16 = "bf16 in hardware" if facts["native_bf16"] else "bf16 emulated"
     return (
         f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} threads, {bf16}, "
@@ -38,7 +38,7 @@ def in_words(facts: dict[str, Any]) -> str:
 
 
 def reset_peak(device: str) -> None:
-    """Reset the peak that `peak_bytes` returns, where the system can."""
+    """Reset the peak that `peak_bytes` returns, if the system can."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     elif Path("/proc/self/clear_refs").exists():
@@ -46,7 +46,7 @@ def reset_peak(device: str) -> None:
 
 
 def peak_bytes(device: str) -> int:
-    """Return the peak memory since the last reset, or since the start: of the GPU, or of this process."""
+    """Return the peak memory of the GPU or of this process since the last reset, or since the start."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     try:

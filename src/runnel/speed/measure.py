@@ -1,7 +1,7 @@
 """Measure speed and peak memory by length, batch and dtype, in interleaved rounds.
 
 No figure is reported for a model whose hidden vectors differ from those of the plain path in fp64 on the same weights. A round
-visits every cell before the next one starts, so that a slow spell of the machine affects all cells alike.
+measures every cell before the next round starts, so that a slow phase of the machine affects all cells equally.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from runnel.speed.machine import peak_bytes, reset_peak
 from runnel.speed.subject import Clock, LinearLayers, Subject, checked_texts, roofline_dtype
 
 Progress = Callable[[str], None]
-SLOW_S = 100.0  # a cell that would take longer is left out
+SLOW_S = 100.0  # cells that would take longer are skipped
 
-# Least cosine of any hidden vector with the plain path's, by what the weights are; fp32 also has a largest difference. Random
-# weights round worse than trained ones.
+# Least cosine of any hidden vector with the plain path's, by type of weights; fp32 also has a largest difference. Random
+# weights lose more by rounding than trained ones.
 _LEAST_COSINE = {"fp32": 0.99999, "bf16": 0.99, "int8": 0.995, "q8_0": 0.98}
 _LARGEST_FP32 = 1e-3  # over the root mean square
-_REPEATED_S = 0.32  # share of the limit above which a cell is measured once only
-_WARM = 64  # tokens that are read before anything is timed: kernels compile
+_REPEATED_S = 0.32  # share of the limit above which a cell is measured only once
+_WARM = 64  # tokens read before timing, so that kernels are compiled
 
 
 @dataclass(frozen=True)
 class Check:
-    """Whether a system computes what it should, compared with the plain path in fp64."""
+    """The result of comparing a system's hidden vectors with the plain path in fp64."""
 
     system: str
     model: str
@@ -48,7 +48,7 @@ class Check:
 
 @dataclass
 class Point:
-    """One cell. `outcome`: "ok", or why it has no figure."""
+    """The measurements of one cell. `outcome`: "ok", or why the cell has no figure."""
 
     model: str
     system: str
@@ -84,7 +84,7 @@ class Point:
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Return median, mean, smallest, largest and number of some values; None for no values."""
+    """Return median, mean, minimum, maximum and number of values; None if there are none."""
     if not values:
         return None
     middle = {"median": statistics.median(values), "mean": statistics.fmean(values)}
@@ -103,15 +103,15 @@ def measure(
     rounds: int = 3,
     memory: bool = False,
 ) -> tuple[list[Point], list[Check], str]:
-    """Measure a model and its linear layers alone: check, then time, then (`memory`) the peak of each cell in a new process.
+    """Measure a model, and its linear layers alone: check, then time, then (`memory`) the peak of each cell in a new process.
 
     Args:
         cells: (texts, tokens of each).
         segment: tokens of a step through all layers; None: whole texts, layer by layer.
-        budget: bytes for steps and states, which choose the segment instead.
+        budget: bytes for steps and states, from which the segment is planned instead.
 
     Returns:
-        Points, checks, and the plan for the budget in words.
+        Points, checks, and the plan for the budget as text.
     """
     clock = Clock(device)
     subjects, checks = _load(model, dtypes, device, budget, clock, progress)
@@ -164,7 +164,7 @@ def _load(
 
 
 def compare(system: str, model: str, dtype: str, found: np.ndarray | str, expected: np.ndarray | str) -> Check:
-    """Compare hidden vectors (T, D) with the expected ones, as closely as the weights' precision allows. Text: there are none."""
+    """Compare hidden vectors (T, D) with the expected ones within the weights' precision. A string says why there are none."""
     for value in (found, expected):
         if isinstance(value, str):
             return Check(system, model, dtype, False, note=f"could not be checked: {value}")
@@ -181,15 +181,15 @@ def compare(system: str, model: str, dtype: str, found: np.ndarray | str, expect
 
 
 def check_products(point: Point, error: object) -> None:
-    """Mark the linear layers as wrong if their products differ from those in fp64 by more than their dtype allows."""
+    """Mark the linear layers as wrong if their products differ from fp64 by more than their dtype allows."""
     if not isinstance(error, float) or not error <= (1e-3 if point.dtype == "fp32" else 0.1):
         point.outcome, point.note = "wrong", f"its matrix products differ from fp64 by {error}"
 
 
 def _vectors(hidden: Callable[[list[torch.Tensor]], torch.Tensor], texts: list[torch.Tensor]) -> np.ndarray | str:
-    """Return hidden vectors, or why there are none."""
-    found = answer(lambda: {"vectors": hidden(texts).cpu().numpy()})
-    return found["vectors"] if "vectors" in found else failure(found)[1]
+    """Return hidden vectors, or a string that says why there are none."""
+    result = answer(lambda: {"vectors": hidden(texts).cpu().numpy()})
+    return result["vectors"] if "vectors" in result else failure(result)[1]
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------------
@@ -202,23 +202,23 @@ def run_rounds(
     progress: Progress,
     slow_s: float = SLOW_S,
 ) -> None:
-    """Time every point in every round, short cells first, and give each of runnel's the times of its linear layers.
+    """Time every point in every round, short cells first, and give each of runnel's points the times of its linear layers.
 
     Args:
-        seconds_of: answers {"seconds": ...}, or how it failed (see `answer`).
+        seconds_of: returns {"seconds": ...}, or the failure (see `answer`).
     """
     for turn in range(rounds):
         for point in sorted(points, key=lambda p: (p.batch, p.tokens)):
             if point.outcome != "ok" or _too_slow(point, points, slow_s, first=turn == 0):
                 continue
-            found = seconds_of(point)
-            if "seconds" not in found:
-                point.outcome, point.note = failure(found)
+            result = seconds_of(point)
+            if "seconds" not in result:
+                point.outcome, point.note = failure(result)
                 continue
-            point.seconds.append(found["seconds"])
+            point.seconds.append(result["seconds"])
             progress(
                 f"{point.model}, round {turn + 1} of {rounds}: {point.title} in {point.dtype}, "
-                f"{point.batch} x {point.tokens:,} tokens: {point.total / found['seconds']:,.0f} tokens/s"
+                f"{point.batch} x {point.tokens:,} tokens: {point.total / result['seconds']:,.0f} tokens/s"
             )
     linear = {(p.dtype, p.tokens, p.batch): p for p in points if p.system == LinearLayers.title}
     for point in points:
@@ -228,7 +228,7 @@ def run_rounds(
 
 
 def _too_slow(point: Point, points: list[Point], slow_s: float, *, first: bool) -> bool:
-    """Whether to skip a cell, judged by a shorter one in the first round; a long cell is measured in the first round only."""
+    """Return whether to skip a cell, judged by a shorter one in the first round; long cells are measured only in that round."""
     if not first:
         return not point.seconds or point.seconds[0] > _REPEATED_S * slow_s
     same = [p for p in points if (p.system, p.dtype) == (point.system, point.dtype) and p.seconds and p.total < point.total]
@@ -243,12 +243,12 @@ def _too_slow(point: Point, points: list[Point], slow_s: float, *, first: bool) 
 
 
 def may_repeat(point: Point, slow_s: float = SLOW_S) -> bool:
-    """Whether a measured point is fast enough to be run once more, for its peak memory."""
+    """Return whether a measured point is fast enough to run once more, for its peak memory."""
     return point.outcome == "ok" and bool(point.seconds) and point.seconds[0] < 0.8 * slow_s
 
 
 def set_peak(point: Point, found: dict[str, Any]) -> None:
-    """Set the peak memory of a point from an answer. Out of memory is noted; an error takes the whole figure back."""
+    """Set the peak memory of a point from an answer. Out of memory is noted; an error withdraws the whole figure."""
     if "peak_bytes" in found:
         point.peak_bytes = found["peak_bytes"]
         return
@@ -282,7 +282,7 @@ def _peak(model: str, dtype: str, device: str, batch: int, tokens: int, segment:
 
 
 def answer(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what `call` returns, or how it failed: {"missing" | "refused" | "out_of_memory" | "error": a line of text}."""
+    """Return the result of `call`, or its failure: {"missing" | "refused" | "out_of_memory" | "error": a line of text}."""
     try:
         return call()
     except (MissingDependency, BackendUnavailable) as error:

@@ -1,6 +1,6 @@
-"""What can be measured: a model folder, a built-in name, or a named shape with random weights.
+"""Models to measure: a model folder, a built-in name, or a named shape with random weights.
 
-Speed and memory depend on the shapes of weights only, so published shapes need no download.
+Speed and memory depend only on the shapes of weights, so published shapes need no download.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runnel.models.base import BUILT_IN
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int8": torch.int8}  # by the names in options
 
-# Published shapes; "scaled" ones keep a 7B model's proportions (heads, groups, ratios of widths) and lose depth and width.
+# Published shapes; "scaled" ones keep a 7B model's proportions (heads, groups, ratios of widths) with less depth and width.
 SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {
     "mamba-130m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=768, num_layers=24)),
     "mamba-370m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=1024, num_layers=48)),
@@ -49,10 +49,10 @@ SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {
 
 
 def check_name(name: str) -> None:
-    """Look for a shape, a built-in model or a folder of that name, without loading it.
+    """Check that a name is a shape, a built-in model, a folder or a hub id (owner/name), without loading it.
 
     Raises:
-        InputError: unknown, and not a hub id (owner/name) either; the message has the nearest names.
+        InputError: the name is none of these; the message has the nearest names.
     """
     if name in SHAPES or name in BUILT_IN or Path(name).exists() or re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return
@@ -66,9 +66,9 @@ def load_subject(name: str, dtype: torch.dtype, device: str = "cpu") -> Backbone
     """Load the backbone of a named shape (always the same random weights), a built-in model, a folder or a hub id.
 
     Raises:
-        InputError: an unknown name.
+        InputError: the name is unknown.
         CheckpointError: the folder cannot be loaded.
-        BackendUnavailable: no such device.
+        BackendUnavailable: the device is not available.
     """
     check_name(name)
     if name in SHAPES:
@@ -81,7 +81,7 @@ def load_subject(name: str, dtype: torch.dtype, device: str = "cpu") -> Backbone
 
 
 def describe_subject(name: str) -> Backbone:
-    """Return the same on the meta device: names and shapes without weights."""
+    """Return the same backbone on the meta device: names and shapes without weights."""
     check_name(name)
     if name in SHAPES:
         return meta_backbone(*SHAPES[name])
@@ -89,7 +89,7 @@ def describe_subject(name: str) -> Backbone:
 
 
 def random_backbone(architecture: str, config: BackboneConfig, dtype: torch.dtype, device: str = "cpu") -> Backbone:
-    """Return a backbone in evaluation mode. Every weight has an effect on the result, so that a check covers it."""
+    """Return a random backbone in evaluation mode. Every weight affects the result, so that a check covers it."""
     torch.manual_seed(0)
     model = BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
     _unsettle(model)
@@ -98,7 +98,7 @@ def random_backbone(architecture: str, config: BackboneConfig, dtype: torch.dtyp
 
 @torch.no_grad()
 def _unsettle(model: nn.Module) -> None:
-    """Move fresh weights off start values that switch a part of the model off: zero matrices, norms of 1, closed gates."""
+    """Change initial weights that switch off a part of the model: zero matrices, norms of 1, closed gates."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and not bool(parameter.any()):
             nn.init.normal_(parameter, std=0.5 * parameter.shape[1] ** -0.5)
@@ -107,4 +107,4 @@ def _unsettle(model: nn.Module) -> None:
         if name.endswith("embeddings.weight") and float(parameter.std()) < 1e-2:
             parameter.normal_(std=0.02)
         if name.endswith("igate_preact.bias"):  # a fresh xLSTM writes e^-10 of each token: nearly nothing
-            parameter.add_(3)  # more, and rounding weights to bf16 would change some vectors visibly
+            parameter.add_(3)  # with more, rounding weights to bf16 would change some vectors visibly

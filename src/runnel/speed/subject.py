@@ -1,4 +1,4 @@
-"""What is timed: a model through the engine, and the matrix products of its linear layers alone.
+"""Subjects of timing: a model through the engine, and the matrix products of its linear layers alone.
 
 T  tokens of a text      B  texts      D  width of hidden vectors
 """
@@ -23,14 +23,14 @@ from runnel.hardware import available_memory
 from runnel.planning import fit
 from runnel.speed.shapes import DTYPES, describe_subject, load_subject
 
-IDS = 100  # random token ids are below; every vocabulary has as many
-LINEAR_TILE = 1024  # tokens of one product where a text is not cut
+IDS = 100  # random token ids are below 100; every vocabulary has that many
+LINEAR_TILE = 1024  # tokens of one product if texts are not cut
 _CHECKED = (130, 70)  # lengths of the texts whose hidden vectors are compared
 _SHORT_S = 1.0
 
 
 class Subject:
-    """A model and its engine. With `budget` (bytes for steps and states) the segment is planned, `plan`; else it is given."""
+    """A model and its engine. With `budget` (bytes for steps and states), `plan` has the segment; otherwise callers choose it."""
 
     title = "runnel"
 
@@ -41,7 +41,7 @@ class Subject:
         self._engines: dict[tuple[int, bool], Engine] = {}
 
     def run(self, ids: Tensor, segment: int | None) -> None:
-        """Read ids (B, T), `segment` tokens of all texts a step; None: all in one step."""
+        """Read ids (B, T), `segment` tokens of all texts per step; None: all in one step."""
         engine = self.engine(ids.numel(), whole=True) if segment is None else self.engine(segment)
         engine.run([Request(text.numpy()) for text in ids])
 
@@ -61,10 +61,10 @@ class Subject:
         return torch.cat([result.hidden for result in results]).float()
 
     def plain_hidden(self, texts: Sequence[Tensor]) -> Tensor:
-        """Return the same by the plain torch path in fp64, which shares no kernel with what is timed.
+        """Return the same from the plain torch path in fp64, which shares no kernel with the timed path.
 
         Raises:
-            MemoryError: too little memory for the weights in fp64.
+            MemoryError: the weights in fp64 do not fit into memory.
         """
         with plain_backbone(self.name, self.device) as plain, torch.inference_mode():
             return torch.cat([plain(text)[0] for text in texts]).float()
@@ -81,7 +81,7 @@ class LinearLayers:
 
     @cached_property
     def weights(self) -> list[Tensor]:
-        """The model's own; of 8-bit layers copies, made at first use: a run whose memory is measured must have none."""
+        """The model's weights, with bf16 copies of 8-bit layers made at first use: runs that measure memory must have none."""
         return [m.weight.to(torch.bfloat16) if isinstance(m, Int8Linear) else m.weight.detach() for m in self._layers]
 
     @property
@@ -100,7 +100,7 @@ class LinearLayers:
                     torch.mm(x[:n], weight.t(), out=out[:n])
 
     def error(self) -> float:
-        """Return the largest difference of a product from the same in fp64, over the root mean square."""
+        """Return the largest difference of a product from its value in fp64, over the root mean square."""
         weight = self.weights[0]
         x, out = self._buffer(weight, 64)
         with torch.inference_mode():
@@ -118,7 +118,7 @@ class LinearLayers:
 
 
 class Clock:
-    """Time runs over random ids."""
+    """A timer of runs over random ids."""
 
     def __init__(self, device: str) -> None:
         self._device, self._generator = device, torch.Generator().manual_seed(1)
@@ -151,17 +151,17 @@ class Clock:
 
 
 def checked_texts() -> list[Tensor]:
-    """Return the texts, random ids (T,), whose hidden vectors are compared before anything is timed."""
+    """Return the texts, random ids (T,), whose hidden vectors are compared before timing."""
     generator = torch.Generator().manual_seed(2)
     return [torch.randint(0, IDS, (length,), generator=generator) for length in _CHECKED]
 
 
 @contextlib.contextmanager
 def plain_backbone(name: str, device: str) -> Iterator[Backbone]:
-    """Load a model's weights in fp64, which no kernel takes.
+    """Load a model's weights in fp64, which no kernel supports.
 
     Raises:
-        MemoryError: too little memory.
+        MemoryError: the weights do not fit into memory.
     """
     needed = 8 * sum(parameter.numel() for parameter in describe_subject(name).parameters())
     if needed > 0.8 * available_memory():
@@ -177,18 +177,18 @@ def plain_backbone(name: str, device: str) -> Iterator[Backbone]:
 
 
 def check_device(device: str) -> None:
-    """Raise a BackendUnavailable for a missing GPU, an InputError for another name than cpu or cuda."""
+    """Raise BackendUnavailable for a missing GPU, InputError for names other than cpu and cuda."""
     if device not in ("cpu", "cuda"):
         raise InputError(f'device must be "cpu" or "cuda", got {device!r}')
     if device == "cuda" and not torch.cuda.is_available():
-        raise BackendUnavailable("a GPU was asked for and torch sees none; use --device cpu, or install a CUDA build of torch")
+        raise BackendUnavailable("a GPU was requested but torch sees none; use --device cpu, or install a CUDA build of torch")
 
 
 def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int | None, budget: int | None) -> None:
-    """Check what can be known without loading a model.
+    """Check a measurement's settings without loading the model.
 
     Raises:
-        InputError: an unknown model, one without 8-bit kernels, or too little memory for the weights and one segment.
+        InputError: the model is unknown or has no 8-bit kernels, or memory is too small for the weights and one segment.
         BackendUnavailable: the processor has no 8-bit products.
     """
     backbone = describe_subject(model)
@@ -199,7 +199,7 @@ def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int |
     weights = size * sum(parameter.numel() for parameter in backbone.parameters())
     if weights >= free:
         raise InputError(
-            f"{model} needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB are free; use a smaller one"
+            f"{model} needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB are free; use a smaller model"
         )
     if budget is not None:
         fit(backbone, budget)
@@ -209,7 +209,7 @@ def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int |
             fits = fit(backbone, room).segment
             raise InputError(
                 f"one segment of {segment:,} tokens of {model} needs {needed / 2**20:,.0f} MiB, {room / 2**20:,.0f} MiB "
-                f"are free beyond its weights; use segments of {fits:,} tokens or fewer"
+                f"are free besides its weights; use segments of {fits:,} tokens or fewer"
             )
 
 

@@ -1,6 +1,6 @@
-"""The file formats of training data for embedders and rerankers: recognized by their first row, then read row by row.
+"""File formats of training data for embedders and rerankers: recognized by their first row, then read row by row.
 
-What a row means (empty texts, contradictions) is decided in `runnel.training.data`; here is only where things stand.
+This module only finds the parts of a row; `runnel.training.data` checks them (empty texts, contradictions).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NEGATIVE = re.compile(r"negatives?([_ ]?\d+)?")
 _INSTRUCTIONS = ("instruction", "prompt")
 _DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
 _ADVICE = (
-    "name them query, positive and, where there are any, negative or negative_1, negative_2, ...; "
-    'or give format="columns" to take them in their order, as sentence-transformers does'
+    "name them query, positive and optionally negative or negative_1, negative_2, ...; "
+    'or give format="columns" to use them in their order, as sentence-transformers does'
 )
 
 
 class Raw(NamedTuple):
-    """An example as it stands in the file. `judged`: its texts come from judgements of documents by id."""
+    """An unchecked example from a file. `judged`: its texts come from judgments of documents by id."""
 
     where: str
     id: str
@@ -48,7 +48,7 @@ class Raw(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file of examples and, where it holds ids, where their texts are."""
+    """A file of examples and, if it holds ids, the files with their texts."""
 
     path: Path
     corpus: Path | Texts | None
@@ -56,20 +56,20 @@ class Source(NamedTuple):
 
 
 def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> Source:
-    """The files behind a path: a folder, or a file in its `qrels`, is a BEIR set, whose corpus and queries lie beside it.
+    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder.
 
     Raises:
         InputError: the folder has several qrels and none is called train.
-        ReadError: it has none.
+        ReadError: the folder has no qrels.
     """
     path = Path(path)
     if path.is_dir():
         splits = qrels_of(path)
         train = find(path / "qrels", "train.tsv")
         if train is None and len(splits) != 1:
-            found = ", ".join(p.name for p in splits) or "nothing"
+            names = ", ".join(p.name for p in splits) or "no files"
             raise InputError(
-                f"{path / 'qrels'} has {found}; expected train.tsv or one file only, give the path of the one to use"
+                f"{path / 'qrels'} has {names}; expected train.tsv or a single file; give the path of the one to use"
             )
         path = train or splits[0]
     folder = path.parent.parent if path.parent.name == "qrels" else None
@@ -81,22 +81,22 @@ def find_source(path: str | Path, corpus: str | Path | Texts | None = None, quer
 
 
 def qrels_of(folder: Path) -> list[Path]:
-    """The qrels of a BEIR folder.
+    """Return the qrels of a BEIR folder.
 
     Raises:
-        ReadError: it has none.
+        ReadError: the folder has no qrels.
     """
-    found = sorted(p for p in folder.glob("qrels/*") if ".tsv" in p.suffixes)
-    if not found:
+    files = sorted(p for p in folder.glob("qrels/*") if ".tsv" in p.suffixes)
+    if not files:
         raise ReadError(f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file")
-    return found
+    return files
 
 
 def recognize(path: Path) -> Format:
-    """The format of a file, by its first row.
+    """Recognize the format of a file by its first row.
 
     Raises:
-        InputError: it is none of them; the message has the row.
+        InputError: the format is unknown; the message has the row.
     """
     where, line = next(read_lines(path), ("", ""))
     if not line:
@@ -104,7 +104,7 @@ def recognize(path: Path) -> Format:
     if line.startswith("{"):
         return _recognize_json(*next(read_json(path)))
     if line.startswith("["):
-        raise InputError(f"{where}: a list in JSON; expected jsonl, one object a line")
+        raise InputError(f"{where}: a list in JSON; expected jsonl, one object per line")
     cells, fields = _cells(line), line.split()
     if cells[0].lower() in _QUERY:
         return "columns"
@@ -114,14 +114,12 @@ def recognize(path: Path) -> Format:
         return "id-triples" if len(fields) == 3 else "text-triples"
     if len(cells) > 1:
         raise InputError(f"{where}: expected the names of the columns before the first pair, got {line[:80]!r}; {_ADVICE}")
-    raise InputError(f"{where}: cannot tell the format from {line[:80]!r}; give format= one of {', '.join(get_args(Format))}")
+    raise InputError(f"{where}: unrecognized format in {line[:80]!r}; set format to one of {', '.join(get_args(Format))}")
 
 
 def _recognize_json(where: str, row: dict[str, Any]) -> Format:
     if "evidence" in row:
-        raise InputError(
-            f"{where}: these are examples with evidence, which train a sentence retriever; read them with read_evidence"
-        )
+        raise InputError(f"{where}: these are evidence examples, which train a sentence retriever; read them with read_evidence")
     if "pos" in row:
         return "flagembedding"
     if "positive_passages" in row or "positive_document_ids" in row:
@@ -130,10 +128,10 @@ def _recognize_json(where: str, row: dict[str, Any]) -> Format:
 
 
 def read_raw(source: Source, format: Format | None) -> Iterator[Raw]:
-    """The examples of a file, as they are.
+    """Yield the examples of a file, unchecked.
 
     Raises:
-        InputError: unknown format; a row that does not fit it; ids without a text.
+        InputError: the format is unknown, a row does not fit it, or an id has no text.
     """
     if format is not None and format not in get_args(Format):
         raise InputError(f"unknown format {format!r}; expected one of {', '.join(get_args(Format))}")
@@ -192,10 +190,10 @@ _TEVATRON_IDS = ("positive_document_ids", "negative_document_ids")
 
 
 def _passages(row: dict[str, Any], kind: str, where: str) -> list[str]:
-    found = row.get(kind, [])
-    if not isinstance(found, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in found):
-        raise InputError(f'{where}: expected {kind!r} to be a list of objects with "title" and "text", got {str(found)[:80]}')
-    return [titled(p.get("title"), p["text"]) for p in found]
+    passages = row.get(kind, [])
+    if not isinstance(passages, list) or not all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in passages):
+        raise InputError(f'{where}: expected {kind!r} to be a list of objects with "title" and "text", got {str(passages)[:80]}')
+    return [titled(p.get("title"), p["text"]) for p in passages]
 
 
 def _columns(source: Source, by_order: bool) -> Iterator[Raw]:
@@ -233,7 +231,7 @@ def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
     instructions = [n for n in names if n.lower() in _INSTRUCTIONS]
     other = set(names) - {*query, *positive, *negatives, *labels, *instructions, "id", "query_id"}
     if len(query) != 1 or len(positive) != 1 or len(labels) > 1 or other:
-        raise InputError(f"{where}: cannot tell which is which of the columns {', '.join(map(repr, names))}; {_ADVICE}")
+        raise InputError(f"{where}: cannot tell the roles of the columns {', '.join(map(repr, names))}; {_ADVICE}")
     return _Roles(query[0], positive[0], negatives, labels[0] if labels else None, instructions)
 
 
@@ -246,8 +244,8 @@ def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     labels = row[roles.labels]
     if not isinstance(labels, list) or not isinstance(row[roles.positive], list):
         raise InputError(
-            f"{where}: {roles.labels!r} is a score of one pair; expected for each query a list of documents and one of as many "
-            "labels (above 0 is positive), or no scores but a positive and negatives"
+            f"{where}: {roles.labels!r} is a score of one pair; expected for each query a list of documents and a list of their "
+            "labels (above 0 is positive), or a positive and negatives without scores"
         )
     if len(labels) != len(documents) or not all(isinstance(label, int | float) for label in labels):
         raise InputError(f"{where}: expected a number for each of {len(documents)} documents, got {str(labels)[:80]}")
@@ -264,7 +262,7 @@ def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]
     for number, row in rows:
         if len(row) < len(names):
             expected = f"expected {len(names)} fields ({', '.join(names)})"
-            raise InputError(f"{lines.place(number)}: {expected}, got {len(row)}; leave an empty one where there is none")
+            raise InputError(f"{lines.place(number)}: {expected}, got {len(row)}; write an empty field for a missing value")
         yield str(lines.place(number)), dict(zip(names, row.values(), strict=True))
 
 
@@ -272,13 +270,13 @@ def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 class _Ids:
-    """Texts for ids."""
+    """The texts for the ids in a file."""
 
     def __init__(self, source: Source, queries: bool = True) -> None:
         needs = {"corpus": source.corpus, **({"queries": source.queries} if queries else {})}
         missing = [name for name, path in needs.items() if path is None]
         if missing:
-            raise InputError(f"{source.path} has ids in place of texts; give {' and '.join(missing)} too")
+            raise InputError(f"{source.path} has ids instead of texts; also give {' and '.join(missing)}")
         self._source = source
         self._queries = read_queries(str(source.queries)) if queries else {}
         log.info("reading the corpus of %s", source.path)
@@ -334,7 +332,7 @@ _READERS: dict[Format, Callable[[Source, bool], Iterator[Raw]]] = {
 
 
 class _Note:
-    """Says once which keys of the rows are not used."""
+    """A warning, given once per key, about unused keys of rows."""
 
     def __init__(self, path: Path, used: set[str]) -> None:
         self._path, self._known = path, used
@@ -343,13 +341,13 @@ class _Note:
         unused = [name for name, value in row.items() if name not in self._known and value not in (None, "", [])]
         if unused:
             self._known = self._known | set(unused)
-            log.warning("%s: nothing is made of %s", self._path, ", ".join(map(repr, unused)))
+            log.warning("%s: ignoring the keys %s", self._path, ", ".join(map(repr, unused)))
 
 
 def _three(line: str, where: str, what: str) -> list[str]:
     parts = line.split("\t")
     if len(parts) != 3:
-        raise InputError(f"{where}: expected {what} with tabs between them, got {len(parts) - 1} tabs in {line[:80]!r}")
+        raise InputError(f"{where}: expected {what} separated by tabs, got {len(parts) - 1} tabs in {line[:80]!r}")
     return parts
 
 
@@ -358,10 +356,10 @@ def _id(row: dict[str, Any]) -> str:
 
 
 def _instruction(row: dict[str, Any], names: Sequence[str], where: str) -> str:
-    given = [name for name in names if row.get(name)]
-    if len(given) > 1:
-        raise InputError(f"{where}: {' and '.join(map(repr, given))} both hold an instruction for the query; keep one of them")
-    return _string(row, given[0], where) if given else ""
+    filled = [name for name in names if row.get(name)]
+    if len(filled) > 1:
+        raise InputError(f"{where}: {' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them")
+    return _string(row, filled[0], where) if filled else ""
 
 
 def _string(row: dict[str, Any], key: str, where: str) -> str:
@@ -371,12 +369,12 @@ def _string(row: dict[str, Any], key: str, where: str) -> str:
 
 
 def _strings(row: dict[str, Any], key: str, where: str, default: list[str] | None = None) -> list[str]:
-    found = row.get(key, default)
-    if isinstance(found, str):
-        return [found]
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    texts = row.get(key, default)
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{where}: expected a text or a list of texts as {key!r}, got {_got(row, key)}")
-    return found
+    return texts
 
 
 def _got(row: dict[str, Any], key: str) -> str:
@@ -388,5 +386,5 @@ def _kind(line: str) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    """The fields of one line of CSV; if its quotes do not close here, up to the end of the line."""
+    """Return the fields of one line of CSV; an open quote ends at the end of the line."""
     return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else ","))]

@@ -1,4 +1,4 @@
-"""Forward passes that can be trained: the vectors and scores of `Embedder`, `Reranker` and `SentenceRetriever`, with a graph.
+"""Trainable forward passes: the vectors and scores of `Embedder`, `Reranker` and `SentenceRetriever`, with a graph.
 
 T  tokens of a row   S  sentences of a document   N  scored units of all items: pairs, or sentences that have a token
 d  width of vectors  n  rows or pairs             D  width of hidden vectors   F  lexical features
@@ -45,12 +45,12 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 
 
 def trainable(model: Model) -> None:
-    """Make the backbone and the heads trainable; where the backbone has adapters, the adapters and the heads.
+    """Make the backbone and the heads trainable; if the backbone has adapters, the adapters and the heads.
 
-    The prepared fast path is dropped, so that autograd and adapters are seen. `finished` is the way back.
+    This drops the prepared fast path, which ignores autograd and adapters. `finished` reverses it.
 
     Raises:
-        InputError: the weights are 8-bit numbers.
+        InputError: the weights are in 8 bits.
     """
     if any(isinstance(module, Int8Linear) for module in model.backbone.modules()):
         raise InputError(
@@ -65,7 +65,7 @@ def trainable(model: Model) -> None:
 
 
 def finished(model: Model) -> None:
-    """Freeze a trained model and make it ready for inference: kernels, token weights and engine take up the present weights."""
+    """Freeze a trained model and prepare it for inference: kernels, token weights and engine use the current weights."""
     model.backbone.requires_grad_(False).eval()
     model.heads.requires_grad_(False).eval()
     model.refresh()
@@ -75,15 +75,15 @@ def finished(model: Model) -> None:
 
 
 def render_document(model: Model, text: str, prompt: str = "", max_tokens: int | None = None) -> np.ndarray:
-    """The ids (T,) int32 that `Embedder` reads for a text; see `Embedder.render`, which also counts the texts it cuts."""
+    """Return the ids (T,) int32 that `Embedder` reads for a text; see `Embedder.render`, which also counts cut texts."""
     return next(Embedder(model).render([text], prompt=prompt, max_tokens=max_tokens))
 
 
 def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Tensor:
-    """Unit vectors (n, d) of rows of complete ids (`render_document`), as `Embedder.encode` gives them.
+    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`.
 
     Raises:
-        InputError: no rows, or an empty one.
+        InputError: there are no rows, or a row is empty.
     """
     head = model.head("embed")
     requests = [head.request(row) for row in rows]
@@ -98,15 +98,15 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
 
 
 def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Item:
-    """A pair as `Reranker.score` reads it; `Item.cut` says how many of the document's tokens `max_tokens` left out.
+    """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens cut by `max_tokens`.
 
     Raises:
-        InputError: the query is empty or has no tokens, `max_tokens` has no room for it, or the model reads no pairs.
+        InputError: the query is empty or has no tokens, `max_tokens` leaves no room, or the model does not read pairs.
     """
     if model.head("rerank").stored:
         raise InputError(
-            f"{model.source} ranks by what is stored of documents, which is not trained here; "
-            "train a model with a head that reads pairs"
+            f"{model.source} ranks by stored vectors, which this function cannot train; train a model with a head that reads "
+            "pairs"
         )
     reranker, template = Reranker(model), model.templates["rerank"]
     query_ids = template.encode_query(model.tokenizer, query)
@@ -122,15 +122,15 @@ def make_item(
     labels: np.ndarray | None = None,
     language: str = "en",
 ) -> Item:
-    """A query and a document as `SentenceRetriever.score` reads them.
+    """Make an item of a query and a document as `SentenceRetriever.score` reads them.
 
     Args:
-        spans: (S, 2) sentences of the document, which tile it; default: split into the model's units, as in retrieval.
-        labels: (S,) for these sentences, or none.
-        language: of the document, where it has to be split.
+        spans: (S, 2) sentences that tile the document; default: split into the model's units, as in retrieval.
+        labels: (S,) for these sentences, or None.
+        language: language of the document, for splitting.
 
     Raises:
-        InputError: the query is empty or has no tokens, or there are not as many labels as sentences.
+        InputError: the query is empty or has no tokens, or the numbers of labels and sentences differ.
     """
     scanner = Scanner(model)
     encoded = [scanner.encode(document)]
@@ -141,19 +141,19 @@ def make_item(
     )
     count = len(tokens.spans)
     if labels is not None and len(labels) != count:
-        raise InputError(f"the document has {count} sentences but {len(labels)} labels were given; give one for each")
+        raise InputError(f"the document has {count} sentences, got {len(labels)} labels; give one label per sentence")
     return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
 
 
 def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:
-    """Scores (n,) of pairs, as `Reranker.score` gives them."""
+    """Return scores (n,) of pairs, as from `Reranker.score`."""
     return _Units.of(model, "rerank", pairs).read(long)
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
-    """Scores (S,) of the sentences of each item, as `SentenceRetriever.score` gives them.
+    """Return scores (S,) of the sentences of each item, as from `SentenceRetriever.score`.
 
-    A sentence without a token has the lowest score of the others, without gradient.
+    A sentence without a token gets the lowest score of the others, without gradient.
     """
     units = _Units.of(model, "sentences", items)
     scores = units.read(long)
@@ -168,12 +168,12 @@ def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Units:
-    """All units that are scored, in order, and where the numbers for their scores are.
+    """All scored units, in order, with the indices of their inputs.
 
     Attributes:
-        item, unit: (N,) whose they are, and their number in it.
-        range: (N,) their range among those of all requests, and `other`: the one that they are compared with; empty for a head
-            that does not match.
+        item, unit: (N,) each unit's item, and its number in the item.
+        range, other: (N,) each unit's range among the ranges of all requests, and the range it is compared with; empty for a
+            head that does not match.
         lexical: (N, F) float32.
     """
 
@@ -200,19 +200,18 @@ class _Units:
             requests,
             item=owner,
             unit=np.concatenate([_NOTHING, *(np.flatnonzero(item.full) for item in items)]),
-            range=(torch.arange(len(matched)) + matched + 1).to(
-                device
-            ),  # before an item's units comes what they are compared with
+            # An item's first range is the one that its units are compared with.
+            range=(torch.arange(len(matched)) + matched + 1).to(device),
             other=(first + matched).to(device),
             lexical=torch.from_numpy(lexical).to(device),
         )
 
     def read(self, long: Long) -> Tensor:
-        """Scores (N,) of all units."""
+        """Return scores (N,) of all units."""
         return self.scores(list(read(self.model, self.requests, long)), torch.arange(len(self.item)))
 
     def scores(self, parts: Sequence[Part], chosen: Tensor) -> Tensor:
-        """Scores (m,) of the chosen units (m,), whose tokens are all in `parts`."""
+        """Return scores (m,) of the chosen units (m,), whose tokens are all in `parts`."""
         chosen = chosen.to(self.range.device)
         result: Tensor
         if not self.head.matches:
@@ -227,12 +226,12 @@ class _Units:
         return result
 
     def steps(self, long: Long) -> int:
-        """How many steps `read` takes."""
+        """Return the number of steps of `read`."""
         longest = max(len(request.ids) for request in self.requests)
         return -(-longest // (long.segment_tokens or longest))
 
     def last_steps(self, long: Long) -> tuple[np.ndarray, np.ndarray]:
-        """The step that each unit (N,) ends in, and the last one whose scores need each range (B,)."""
+        """Return the step that each unit (N,) ends in, and the last step whose scores need each range (B,)."""
         size = long.segment_tokens or max(len(request.ids) for request in self.requests)
         ends, uses = [], [_NOTHING]
         for request in self.requests:
@@ -247,7 +246,7 @@ class _Units:
 
 @dataclass(frozen=True, eq=False)
 class SegmentScores:
-    """Sentences that ended in the segments just read: their item (m,), their number in it (m,), their scores (m,)."""
+    """Sentences that ended in the last segments: their item (m,), their number in it (m,), their scores (m,)."""
 
     item: np.ndarray
     sentence: np.ndarray
@@ -255,10 +254,10 @@ class SegmentScores:
 
 
 def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterator[SegmentScores]:
-    """`sentence_scores` a piece at a time, each piece to be run backward before the next is asked for.
+    """Yield `sentence_scores` in pieces; run each piece backward before requesting the next.
 
-    With `gradient_segments` a piece is the sentences that ended in that many segments, and the memory held does not grow with
-    the document: a segment's graph goes when no later sentence can reach it. The gradients of all pieces together are those of
+    With `gradient_segments` a piece is the sentences that ended in that many segments, and memory does not grow with
+    the document: a segment's graph is freed when no later sentence can reach it. The gradients of all pieces add up to those of
     one backward pass over `sentence_scores` with the same `long`. Sentences without a token appear in no piece.
     """
     units = _Units.of(model, "sentences", items)
@@ -286,7 +285,7 @@ def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterat
 
 
 def backward_by_segment(model: Model, items: Sequence[Item], loss: Callable[[SegmentScores], Tensor], long: Long) -> Tensor:
-    """Run `loss` (a sum over sentences) and its backward pass on each piece of `sentence_segments`; the sum of the losses."""
+    """Run `loss` (a sum over sentences) and its backward pass on each piece of `sentence_segments`; return the total loss."""
     total = torch.zeros((), device=model.backbone.device)
     for piece in sentence_segments(model, items, long):
         value = loss(piece)

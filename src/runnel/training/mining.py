@@ -1,7 +1,7 @@
-"""Hard negatives: documents that a search finds for a query although they do not answer it.
+"""Hard negatives: documents that a search returns for a query although they do not answer it.
 
-Some of what a search finds does answer the query and was only never judged. Copies of a positive are always refused; documents
-that an embedder scores nearly as high as a positive are refused where a margin is set.
+Some results do answer the query but were never judged. Copies of a positive are always refused; documents that an embedder
+scores nearly as high as a positive are refused if a margin is set.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
 _BLOCK = 256  # queries searched together
-_KNOWN = 100_000  # vectors of candidates kept, as many queries have the same
-_COPY = 0.9  # share of common word triples from which two texts are copies of each other
+_KNOWN = 100_000  # cached vectors of candidates, as many queries share candidates
+_COPY = 0.9  # least share of common word triples in copies
 
 EMPTY = "empty"
 POSITIVE = "a positive or a copy of one"
@@ -35,14 +35,14 @@ LIKELY = "scored like a positive"
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """How negatives are drawn.
+    """Settings for drawing negatives.
 
     Args:
         number: negatives to draw for each query.
-        ranks: first and last rank of the search's results to draw from, uniformly, counting from 1 with positives included.
-        seed: the draw for the n-th query depends on this and n alone.
+        ranks: first and last rank of the results to draw from, uniformly, counting from 1 with positives included.
+        seed: the draw for the n-th query depends only on the seed and n.
         max_score, margin, relative_margin: refuse a candidate that an embedder scores above `max_score`, above the mean
-            score of the query's positives less `margin`, or above that mean less this part of its size.
+            score of the query's positives minus `margin`, or above that mean minus `relative_margin` times its absolute value.
 
     Raises:
         InputError: a value is out of range.
@@ -69,7 +69,7 @@ class Mining:
         return (self.max_score, self.margin, self.relative_margin) != (None, None, None)
 
     def highest(self, positive: float) -> float:
-        """The highest score that a negative may have beside a positive with this one."""
+        """Return the highest score allowed for a negative, given the mean score of the positives."""
         bars = [np.inf if self.max_score is None else self.max_score]
         if self.margin is not None:
             bars.append(positive - self.margin)
@@ -82,8 +82,8 @@ class Judge:
     """An embedder that scores candidates.
 
     Args:
-        corpus: where the rows are that it reads, those that are candidates; or
-        vectors: where the vectors of all rows are, if they are known: rows -> float32 (n, d).
+        corpus: the documents, to encode candidates as needed; or
+        vectors: a function from rows to their stored vectors, float32 (n, d).
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Judge:
 
 @dataclass(slots=True)
 class Mined:
-    """An example with its negatives: those it had and then those drawn. `refused` counts candidates by reason."""
+    """An example with the negatives drawn for it. `refused` counts candidates by reason."""
 
     triple: Triple
     drawn: list[str] = field(default_factory=list)
@@ -119,23 +119,23 @@ class Mined:
 def mine(
     triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: Judge | None = None, start: int = 0
 ) -> Iterator[Mined]:
-    """Draw negatives for each example, in order. Where too few candidates are left, an example gets fewer.
+    """Draw negatives for each example, in order. An example with too few candidates gets fewer.
 
     Args:
         corpus: the documents to draw from.
         search: see `runnel.training.candidates`.
-        judge: needed if `mining` has a bar on scores.
-        start: leave out this many examples, which earlier work has done.
+        judge: needed if `mining` limits scores.
+        start: skip this many examples, already done by an earlier call.
 
     Raises:
-        InputError: scores are needed and there is no judge; or what `search` raises.
+        InputError: scores are needed and there is no judge; or raised by `search`.
     """
     if mining.needs_scores and judge is None:
-        raise InputError("max_score, margin and relative_margin compare an embedder's scores; give an embedder to judge by")
+        raise InputError("max_score, margin and relative_margin compare an embedder's scores; give a judge")
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
-        found = search([triple for _, triple in block], mining.ranks[1])
-        draws = [_Draw(triple, rows, i, corpus, mining) for (i, triple), rows in zip(block, found, strict=True)]
+        results = search([triple for _, triple in block], mining.ranks[1])
+        draws = [_Draw(triple, rows, i, corpus, mining) for (i, triple), rows in zip(block, results, strict=True)]
         if mining.needs_scores and judge is not None:
             _fill_judged(draws, mining, judge)
         else:
@@ -146,7 +146,7 @@ def mine(
 
 
 def word_triples(text: str) -> frozenset[tuple[str, ...]]:
-    """The sets of three words in a row by which copies are found; case and punctuation do not count."""
+    """Return the set of three consecutive words, by which copies are recognized; case and punctuation do not count."""
     words = re.findall(r"\w+", text.casefold()) or [text.strip()]
     return frozenset(zip(words, words[1:], words[2:], strict=False)) if len(words) > 2 else frozenset([tuple(words)])
 
@@ -163,7 +163,7 @@ class _Draw:
         self._negatives = [word_triples(text) for text in triple.negatives]
 
     def next(self) -> list[tuple[int, str]]:
-        """As many candidates as are missing, or all that are left: (row, text); none of them is a copy."""
+        """Return as many candidates as are missing, or all that are left: (row, text) pairs without copies."""
         candidates: list[tuple[int, str]] = []
         while len(candidates) < self._missing and (row := next(self._rows, None)) is not None:
             text = self._corpus.at(row)
@@ -202,7 +202,7 @@ def _fill_judged(draws: list[_Draw], mining: Mining, judge: Judge) -> None:
 
 
 def _are_copies(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> bool:
-    """Whether the Jaccard similarity is at least `_COPY`; sizes alone tell most of the time."""
+    """Return whether the Jaccard similarity is at least `_COPY`; usually the sizes alone decide."""
     if min(len(a), len(b)) < _COPY * max(len(a), len(b)):
         return False
     common = len(a & b)

@@ -1,9 +1,9 @@
-"""Recipes: what a training run is made of, as a small TOML file read strictly into `training.settings.Recipe`.
+"""Recipes: the settings of a training run in a small TOML file, read strictly into `training.settings.Recipe`.
 
-Beside the tables of `Recipe`, a recipe may have [sizes.NAME], what differs for a model of that size (--size), and [smoke],
-what differs for a run of seconds on a tiny model (--smoke). A key that no setting has, that the job does not use, or of the
-wrong type is an error that names the nearest key. The shipped recipes are in the folder `recipes`; the one that was used
-lies in each run folder as `recipe.toml`.
+In addition to the tables of `Recipe`, a recipe may have [sizes.NAME], with the differences for a model of that size (--size), and
+[smoke], with the differences for a run of seconds on a tiny model (--smoke). A key that is unknown or not used by the job, or a
+value of the wrong type, is an error; an unknown key's message names the nearest key. The shipped recipes are in the folder
+`recipes`; each run folder holds its recipe as `recipe.toml`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ SHIPPED = Path(__file__).parent / "recipes"
 
 
 def shipped() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Return the names of the recipes that come with the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
 def find(name: str) -> Path:
-    """The file of a shipped recipe, or the path itself.
+    """Return the file of a shipped recipe, or the path itself.
 
     Raises:
-        ReadError: there is neither.
+        ReadError: no recipe has this name, and no file is at this path.
     """
     path = SHIPPED / f"{name}.toml"
     if path.is_file():
@@ -46,11 +46,11 @@ def find(name: str) -> Path:
     if Path(name).is_file():
         return Path(name)
     near = _nearest(name, shipped())
-    raise ReadError(f"there is no recipe {name!r}{near}; give the path of a TOML file or one of {', '.join(shipped())}")
+    raise ReadError(f"no recipe {name!r}{near}; give the path of a TOML file or one of {', '.join(shipped())}")
 
 
 def sizes(name: str) -> list[str]:
-    """The sizes that a recipe has settings for."""
+    """Return the sizes that a recipe has settings for."""
     return list(_table(_load(find(name)), "sizes", name))
 
 
@@ -60,25 +60,25 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
     Args:
         size: one of its `sizes`.
         smoke: apply its `[smoke]` table; `Recipe.smoke` is set.
-        changes: "key=value" as TOML; `key` may leave out its table where no other table has that key.
+        changes: "key=value" as TOML; `key` may omit its table if no other table has that key.
 
     Raises:
-        ReadError: no such file.
-        InputError: not TOML, or a setting that is unknown, unused or of the wrong type, in any of its tables.
+        ReadError: the file does not exist.
+        InputError: the file is not TOML, or a setting in any of its tables is unknown, unused or of the wrong type.
     """
     path = find(name)
     content = _load(path)
     by_size, quick = _table(content, "sizes", path), _table(content, "smoke", path)
     content = {key: value for key, value in content.items() if key not in ("sizes", "smoke")}
     for part in by_size:
-        _build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # errors show up whatever is chosen
+        _build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
     if size is not None:
         if size not in by_size:
-            has = ", ".join(by_size) or "none"
-            raise InputError(f"{path.name} has no size {size!r}{_nearest(size, by_size)}; it has {has}")
+            have = ", ".join(by_size) or "none"
+            raise InputError(f"{path.name} has no size {size!r}{_nearest(size, by_size)}; it has {have}")
         content = _merged(content, by_size[size])
     if smoke and not quick:
-        raise InputError(f"{path} has no [smoke] table; add one, or run it without --smoke")
+        raise InputError(f"{path} has no [smoke] table; add one, or run without --smoke")
     facts = {"architecture": quick.pop("architecture")} if "architecture" in quick else {}
     checked = _build(Recipe, _merged(content, quick) | {"smoke": facts}, f"{path}: smoke")
     if smoke:
@@ -92,19 +92,19 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
 
 
 def used(path: Path) -> Recipe:
-    """What `write` wrote: the configuration of a run."""
+    """Read a run's recipe, as written by `write`."""
     return read(str(path), smoke="smoke" in _load(path))
 
 
 def write(recipe: Recipe, path: Path) -> None:
-    """Write a recipe as TOML that `read` gives back equal."""
+    """Write a recipe as TOML, from which `read` returns an equal recipe."""
     lines: list[str] = []
     _lines(recipe, "", lines, recipe.job)
     files.write(path, "\n".join(lines) + "\n")
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:
-    """The settings in which two recipes differ, as "table.key: this, other"."""
+    """Return the settings in which two recipes differ, as "table.key: this, other"."""
     mine, theirs = (dict(_flat(dataclasses.asdict(r))) for r in (recipe, other))
     keys = [*mine, *(k for k in theirs if k not in mine)]
     return [f"{k}: {mine.get(k)!r}, {theirs.get(k)!r}" for k in keys if mine.get(k) != theirs.get(k)]
@@ -125,7 +125,7 @@ def _table(content: Mapping[str, Any], name: str, path: object) -> dict[str, Any
 
 
 def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
-    """`over` put over `base`, table by table."""
+    """Return `base` updated with `over`, table by table."""
     merged = dict(base)
     for key, value in dict(over).items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -134,7 +134,7 @@ def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
 
 
 def _change(change: str, job: Job) -> dict[str, Any]:
-    """{"table": {"key": value}} of "table.key=value" or "key=value"."""
+    """Parse "table.key=value" or "key=value" as {"table": {"key": value}}."""
     key, equals, text = change.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -142,20 +142,20 @@ def _change(change: str, job: Job) -> dict[str, Any]:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a string
+        value = text.strip()  # an unquoted string
     table, dot, name = key.rpartition(".")
     if not dot:
         places = [f"{table}.{key}" for table, fields in _tables().items() if key in fields and job in _jobs(fields[key])]
         if len(places) != 1:
             every = {f"{table}.{name}": f"{table}.{name}" for table, fields in _tables().items() for name in fields}
-            hint = f"; say which: {', '.join(places)}" if places else _nearest_ending(key, every)
+            hint = f"; use one of: {', '.join(places)}" if places else _nearest_ending(key, every)
             raise InputError(f"--set {key}: {'several tables have' if places else 'no table has'} that key{hint}")
         table, _, name = places[0].rpartition(".")
     return {table: {name: value}}
 
 
 def _tables() -> dict[str, dict[str, dataclasses.Field[Any]]]:
-    """The fields of each table, by name."""
+    """Return the fields of each table, by name."""
     tables = {}
     for field in dataclasses.fields(Recipe):
         kind = _inner(_hints(Recipe)[field.name])
@@ -172,17 +172,17 @@ def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 
 def _build(kind: type[Any], content: Mapping[str, Any], place: str, job: str | None = None) -> Any:
-    """The dataclass `kind` of a TOML table."""
+    """Build the dataclass `kind` from a TOML table."""
     hints, fields = _hints(typing.cast(Any, kind)), {f.name: f for f in dataclasses.fields(kind)}
     if kind is Recipe:
         job = content.get("job")
         if "job" not in content:
-            raise InputError(f"{place}: the key 'job' is missing; it is one of {', '.join(JOBS)}")
+            raise InputError(f"{place}: the key 'job' is missing; expected one of {', '.join(JOBS)}")
         _value(Job, job, f"{place}: job", None)
     values = {}
     for key, value in content.items():
         if key not in fields:
-            raise InputError(f"{place}: unknown key {key!r}{_nearest(key, fields)}; known are {', '.join(fields)}")
+            raise InputError(f"{place}: unknown key {key!r}{_nearest(key, fields)}; expected one of {', '.join(fields)}")
         if job not in _jobs(fields[key]):
             raise InputError(
                 f"{place}: {key!r} is not used by the job {job!r}; remove it (used by {', '.join(_jobs(fields[key]))})"
@@ -224,14 +224,14 @@ _A = {int: "a whole number", float: "a number", str: "a string", bool: "true or 
 
 
 def _inner(hint: Any) -> Any:
-    """X of X | None."""
+    """Return X for X | None."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return next(part for part in typing.get_args(hint) if part is not types.NoneType)
     return hint
 
 
 def _check(recipe: Recipe, path: Path) -> None:
-    """What types cannot say."""
+    """Check the constraints that types cannot express."""
     t, d = recipe.train, recipe.data
     counts = {"data.samples": d.samples, "train.batch": t.batch, "train.checkpoints": t.checkpoints, "train.group": t.group}
     counts |= {"train.max_steps": t.max_steps, "data.rows": d.rows, "data.max_tokens": d.max_tokens}
@@ -246,14 +246,16 @@ def _check(recipe: Recipe, path: Path) -> None:
     if d.negatives < 0 or d.held_out < 0 or (recipe.job == "rerank" and d.negatives < 1):
         raise InputError(f"{path}: data.negatives must be at least {int(recipe.job == 'rerank')} and data.held_out at least 0")
     if t.min_learning_rate and t.schedule != "cosine":
-        raise InputError(f"{path}: train.min_learning_rate is used by the cosine schedule only; remove it or set that schedule")
+        raise InputError(f"{path}: train.min_learning_rate needs the cosine schedule; remove it or set train.schedule")
     if recipe.search is not None and (not recipe.search.learning_rates or recipe.search.share < 1 or not d.held_out):
         raise InputError(
             f"{path}: [search] needs learning_rates, a share of at least 1, and data.held_out rows to compare them on"
         )
     for table in d.sets:
         if table.instructions and "{instruction}" not in (d.prompt or ""):
-            raise InputError(f"{path}: {table.path} has instructions, but data.prompt has no {{instruction}} to put them")
+            raise InputError(
+                f"{path}: {table.path} has instructions, but data.prompt has no {{instruction}}; add it or remove them"
+            )
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
@@ -271,7 +273,7 @@ def _nearest_ending(key: str, known: Mapping[str, str]) -> str:
 
 
 def _lines(table: Any, name: str, lines: list[str], job: Job) -> None:
-    """Values first, then tables; what is None or not the job's is left out."""
+    """Append the lines of a table, values first, then tables; skip None and settings that the job does not use."""
     later: list[tuple[str, Any]] = []
     for field in dataclasses.fields(table):
         value = getattr(table, field.name)

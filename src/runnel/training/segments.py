@@ -1,10 +1,10 @@
-"""Requests read with a graph: segment by segment, keeping only the hidden vectors and sums that are wanted.
+"""Reading of requests with a graph: segment by segment, keeping only the requested hidden vectors and sums.
 
-Positions and ranges are in rising order here, and the ranges of a request do not overlap.
+Positions and ranges are in ascending order here, and the ranges of a request do not overlap.
 
 T  tokens of a row     t  tokens of one step (the same segment of every row that is long enough)
-P  wanted positions    B  ranges of tokens whose weighted sums are wanted    K  kinds of mark    D  width
-p, b  those of one step
+P  requested positions    B  ranges of tokens whose weighted sums are requested    K  kinds of mark    D  width
+p, b  positions and ranges of one step
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from runnel.request import Request
 
 @dataclass(frozen=True)
 class Long:
-    """How rows that may be long are read in training.
+    """Settings for reading long rows in training.
 
     Args:
         segment_tokens: read each row in segments of this many tokens with carried state (recurrent backbones only); None: whole
-            rows in one forward. The numbers and gradients are the same.
-        recompute: keep only what each layer takes in, and run the layer again in the backward pass. Of rows in several segments
+            rows in one forward pass. The numbers and gradients are the same.
+        recompute: keep only the input of each layer, and run the layer again in the backward pass. For rows in several segments,
             keep only the state before each segment; its layers then run twice more. The numbers and gradients are the same.
-        gradient_segments: cut the gradient of the state after every so many segments, so that a token's loss reaches that many
-            segments back at most; None: never.
-        bf16: linear layers in bf16 (autocast); weights, states and what is returned stay as they are.
+        gradient_segments: cut the gradient of the state after this many segments, so that a token's loss reaches at most that
+            many segments back; None: never.
+        bf16: run linear layers in bf16 (autocast); the dtypes of weights, states and results do not change.
 
     Raises:
         InputError: a number is not positive, or `gradient_segments` comes without `segment_tokens`.
@@ -53,7 +53,7 @@ class Long:
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")
         if self.gradient_segments is not None and self.segment_tokens is None:
-            raise InputError("gradient_segments counts segments; give segment_tokens, their length, too")
+            raise InputError("gradient_segments counts segments; also give segment_tokens, their length")
 
 
 WHOLE = Long()
@@ -61,12 +61,12 @@ WHOLE = Long()
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one step gave. Positions and ranges are counted over all requests, in order.
+    """The results of one step. Positions and ranges are numbered over all requests, in order.
 
     Attributes:
         step: its number, from 0.
-        picked: (p,) int64, which wanted positions are in it;  hidden: (p, D) their vectors.
-        ranges: (b,) int64, which ranges have tokens in it;  sums: (b, D) and totals: (b,) of their weights.
+        picked: (p,) int64, the requested positions in it;  hidden: (p, D) their vectors.
+        ranges: (b,) int64, the ranges with tokens in it;  sums: (b, D) of their vectors, totals: (b,) of their weights.
     """
 
     step: int
@@ -79,8 +79,12 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """One step: ids (t,), cu_seqlens, marks (t, K); `at` (p,) places of `picked` in it; `inside` (m,) tokens of some range and
-    `owner` (m,) its place in `ranges`.
+    """The inputs of one step.
+
+    Attributes:
+        ids: (t,), with `cu_seqlens` and `marks` (t, K).
+        at: (p,) the tokens of `picked` in the step.
+        inside: (m,) the tokens in a range, and `owner` (m,) the index of that range in `ranges`.
     """
 
     ids: Tensor
@@ -94,15 +98,15 @@ class _Step:
 
 
 def read(model: Model, requests: Sequence[Request], long: Long) -> Iterator[Part]:
-    """Yield the wanted vectors and sums of packed rows, step by step.
+    """Yield the requested vectors and sums of packed rows, step by step.
 
     Raises:
-        InputError: no rows, or an empty one.
-            Also where `segment_tokens` is set and the backbone is a transformer, which has no state to carry.
+        InputError: there are no rows, or a row is empty; or `segment_tokens` is set for a transformer, which has no state to
+            carry.
     """
     lengths = np.array([len(request.ids) for request in requests])
     if not len(lengths) or not lengths.min():
-        raise InputError(f"rows to train on need at least one token each, got lengths {lengths.tolist()[:8]}")
+        raise InputError(f"training rows need at least one token each, got lengths {lengths.tolist()[:8]}")
     size = long.segment_tokens or int(lengths.max())
     check_segments(model, long)
     several = bool(lengths.max() > size)
@@ -127,15 +131,15 @@ def check_segments(model: Model, long: Long) -> None:
     """Raise InputError if `segment_tokens` is set for a transformer."""
     if long.segment_tokens is not None and not model.backbone.recurrent:
         raise InputError(
-            f"segment_tokens = {long.segment_tokens} cannot be used: {model.backbone.title} reads a text only whole; remove it "
+            f"segment_tokens = {long.segment_tokens} cannot be used: {model.backbone.title} only reads whole texts; remove it "
             "(recompute = true saves memory), or train a recurrent model"
         )
 
 
 def gather(parts: Sequence[Part], positions: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden vectors (P, D) at wanted positions and weighted means (B, D) of ranges, by their numbers in rising order.
+    """Return hidden vectors (P, D) at positions and weighted means (B, D) of ranges, by their numbers in ascending order.
 
-    All tokens of the ranges must be in `parts`. A range without tokens has mean zero.
+    All tokens of the ranges must be in `parts`. The mean of a range without tokens is zero.
     """
     picked, order = torch.cat([part.picked for part in parts]).sort()
     hidden = torch.cat([part.hidden for part in parts])[order[torch.searchsorted(picked, positions)]]
@@ -150,7 +154,7 @@ def gather(parts: Sequence[Part], positions: Tensor, ranges: Tensor) -> tuple[Te
 
 
 def cut(part: Part) -> Part:
-    """The same numbers as leaves, which collect gradients for `close`."""
+    """Return the same tensors as leaves, which collect gradients for `close`."""
     leaves = (tensor.detach().requires_grad_(tensor.requires_grad) for tensor in (part.hidden, part.sums, part.totals))
     return Part(part.step, part.picked, part.ranges, *leaves)
 
@@ -169,7 +173,7 @@ def close(parts: Sequence[tuple[Part, Part]]) -> None:
 
 
 def _run(model: Model, step: _Step, state: State | None, long: Long) -> tuple[Tensor, Tensor, Tensor, State]:
-    """Wanted hidden vectors (p, D), sums (b, D) and totals (b,) of one step, and the state after it."""
+    """Run one step: return requested hidden vectors (p, D), sums (b, D) and totals (b,), and the state after it."""
     features = model.features
     added = None
     if step.marks is not None and features is not None:
@@ -185,7 +189,7 @@ def _run(model: Model, step: _Step, state: State | None, long: Long) -> tuple[Te
 
 
 def _step(requests: Sequence[Request], rows: np.ndarray, start: int, size: int, backbone: Backbone) -> _Step:
-    """Tokens [start, start + size) of `rows`; each block of a row is a sequence of its own."""
+    """Pack tokens [start, start + size) of `rows`; each block of a row is a separate sequence."""
     wanted = [request.wanted() for request in requests]
     first_position = np.cumsum([0, *(len(positions) for positions, _ in wanted)])
     first_range = np.cumsum([0, *(len(ranges) for _, ranges in wanted)])

@@ -1,4 +1,4 @@
-"""Evidence examples made ready for training a sentence retriever: which sentences are positive, and windows of long documents.
+"""Evidence examples for training a sentence retriever: labels of sentences, and windows of long documents.
 
 S  sentences of a document   E  evidence spans of an example
 """
@@ -31,7 +31,7 @@ _FEATURES = Features(
         "id": Value("string"),
         "query": Value("string"),
         "document": Value("large_string"),
-        "edges": List(Value("int64")),  # where sentences start, and the end of the last
+        "edges": List(Value("int64")),  # starts of the sentences, and the end of the last
         "labels": List(Value("bool")),
         "tokens": Value("int64"),  # of the item
     }
@@ -39,10 +39,10 @@ _FEATURES = Features(
 
 
 def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Which sentences answer: those that share at least half of themselves, or half of an evidence span, with one.
+    """Label the sentences that share at least half of themselves, or half of an evidence span, with an evidence span.
 
     So the sentence around a short answer is positive, as are the sentences of a long passage, and every span makes at least one
-    sentence positive. A span that only spills over into a sentence does not: one false positive weighs as much as hundreds of
+    sentence positive. A span that only slightly overlaps a sentence does not: one false positive weighs as much as hundreds of
     negatives in the loss. Only characters that are not whitespace count.
 
     Args:
@@ -54,14 +54,14 @@ def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tup
         (S,) bool.
 
     Raises:
-        InputError: a span lies outside the document, or has nothing but whitespace.
+        InputError: a span is outside the document, or has only whitespace.
     """
     labels = np.zeros(len(sentences), dtype=bool)
     for start, end in evidence:
         if not 0 <= start < end <= len(document) or not document[start:end].strip():
             raise InputError(
                 f"the evidence span [{start}, {end}) of a document of {len(document)} characters is "
-                f"{'empty' if 0 <= start <= end <= len(document) else 'outside of it'}; spans count code points from 0"
+                f"{'empty' if 0 <= start <= end <= len(document) else 'outside it'}; spans count code points from 0"
             )
         first = int(np.searchsorted(sentences[:, 1], start, side="right"))
         last = int(np.searchsorted(sentences[:, 0], end, side="left"))
@@ -73,11 +73,11 @@ def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tup
 
 
 def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int], rng: np.random.Generator) -> slice:
-    """Choose the sentences of a window at a random place that has all positives in it.
+    """Choose the sentences of a window at a random place that contains all positives.
 
     The window has at most as many tokens as one of `lengths`, drawn at random. If the positives are too far apart for it, the
-    next longer of `lengths` is taken; if they fit none, the whole document: evidence is never torn. Without positives the window
-    may be anywhere, and a sentence that is longer by itself is taken whole.
+    next longer of `lengths` is used; if they fit none, the whole document: evidence is never split. Without positives the window
+    may be anywhere, and a single sentence that is longer is used whole.
 
     Args:
         bounds: (S+1,) tokens: sentence i is [bounds[i], bounds[i+1]).
@@ -107,7 +107,7 @@ def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int]
 
 @dataclass
 class _Counts:
-    """What became of the examples, to be told at the end."""
+    """Counts of the examples, logged at the end."""
 
     examples: int = 0
     tokens: int = 0
@@ -117,10 +117,10 @@ class _Counts:
 
 
 class SentenceData(Dataset[tuple[str, Item]]):
-    """Examples in an Arrow file, made into items when they are asked for: memory does not depend on their number.
+    """Examples in an Arrow file, made into items on access: memory does not depend on their number.
 
     Args:
-        model: whose tokenizer and templates read them.
+        model: the model whose tokenizer and templates are used.
         path: a file from `write`.
 
     Attributes:
@@ -142,19 +142,19 @@ class SentenceData(Dataset[tuple[str, Item]]):
         seed: int = 0,
         language: str = "en",
     ) -> SentenceData:
-        """Label and cut examples, one at a time, and keep them in a file. Equal arguments give an equal file.
+        """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file.
 
         Args:
-            evidence: examples with spans in code points. One without a span is a document without an answer.
+            evidence: examples with spans in code points. An example without a span is a document without an answer.
             tokens: lengths; each example draws one of them, once, and a longer document is cut to a window of whole sentences
-                that has all evidence in it (`choose_window`). None: documents are read whole.
-            language: of the documents, for sentence boundaries.
+                that contains all evidence (`choose_window`). None: documents stay whole.
+            language: language of the documents, for sentence boundaries.
 
         Raises:
-            InputError: an example that cannot be used; the message has its id.
+            InputError: an example cannot be used; the message has its id.
         """
         if tokens is not None and (not tokens or min(tokens) < 1):
-            raise InputError(f"tokens must be lengths of at least 1, got {tokens}; None takes whole documents")
+            raise InputError(f"tokens must be lengths of at least 1, got {tokens}; use None for whole documents")
         path, counts = Path(path), _Counts()
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file, ArrowWriter(path=str(file), features=_FEATURES) as writer:
@@ -164,8 +164,8 @@ class SentenceData(Dataset[tuple[str, Item]]):
                 raise InputError("there are no evidence examples to train on")
             writer.finalize()
         log.info(
-            "%d examples, %d tokens; %d were cut to windows; %d are whole although longer, because no window holds "
-            "their evidence; %d documents have no answer",
+            "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds their evidence; "
+            "%d documents have no answer",
             counts.examples, counts.tokens, counts.windows, counts.whole, counts.unanswered,
         )  # fmt: skip
         return cls(model, path)
@@ -198,7 +198,7 @@ def _row(
     document = example.document
     item = make_item(model, example.query, document, language=language)
     assert item.sentences is not None
-    sentences, bounds = item.sentences.spans, item.sentences.bounds  # or what else the model's unit is
+    sentences, bounds = item.sentences.spans, item.sentences.bounds  # or other units of the model
     labels = label_sentences(document, sentences, example.spans)
     if tokens is not None:
         window = choose_window(bounds, labels, tokens, rng)
@@ -210,7 +210,7 @@ def _row(
         elif bounds[-1] > max(tokens):
             counts.whole += 1
     if not item.full.any():
-        raise InputError("the document has no tokens; leave it out")
+        raise InputError("the document has no tokens; remove the example")
     edges = [0, *sentences[:, 1].tolist()]
     row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
     return row | {"tokens": len(item.request.ids)}
@@ -223,5 +223,5 @@ def _item(model: Model, row: dict[str, Any]) -> Item:
 
 
 def _visible(text: str) -> int:
-    """Characters that are not whitespace."""
+    """Count the characters that are not whitespace."""
     return len("".join(text.split()))

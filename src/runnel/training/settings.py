@@ -2,7 +2,7 @@
 
 job = "embed" | "rerank" | "sentences"      which head is trained
 [model] [data] [[data.sets]] [train]        every recipe
-[long] [lora] [search] [evaluation]         where they are wanted
+[long] [lora] [search] [evaluation]         optional
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ JOBS: tuple[Job, ...] = ("embed", "rerank", "sentences")
 
 
 def _only(*jobs: Job, default: Any = None) -> Any:
-    """A setting that other jobs than these do not use."""
+    """Declare a setting that only these jobs use."""
     return dataclasses.field(default=default, metadata={"jobs": jobs})
 
 
 @dataclass(frozen=True)
 class ModelTable:
-    """Where the run starts.
+    """The model that a run starts from.
 
     Attributes:
         name: built-in name, folder or hub id.
-        new_head: a model without a head for the job gets one with random weights.
+        new_head: give a model without a head for the job one with random weights.
         template: how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"; default: the model's own.
-        pooling: of an embedder, "cls", "eos" or "mean"; default: the model's own.
-        unit: what a sentence retriever scores, "sentence", "clauses" or "paragraph"; default: the model's own.
+        pooling: an embedder's pooling, "cls", "eos" or "mean"; default: the model's own.
+        unit: the unit that a sentence retriever scores, "sentence", "clauses" or "paragraph"; default: the model's own.
     """
 
     name: str = "pocket"
@@ -45,9 +45,9 @@ class DataSet:
 
     Attributes:
         path: relative to --data, or to the recipe's own folder.
-        format: of `training.data.read_triples`, or "evidence", whose sentences become triples; default: seen from the file.
-        corpus, queries: files with the texts, where the examples hold ids.
-        instructions: each query gets one of them, in turns, by `DataTable.prompt`.
+        format: a format of `training.data.read_triples`, or "evidence", whose sentences become triples; default: recognized.
+        corpus, queries: files with the texts, if the examples hold ids.
+        instructions: each query gets one of them, in turn, in `DataTable.prompt`.
     """
 
     path: str
@@ -59,21 +59,22 @@ class DataSet:
 
 @dataclass(frozen=True)
 class DataTable:
-    """What is trained on. Texts are cut to the `max_...` tokens, special tokens and prompts included; cut texts are counted.
-    None: nothing is cut.
+    """The training data.
+
+    Texts are cut to the `max_...` tokens, special tokens and prompts included; cut texts are counted. None: nothing is cut.
 
     Attributes:
-        prompt: put before queries; "{instruction}" stands for the example's own, or else one of the data set's. None: the
-            model's query prompt. A model's document prompt is put before documents in any case.
+        prompt: text before queries; "{instruction}" is replaced by the example's instruction, or else by one of the data set's.
+            None: the model's query prompt. A model's document prompt is always put before documents.
         negatives: documents that do not answer, for each one that does. An embedder's example may have fewer, or none.
         negative_source: "given" with the examples, or "random" documents of other examples.
-        samples: rows made of each answering document, with negatives of their own.
-        max_tokens: of a whole pair; only its document is cut.
+        samples: rows per answering document, each with its own negatives.
+        max_tokens: the most tokens of a whole pair; only its document is cut.
         lengths: a longer document is cut to a window of one of these numbers of tokens, drawn once, when the run reads its data.
-            The window holds all evidence; where the evidence fits into none of them, the document stays whole. None: no cuts.
-        exclude: test sets, files or folders; examples that overlap with them are left out and counted (docs/data.md).
-        rows: use the first so many rows of each set.
-        held_out: rows of each set that are kept from training; their loss is told at the end, and picks the learning rate.
+            The window holds all evidence; if none is long enough, the document stays whole. None: no cuts.
+        exclude: test sets, files or folders; examples that overlap with them are removed and counted (docs/data.md).
+        rows: use only the first rows of each set, this many.
+        held_out: rows of each set that are not trained on; their loss is reported at the end, and picks the learning rate.
     """
 
     sets: tuple[DataSet, ...] = ()
@@ -92,19 +93,19 @@ class DataTable:
 
 @dataclass(frozen=True)
 class TrainTable:
-    """The optimizer's settings (AdamW) and the run's.
+    """Settings of the optimizer (AdamW) and of the run.
 
     Attributes:
         batch: queries of one step, over all devices.
-        group: queries that go through the model at a time on one device; the rest of an embedder's batch goes through the
-            gradient cache, that of other jobs is accumulated. None: all.
-        group_tokens: so many at most at a time, but for a document that is longer by itself; then steps have fewer documents.
-        max_steps: stop after so many steps instead of `epochs`.
-        temperature: of InfoNCE.
-        warmup: steps, or, below 1, the share of all steps.
-        min_learning_rate: where the cosine ends.
+        group: queries that one device runs at a time; an embedder's batch is completed by the gradient cache, other batches by
+            gradient accumulation. None: all.
+        group_tokens: the most tokens at a time, except for a single longer document; may reduce the documents of a step.
+        max_steps: stop after this many steps instead of `epochs`.
+        temperature: temperature of InfoNCE.
+        warmup: number of steps, or, below 1, share of all steps.
+        min_learning_rate: the end of the cosine schedule.
         precision: "bf16" is autocast over fp32 weights.
-        checkpoints: how many are kept, evenly spread along the run; the last is the one a stopped run goes on from.
+        checkpoints: number of checkpoints kept, evenly spread along the run; a stopped run resumes from the last.
     """
 
     learning_rate: float = 1e-5
@@ -128,7 +129,7 @@ class TrainTable:
 
 @dataclass(frozen=True)
 class LongTable:
-    """How long texts go through the model in training; see `training.forward.Long`."""
+    """Settings for reading long texts in training; see `training.forward.Long`."""
 
     segment_tokens: int | None = None
     recompute: bool = False
@@ -137,7 +138,7 @@ class LongTable:
 
 @dataclass(frozen=True)
 class LoraTable:
-    """Low-rank adapters on all linear layers; `four_bit` holds the layers they stand on as NF4 (QLoRA)."""
+    """Low-rank adapters on all linear layers; `four_bit` stores these layers in NF4 (QLoRA)."""
 
     r: int = 16
     alpha: int = 16
@@ -147,7 +148,7 @@ class LoraTable:
 
 @dataclass(frozen=True)
 class SearchTable:
-    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as large, so as many steps."""
+    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as large, with as many steps."""
 
     learning_rates: tuple[float, ...] = ()
     share: int = 16
@@ -155,10 +156,10 @@ class SearchTable:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """What the trained model reads when it is evaluated: `runnel evaluate RUN/model` cuts texts to the `max_...` tokens.
+    """The lengths at which `runnel evaluate RUN/model` reads texts, cut to the `max_...` tokens.
 
     Attributes:
-        top_k: sentences whose recall on held-out documents is measured.
+        top_k: numbers of sentences at which recall on held-out documents is measured.
     """
 
     max_query_tokens: int | None = _only("embed")
@@ -169,14 +170,14 @@ class EvaluationTable:
 
 @dataclass(frozen=True)
 class SmokeTable:
-    """What only a smoke run has: the architecture of its tiny random model."""
+    """The setting of a smoke run: the architecture of its tiny random model."""
 
     architecture: str = "mamba2"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe with all overrides applied. `lora` and `search` are None where they are not wanted."""
+    """A recipe with all overrides applied. `lora` and `search` are None if not used."""
 
     job: Job
     model: ModelTable = ModelTable()

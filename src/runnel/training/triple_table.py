@@ -1,10 +1,10 @@
-"""Triples made into the rows that sentence-transformers trains on, in Arrow files: memory does not depend on their number.
+"""Triples as rows for sentence-transformers, in Arrow files: memory does not depend on their number.
 
     embed    query, positive, negative_1, ..., negative_n, negatives, row      one row for each answering document (and sample)
-    rerank   query, docs (the answering one first), labels, row
+    rerank   query, docs (the answering document first), labels, row
 
-A row of an embedder may have fewer negatives than the recipe asks for: `negatives` is their number, the columns after them are
-null. `row` says where a row came from, for messages.
+A row of an embedder may have fewer negatives than the recipe requests: `negatives` is their number, the other columns are
+null. `row` names the origin of a row, for messages.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from runnel.training.settings import DataSet, DataTable, Job
 log = logging.getLogger("runnel")
 
 EVIDENCE = "evidence"  # the format of examples that are made into triples of sentences
-_NEGATIVES_FROM = "find some with `runnel mine`, take documents of other queries with --set data.negative_source=random"
-_NOT_THE_ONE = float("-inf")  # what a softmax over labels makes 0
+_NEGATIVES_FROM = "find some with `runnel mine`, use documents of other queries with --set data.negative_source=random"
+_NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 
 def write_triple_table(
@@ -47,13 +47,13 @@ def write_triple_table(
     """Write the rows of one data set. Equal arguments and files give equal rows.
 
     Args:
-        path: the Arrow file; it appears when it is complete.
+        path: the Arrow file, written atomically.
         source: the examples.
-        guard: examples that it recognizes as those of a test set are left out.
-        prompts: of `trained_prompts`; an embedder's rows have "query" and "document" before their texts, as inference has.
+        guard: removes examples that overlap with a test set.
+        prompts: from `trained_prompts`; an embedder's rows have "query" and "document" before their texts, as in inference.
 
     Raises:
-        InputError: there is no example, or none for which the job can do without the negatives that the recipe asks for.
+        InputError: there are no examples, or an example lacks the negatives that the job needs.
     """
     text = Value("large_string")
     names = [f"negative_{i + 1}" for i in range(table.negatives)] if job == "embed" else []
@@ -83,10 +83,10 @@ def write_triple_table(
 
 
 def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:
-    """Return the prompts of a trained embedder: what `write_triple_table` and `Embedder.encode_query` put before texts.
+    """Return the prompts of a trained embedder, which `write_triple_table` and `Embedder.encode_query` put before texts.
 
     Args:
-        prompts: the model's own. The recipe's prompt takes the place of "query"; one with "{instruction}" makes a prompt for each
+        prompts: the model's own. The recipe's prompt replaces "query"; one with "{instruction}" makes a prompt for each
             data set that has instructions, by the set's name.
     """
     if table.prompt is None:
@@ -99,7 +99,7 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
 
 
 def require_negatives(sets: Mapping[str, Dataset], table: DataTable) -> None:
-    """Raise InputError if the recipe asks for negatives and no row of any set of an embedder has one."""
+    """Raise InputError if the recipe requests negatives and no row of any set of an embedder has one."""
     if table.negatives and not any(np.any(rows["negatives"][:]) for rows in sets.values()):
         raise InputError(f"no example has negatives, but data.negatives = {table.negatives}; {_NEGATIVES_FROM}, or set it to 0")
 
@@ -119,7 +119,7 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
 def _examples(
     source: Path, one: DataSet, table: DataTable, job: Job, seed: int, guard: Decontaminator, prompts: Mapping[str, str]
 ) -> Iterator[tuple[str, str, list[str], str]]:
-    """Query with its prompt, answering document, up to `table.negatives` others, and where they came from."""
+    """Yield each query with its prompt, answering document, up to `table.negatives` negatives, and their origin."""
     rng = np.random.default_rng(seed)
     every = _triples(source, one, Decontaminator(())) if _random(table) else iter(())
     pool = sorted({text for triple in every for text in triple.positives})
@@ -139,12 +139,10 @@ def _examples(
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
                 yield prompt + triple.query, positive, part, f"{source.name}: {name} ({triple.query[:60]!r})"
     if unused:
-        log.warning(
-            "%s: the instructions of %d examples are not used, as data.prompt has no {instruction} to put them", source, unused
-        )
+        log.warning("%s: the instructions of %d examples are not used, as data.prompt has no {instruction}", source, unused)
     if repeated:
         log.warning(
-            "%s: the %d rows of %d positives share negatives, which are fewer than data.negatives x data.samples = %d",
+            "%s: the %d rows of %d positives share negatives: there are fewer than data.negatives x data.samples = %d",
             source, repeated * table.samples, repeated, table.negatives * table.samples,
         )  # fmt: skip
 
@@ -154,7 +152,7 @@ def _random(table: DataTable) -> bool:
 
 
 def _prompt(triple: Triple, number: int, one: DataSet, table: DataTable, prompts: Mapping[str, str]) -> str:
-    """Return the recipe's prompt with the example's instruction, or what `Embedder.encode_query` puts before queries."""
+    """Return the recipe's prompt with the example's instruction, or else the prompt that `Embedder.encode_query` uses."""
     if "{instruction}" not in (table.prompt or ""):
         return prompts.get("query", "")
     instruction = triple.instruction or (one.instructions[number % len(one.instructions)] if one.instructions else "")
@@ -162,11 +160,11 @@ def _prompt(triple: Triple, number: int, one: DataSet, table: DataTable, prompts
 
 
 def _negatives(triple: Triple, pool: list[str], table: DataTable, job: Job, rng: np.random.Generator, source: Path) -> list[str]:
-    """Negatives for all samples of one answering document, each once, as far as there are enough."""
+    """Draw distinct negatives for all samples of one answering document, fewer if there are not enough."""
     wanted = table.negatives * table.samples
     if _random(table):
         if len(pool) <= len(triple.positives):
-            raise InputError(f"{source}: no other documents to draw random negatives from; give more examples")
+            raise InputError(f"{source}: there are no other documents for random negatives; give more examples")
         drawn: list[str] = []
         while len(drawn) < min(wanted, len(pool) - len(triple.positives)):
             text = pool[int(rng.integers(len(pool)))]
@@ -185,13 +183,13 @@ def _triples(source: Path, one: DataSet, guard: Decontaminator) -> Iterator[Trip
         texts = {
             name: source.parent / path if path else None for name, path in (("corpus", one.corpus), ("queries", one.queries))
         }
-        triples = read_triples(source, one.format, **texts)  # type: ignore[arg-type]  # its reader checks the name of the format
+        triples = read_triples(source, one.format, **texts)  # type: ignore[arg-type]  # its reader checks the format's name
         return guard.clean(triples)
     return _sentences(source, guard)
 
 
 def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
-    """Evidence as triples: sentences that answer (`label_sentences`) against the others of their document (paper E, 5.5)."""
+    """Yield evidence as triples: answering sentences (`label_sentences`) and the others of their document (paper E, 5.5)."""
     dropped = 0
     for example in guard.clean(read_evidence(source)):
         spans = split_sentences(example.document)
@@ -207,4 +205,4 @@ def _sentences(source: Path, guard: Decontaminator) -> Iterator[Triple]:
         else:
             dropped += 1
     if dropped:
-        log.warning("%s: %d examples were left out, as all or none of their sentences answer", source, dropped)
+        log.warning("%s: %d examples were dropped, as all or none of their sentences answer", source, dropped)
