@@ -92,7 +92,7 @@ def plan() -> str:
         ["shards on disk, pocket-mamba2"] + [size(n * shard) for n in SIZES],
         ["index on disk, pocket-mamba2"] + [size(n * whole) for n in SIZES],
     ]
-    rows += [["taking shards into one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]]
+    rows += [["importing shards into one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]]
     rows += [["its memory for ids"] + [size(n * known) for n in SIZES]]
     rows += [["remembered documents, pocket-mamba2, if wanted"] + [size(n * REMEMBERED) for n in SIZES]]
     return table(["documents", "10^5", "10^6", "10^7", "10^8"], rows)

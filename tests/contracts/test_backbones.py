@@ -99,12 +99,11 @@ ARCHITECTURES = {
     "toy": Architecture(Toy, {"tiny": ToyConfig(VOCABULARY)}),  # without kernels
 }
 # For tests of what carries a state, and of what has kernels.
-recurrent = pytest.mark.parametrize(
-    "architecture", [name for name, entry in ARCHITECTURES.items() if entry.build().recurrent], indirect=True
+RECURRENT, COMPILED = (
+    [n for n, entry in ARCHITECTURES.items() if getattr(entry.build(), fact)] for fact in ("recurrent", "has_kernels")
 )
-compiled = pytest.mark.parametrize(
-    "architecture", [name for name, entry in ARCHITECTURES.items() if entry.build().has_kernels], indirect=True
-)
+recurrent = pytest.mark.parametrize("architecture", RECURRENT, indirect=True)
+compiled = pytest.mark.parametrize("architecture", COMPILED, indirect=True)
 SHAPES = [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
 INT8_SHAPES = [shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers]
 NO_INT8 = int8_problem(torch.device("cpu"))
@@ -129,9 +128,6 @@ def model(architecture: Architecture) -> Backbone:
     model.prepare()
     assert (model.fast is not None) == model.has_kernels
     return model
-
-
-# ---- the kernels' path equals the plain path ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("entry", "config"), SHAPES)
@@ -310,9 +306,6 @@ def test_a_copy_has_its_own_kernels(architecture: Architecture, model: Backbone)
         twin.prepare()
         assert not torch.equal(twin(ids)[0], model(ids)[0])
         assert_close(model(ids)[0], architecture.build()(ids)[0])
-
-
-# ---- precision and gradients ---------------------------------------------------------------------------------------------
 
 
 @recurrent
