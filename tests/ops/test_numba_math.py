@@ -12,7 +12,8 @@ from numba import njit, prange
 
 from runnel.ops import numba_math as math
 from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
-from runnel.ops.numba_matmul import FULL, LANES, LOWER, ROWS, UPPER, multiply, padded
+from runnel.ops.numba_matmul import FULL, LANES, LOWER, ROWS, UPPER, multiply
+from runnel.ops.simd import ceil_div, round_up
 
 
 @njit(**SERIAL)
@@ -42,7 +43,7 @@ def _silu_grad(x: Any, out: Any) -> None:
 @njit(**SERIAL)
 def _copy(x: Any, out: Any) -> None:
     for i in range(x.shape[0]):
-        out[i] = math.rounded_for(out, math.load(x[i]))
+        out[i] = math.rounded_for(out, math.as_f32(x[i]))
 
 
 @njit(**PARALLEL)
@@ -139,5 +140,6 @@ def test_multiply(columns: int, scale: float, triangle: int) -> None:
         assert np.abs(out - expected).max() < 1e-5
 
 
-def test_padded() -> None:
-    assert [padded(n) for n in (0, 1, LANES, LANES + 1)] == [0, LANES, LANES, 2 * LANES]
+def test_rounding_up() -> None:
+    assert [round_up(n, LANES) for n in (0, 1, LANES, LANES + 1)] == [0, LANES, LANES, 2 * LANES]
+    assert [ceil_div(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]

@@ -13,29 +13,28 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, prange, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, build_constant
 from runnel.ops.numba_matmul import ROWS, multiply
 from runnel.ops.simd import (
-    I32,
     LANES,
     VF32,
-    VI32,
     add,
     address,
-    build_constant,
-    build_splat,
+    build_lanes_below,
+    elementwise,
     exp,
     f32x16,
     load,
     load_some,
     mul,
     next_task,
+    reduction,
+    round_up,
     shift,
     splat,
     store,
@@ -48,31 +47,12 @@ from runnel.ops.simd_tile import numbers_per_word, transpose
 _QUERIES = 32  # queries per block
 
 
-@intrinsic
-def _larger(typing_context: Any, a: Any, b: Any) -> Any:
-    """Return the larger of a and b in each lane; b if one of them is NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        a, b = values
-        return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-    return f32x16(f32x16, f32x16), generate
+def _build_larger(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
-@intrinsic
-def _largest(typing_context: Any, x: Any) -> Any:
-    """Return the largest lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        v, width = values[0], LANES
-        while width > 1:
-            width //= 2
-            halves = [ir.Constant(ir.VectorType(I32, width), list(range(start, start + width))) for start in (0, width)]
-            a, b = (builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), half) for half in halves)
-            v = builder.select(builder.fcmp_ordered(">", a, b), a, b)
-        return builder.extract_element(v, ir.Constant(I32, 0))
-
-    return types.float32(f32x16), generate
+_larger = elementwise(2, _build_larger, "The larger of a and b; b if one of them is NaN.")
+_largest = reduction(_build_larger, "The largest lane.")
 
 
 @intrinsic
@@ -80,9 +60,7 @@ def _only(typing_context: Any, x: Any, count: Any) -> Any:
     """Return x in the first `count` lanes, minus infinity in the others."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        lanes = ir.Constant(VI32, list(range(LANES)))
-        below = builder.icmp_signed("<", lanes, build_splat(builder, builder.trunc(values[1], I32), VI32))
-        return builder.select(below, values[0], build_constant(VF32, -math.inf))
+        return builder.select(build_lanes_below(builder, values[1]), values[0], build_constant(VF32, -math.inf))
 
     return f32x16(f32x16, types.intp), generate
 
@@ -93,14 +71,9 @@ def scratch(head_size: int, longest: int, workers: int) -> NDArray[np.float32]:
 
 
 @njit(**SERIAL)
-def _padded(size: int) -> int:
-    return (size + LANES - 1) // LANES * LANES
-
-
-@njit(**SERIAL)
 def _offsets(head_size: int, tokens: int) -> Any:
     """Return where keys (Pp, Np), values (Np, Pp), queries (32, Pp), scores (32, Np) and weighted values (32, Pp) end."""
-    wide, long = _padded(head_size), _padded(tokens)
+    wide, long = round_up(head_size), round_up(tokens)
     keys, queries = wide * long, _QUERIES * wide
     scores = 2 * keys + queries + _QUERIES * long
     return keys, 2 * keys, 2 * keys + queries, scores, scores + queries
@@ -109,7 +82,7 @@ def _offsets(head_size: int, tokens: int) -> Any:
 @njit(**SERIAL)
 def _take(source: Any, stride: int, tokens: int, bias: Any, scale: Any, size: int, rows: int, out: Any) -> None:
     """Set out (rows, Pp) = scale * (source + bias) for the first `tokens` tokens, zero elsewhere. Pointers."""
-    wide, whole, factor, zero = _padded(size), size - size % LANES, splat(scale), splat(np.float32(0.0))
+    wide, whole, factor, zero = round_up(size), size - size % LANES, splat(scale), splat(np.float32(0.0))
     for t in range(min(tokens, rows)):
         row, target = shift(source, t * stride), shift(out, t * wide)
         for c in range(0, whole, LANES):
@@ -161,7 +134,7 @@ def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: A
         out: pointer to the first token's output; rows are `row` apart.
         scales: (n,) of the bytes, or (0,).
     """
-    width, wide, long, place = stride // 3, _padded(size), _padded(tokens), _offsets(size, tokens)
+    width, wide, long, place = stride // 3, round_up(size), round_up(tokens), _offsets(size, tokens)
     keys, values = memory[: place[0]].reshape((wide, long)), memory[place[0] : place[1]].reshape((long, wide))
     queries = memory[place[1] : place[2]].reshape((_QUERIES, wide))
     scores, seen = memory[place[2] : place[3]].reshape((_QUERIES, long)), memory[place[3] : place[4]].reshape((_QUERIES, wide))
@@ -173,7 +146,7 @@ def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: A
     _take(shift(source, 2 * width), stride, tokens, shift(bias, 2 * width), one, size, long, address(values))
     for first in range(0, tokens, _QUERIES):
         count = min(_QUERIES, tokens - first)
-        rows = (count + ROWS - 1) // ROWS * ROWS
+        rows = round_up(count, ROWS)
         _take(shift(source, first * stride), stride, count, bias, softer, size, rows, address(queries))
         multiply(scores, queries, wide, 1, keys, rows, size, np.float32(0.0))
         for t in range(count):

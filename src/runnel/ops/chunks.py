@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runnel.ops.packed import Chunks
-from runnel.ops.simd import round_up
+from runnel.ops.simd import ceil_div, round_up
 
 CHUNK = 64
 
@@ -49,7 +49,7 @@ class Shares:
     def of(lengths: np.ndarray, heads: int, threads: int, most_splits: int) -> Shares:
         """Divide the work equally among `threads`: first by heads, which is always even, then by sequences, longest first."""
         splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
-        parts = max(1, min(len(lengths), -(-threads // splits)))
+        parts = max(1, min(len(lengths), ceil_div(threads, splits)))
         members: list[list[int]] = [[] for _ in range(parts)]
         load_of = np.zeros(parts, np.int64)
         for sequence in np.argsort(-lengths, kind="stable"):

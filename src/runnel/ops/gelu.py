@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
-from numba.extending import intrinsic
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, build_constant
 from runnel.ops.simd import (
     LANES,
     VF32,
     add,
     address,
-    build_constant,
     build_divide,
     build_fma,
-    f32x16,
+    build_polynomial,
+    ceil_div,
+    elementwise,
     load,
     load_some,
     shift,
@@ -44,30 +44,19 @@ _P = (
 _Q = (1.1979583582935856e-06, 7.29323578524655e-05, 1.8730919496306097e-3, 2.8536430754691915e-2, 0.25105241647376714, 1.0)
 
 
-def _polynomial(builder: Any, coefficients: tuple[float, ...], x: Any) -> Any:
-    result = build_constant(VF32, coefficients[0])
-    for coefficient in coefficients[1:]:
-        result = build_fma(builder, result, x, build_constant(VF32, coefficient))
-    return result
+def _build_gelu(builder: Any, x: Any) -> Any:
+    zero, half, one = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
+    square = builder.fmul(x, x)
+    large = builder.fcmp_ordered(">", square, build_constant(VF32, _END * _END))
+    square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
+    ratio = build_divide(builder, build_polynomial(builder, square, _P), build_polynomial(builder, square, _Q))
+    inside = build_fma(builder, x, ratio, half)
+    outside = builder.select(builder.fcmp_ordered(">", x, zero), one, zero)
+    phi = builder.select(large, outside, inside)
+    return builder.fmul(x, phi)
 
 
-@intrinsic
-def _gelu(typing_context: Any, x: Any) -> Any:
-    """Return x Phi(x), with Phi the normal distribution; exactly 0 or x beyond 5.5."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x = values[0]
-        zero, half, one = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
-        square = builder.fmul(x, x)
-        large = builder.fcmp_ordered(">", square, build_constant(VF32, _END * _END))
-        square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
-        ratio = build_divide(builder, _polynomial(builder, _P, square), _polynomial(builder, _Q, square))
-        inside = build_fma(builder, x, ratio, half)
-        outside = builder.select(builder.fcmp_ordered(">", x, zero), one, zero)
-        phi = builder.select(large, outside, inside)
-        return builder.fmul(x, phi)
-
-    return f32x16(f32x16), generate
+_gelu = elementwise(1, _build_gelu, "x Phi(x), with Phi the normal distribution; exactly 0 or x beyond 5.5")
 
 
 @njit(**SERIAL)
@@ -89,7 +78,7 @@ def bias_gelu(x: Any, bias: Any) -> None:
         bias: (F,) fp32.
     """
     tokens, width = x.shape
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    for block in prange(ceil_div(tokens, _BLOCK)):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
             row = shift(address(x), t * width)
             _row(row, address(bias), width, row)
@@ -101,7 +90,7 @@ def bias_gelu_bytes(x: Any, bias: Any, out: Any, scales: Any) -> None:
     tokens, width = x.shape
     groups = scales.shape[1]
     size, padded = width // groups, out.shape[1] // groups
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    for block in prange(ceil_div(tokens, _BLOCK)):
         middle = np.empty(width, np.float32)
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
             _row(shift(address(x), t * width), address(bias), width, address(middle))

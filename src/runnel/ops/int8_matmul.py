@@ -26,7 +26,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, build_constant
 from runnel.ops.simd import (
     F32,
     I32,
@@ -38,15 +38,17 @@ from runnel.ops.simd import (
     VI32,
     address,
     build_call,
-    build_constant,
     build_fma,
+    build_lanes_below,
     build_pointer,
     build_splat,
+    ceil_div,
     f32x16,
     load,
     load_some,
     mul,
     next_task,
+    round_up,
     shift,
     splat,
     store_some,
@@ -81,7 +83,7 @@ class Int8Weights(NamedTuple):
 def pack(q: Tensor, scale: Tensor, groups: int) -> Int8Weights:
     """Lay weights out for `multiply`: q (N, K) int8, scale (N,)."""
     outputs, inputs = q.shape
-    panels = -(-outputs // TILE_COLUMNS)
+    panels = ceil_div(outputs, TILE_COLUMNS)
     size = bytes_per_group(inputs, groups)
     padded = np.zeros((panels * TILE_COLUMNS, groups, size), np.int8)
     padded[:outputs, :, : inputs // groups] = q.reshape(outputs, groups, -1).numpy()
@@ -100,7 +102,7 @@ def unpack(w: Int8Weights, inputs: int) -> Tensor:
 
 def bytes_per_group(inputs: int, groups: int) -> int:
     """Return Kp of a layer with `inputs` inputs; a row of its input has Kp `groups` bytes."""
-    return -(-inputs // groups // _BYTES_PER_WORD) * _BYTES_PER_WORD
+    return round_up(ceil_div(inputs, groups), _BYTES_PER_WORD)
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
@@ -138,8 +140,7 @@ def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: A
         pointer, at, x, count = values
         whole = builder.fptosi(build_call(builder, "llvm.rint.v16f32", VF32, [x]), VI32)
         read = builder.trunc(builder.add(whole, build_constant(VI32, _ZERO_POINT)), vector)
-        lanes = ir.Constant(VI32, list(range(LANES)))
-        mask = builder.icmp_signed("<", lanes, build_splat(builder, builder.trunc(count, I32), VI32))
+        mask = build_lanes_below(builder, count)
         place = build_pointer(builder, pointer, at, vector)
         build_call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), [read, place, ir.Constant(I32, 1), mask])
         return context.get_dummy_value()
@@ -278,7 +279,7 @@ def multiply(x: Any, scales: Any, w: Any, out: Any, workers: int) -> None:
         workers: the number of workers, which take tasks dynamically.
     """
     tokens, panels = x.shape[0], w.words.shape[0]
-    tasks = (tokens + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK * panels
+    tasks = ceil_div(tokens, _ROWS_PER_TASK) * panels
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
         tile = np.empty(TILE_ROWS * TILE_COLUMNS, np.float32)

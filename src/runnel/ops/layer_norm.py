@@ -12,7 +12,23 @@ from numba import njit, prange
 
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL
-from runnel.ops.simd import LANES, add, address, fma, keep, load, load_some, mul, shift, splat, store, store_some, sub, total
+from runnel.ops.simd import (
+    LANES,
+    add,
+    address,
+    ceil_div,
+    fma,
+    keep,
+    load,
+    load_some,
+    mul,
+    shift,
+    splat,
+    store,
+    store_some,
+    sub,
+    total,
+)
 
 _BLOCK = 16  # tokens per task
 
@@ -85,7 +101,7 @@ def add_layer_norm(
     tokens, width = residual.shape
     groups = scales.shape[1]
     size, padded = width // max(1, groups), low.shape[1] // max(1, groups)
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    for block in prange(ceil_div(tokens, _BLOCK)):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
             row, target = shift(address(out), t * width), shift(address(low), t * low.shape[1])
             mean = _add(shift(address(residual), t * width), shift(address(added), t * width), address(bias), width, row)

@@ -50,30 +50,44 @@ _EXP = (
     0.001384364412062339,
 )
 # atanh(s)/s as a polynomial in s*s on 0 <= s <= 1/3 (relative error 4.5e-9 before rounding).
-_ATANH = (1.0, 0.33333208142798165, 0.20010763621044633, 0.1400090261599547, 0.14005993499180242)
+ATANH = (1.0, 0.33333208142798165, 0.20010763621044633, 0.1400090261599547, 0.14005993499180242)
 
 
-def _float(value: float) -> ir.Constant:
-    return ir.Constant(_F32, float(np.float32(value)))
+def build_constant(kind: ir.Type, value: float) -> ir.Constant:
+    """Return a constant of type `kind`, in all lanes if that is a vector."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
-def _int(value: int) -> ir.Constant:
-    return ir.Constant(_I32, value)
+def _of(element: ir.Type, like: ir.Type) -> ir.Type:
+    return ir.VectorType(element, like.count) if isinstance(like, ir.VectorType) else element
+
+
+def build_widen(builder: Any, bits: Any) -> Any:
+    """Convert bf16 bits to fp32, exactly; scalars or vectors."""
+    wide = _of(_I32, bits.type)
+    return builder.bitcast(builder.shl(builder.zext(bits, wide), build_constant(wide, 16)), _of(_F32, bits.type))
+
+
+def build_round(builder: Any, value: Any) -> Any:
+    """Convert fp32 to bf16 bits, ties to even; NaN stays NaN; scalars or vectors."""
+    wide = _of(_I32, value.type)
+    bits = builder.bitcast(value, wide)
+    odd = builder.and_(builder.lshr(bits, build_constant(wide, 16)), build_constant(wide, 1))
+    rounded = builder.add(bits, builder.add(odd, build_constant(wide, 0x7FFF)))
+    # Rounding would turn some NaNs into infinity or change the sign bit. Tested on the bits, so that fast-math cannot remove the
+    # test.
+    magnitude = builder.and_(bits, build_constant(wide, 0x7FFFFFFF))
+    is_nan = builder.icmp_unsigned(">", magnitude, build_constant(wide, 0x7F800000))
+    rounded = builder.select(is_nan, builder.or_(bits, build_constant(wide, 0x400000)), rounded)
+    return builder.trunc(builder.lshr(rounded, build_constant(wide, 16)), _of(_I16, value.type))
 
 
 def _widen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return builder.bitcast(builder.shl(builder.zext(arguments[-1], _I32), _int(16)), _F32)
+    return build_widen(builder, arguments[-1])
 
 
 def _round(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    bits = builder.bitcast(arguments[-1], _I32)
-    odd = builder.and_(builder.lshr(bits, _int(16)), _int(1))
-    rounded = builder.add(bits, builder.add(odd, _int(0x7FFF)))
-    # Rounding would turn some NaNs into infinity or change the sign bit. Tested on the bits, so that fast-math cannot remove the
-    # test.
-    is_nan = builder.icmp_unsigned(">", builder.and_(bits, _int(0x7FFFFFFF)), _int(0x7F800000))
-    rounded = builder.select(is_nan, builder.or_(bits, _int(0x400000)), rounded)
-    return builder.trunc(builder.lshr(rounded, _int(16)), _I16)
+    return build_round(builder, arguments[-1])
 
 
 def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -81,19 +95,7 @@ def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def bf16_to_f32(typing_context: Any, bits: Any) -> Any:
-    """Convert a bf16 bit pattern (uint16) to fp32, exactly."""
-    return types.float32(types.uint16), _widen
-
-
-@intrinsic
-def f32_to_bf16(typing_context: Any, value: Any) -> Any:
-    """Convert fp32 to a bf16 bit pattern (uint16), rounding to nearest, ties to even; NaN stays NaN."""
-    return types.uint16(types.float32), _round
-
-
-@intrinsic
-def load(typing_context: Any, value: Any) -> Any:
+def as_f32(typing_context: Any, value: Any) -> Any:
     """Convert an element of an fp32 array, or of a bf16 array viewed as uint16, to fp32, so that one kernel serves both."""
     return types.float32(value), _same if value == types.float32 else _widen
 
@@ -113,21 +115,24 @@ def fast_exp(typing_context: Any, value: Any) -> Any:
 
     # Built from intrinsics because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def number(value: float) -> ir.Constant:
+            return ir.Constant(_F32, float(np.float32(value)))
+
         def multiply_add(a: Any, b: Any, c: Any) -> Any:
             function = builder.module.declare_intrinsic("llvm.fmuladd", [_F32], ir.FunctionType(_F32, [_F32] * 3))
             return builder.call(function, [a, b, c])
 
         x = arguments[0]
-        x = builder.select(builder.fcmp_ordered("<", x, _float(-88.028)), _float(-88.028), x)
-        x = builder.select(builder.fcmp_ordered(">", x, _float(88.37)), _float(88.37), x)
-        k = builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32]), [builder.fmul(x, _float(_LOG2_E))])
-        r = multiply_add(k, _float(-_LN2_HIGH), x)
-        r = multiply_add(k, _float(-_LN2_LOW), r)
-        result = _float(_EXP[-1])
+        x = builder.select(builder.fcmp_ordered("<", x, number(-88.028)), number(-88.028), x)
+        x = builder.select(builder.fcmp_ordered(">", x, number(88.37)), number(88.37), x)
+        k = builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32]), [builder.fmul(x, number(_LOG2_E))])
+        r = multiply_add(k, number(-_LN2_HIGH), x)
+        r = multiply_add(k, number(-_LN2_LOW), r)
+        result = number(_EXP[-1])
         for coefficient in reversed(_EXP[:-1]):
-            result = multiply_add(result, r, _float(coefficient))
-        exponent = builder.add(builder.fptosi(k, _I32), _int(127))
-        return builder.fmul(result, builder.bitcast(builder.shl(exponent, _int(23)), _F32))
+            result = multiply_add(result, r, number(coefficient))
+        exponent = builder.add(builder.fptosi(k, _I32), ir.Constant(_I32, 127))
+        return builder.fmul(result, builder.bitcast(builder.shl(exponent, ir.Constant(_I32, 23)), _F32))
 
     return types.float32(types.float32), generate
 
@@ -158,11 +163,11 @@ def softplus(x: Any) -> Any:
     e = fast_exp(-abs(x))
     s = e / (np.float32(2.0) + e)  # log(1 + e) = 2 atanh(s)
     q = s * s
-    p = np.float32(_ATANH[4])
-    p = p * q + np.float32(_ATANH[3])
-    p = p * q + np.float32(_ATANH[2])
-    p = p * q + np.float32(_ATANH[1])
-    p = p * q + np.float32(_ATANH[0])
+    p = np.float32(ATANH[4])
+    p = p * q + np.float32(ATANH[3])
+    p = p * q + np.float32(ATANH[2])
+    p = p * q + np.float32(ATANH[1])
+    p = p * q + np.float32(ATANH[0])
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 

@@ -2,7 +2,7 @@
 
 LLVM does not keep a tile of sums in registers for numba's loops, so the innermost tile is written in
 LLVM's vector types here. Operands are scratch matrices in cache whose row lengths are multiples of `LANES` and whose row
-counts are multiples of `ROWS` (padded with zeros), so there are no edge cases.
+counts are multiples of `ROWS`, which divides LANES (padded with zeros), so there are no edge cases.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ ROWS = 8 if _WIDE else 4  # rows of a tile: ROWS * 2 vectors of sums leave regis
 _F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
 _INDEX = ir.IntType(64)
-
-
-def padded(size: int) -> int:
-    """Round `size` up to a multiple of LANES (and so of ROWS)."""
-    return -(-size // LANES) * LANES
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:

@@ -12,7 +12,7 @@ from numba import njit, prange
 
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL
-from runnel.ops.simd import LANES, address, fma, load, load_some, mul, shift, splat, store, store_some, total
+from runnel.ops.simd import LANES, address, ceil_div, fma, load, load_some, mul, shift, splat, store, store_some, total
 
 _BLOCK = 16  # tokens per task
 
@@ -70,7 +70,7 @@ def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: An
         out: (T, D) fp32 or bf16 bits.
     """
     tokens, width = residual.shape
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    for block in prange(ceil_div(tokens, _BLOCK)):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
             row = shift(address(residual), t * width)
             inverse = _add(row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width)
@@ -81,7 +81,7 @@ def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: An
 def add_rms_norm_bytes(residual: Any, added: Any, squares: Any, count: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
     """Run `add_rms_norm` with an 8-bit result for `int8_matmul.multiply`: out (T, Dp) uint8, scales (T, 1) fp32."""
     tokens, width = residual.shape
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    for block in prange(ceil_div(tokens, _BLOCK)):
         normed = np.empty(width, np.float32)
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
             row = shift(address(residual), t * width)

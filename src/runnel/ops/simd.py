@@ -20,6 +20,9 @@ from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic, models, register_jitable, register_model
 
+from runnel.ops import numba_math
+from runnel.ops.numba_math import build_constant, build_widen
+
 LANES = 16
 
 
@@ -36,6 +39,12 @@ _WIDE = bool(binding.get_host_cpu_features().get("avx512f")) and not numba.confi
 # A tile of the matrix product; its accumulators must fit the vector registers (32 of 16 lanes, or 16 of 8).
 TILE_ROWS = 8 if _WIDE else 4
 TILE_COLUMNS = 2 * LANES if _WIDE else LANES
+
+
+@register_jitable
+def ceil_div(size: int, unit: int) -> int:
+    """Return how many units hold `size`."""
+    return (size + unit - 1) // unit
 
 
 @register_jitable
@@ -81,11 +90,6 @@ class _F32x16Model(models.PrimitiveModel):
 # ---- helpers of the code generators ------------------------------------------------------------------------------------
 
 
-def build_constant(vector: ir.VectorType, value: float) -> ir.Constant:
-    """Return a constant in all lanes."""
-    return ir.Constant(vector, [value] * LANES)
-
-
 def build_call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
     """Call one of LLVM's intrinsic functions."""
     function_type = ir.FunctionType(result, [a.type for a in arguments])
@@ -109,24 +113,15 @@ def build_pointer(builder: Any, base: Any, offset: Any, vector: ir.Type) -> Any:
     return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
 
 
-def _widen(builder: Any, bits: Any) -> Any:
-    return builder.bitcast(builder.shl(builder.zext(bits, VI32), build_constant(VI32, 16)), VF32)
-
-
 def build_round(builder: Any, value: Any) -> Any:
-    """Convert fp32 to bf16 bits, ties to even; NaN stays NaN."""
+    """Convert a vector of fp32 to bf16 bits, ties to even; NaN stays NaN."""
     if NATIVE_BF16:
         return builder.bitcast(builder.fptrunc(value, _VBF16), _VI16)
-    bits = builder.bitcast(value, VI32)
-    odd = builder.and_(builder.lshr(bits, build_constant(VI32, 16)), build_constant(VI32, 1))
-    rounded = builder.add(bits, builder.add(odd, build_constant(VI32, 0x7FFF)))
-    magnitude = builder.and_(bits, build_constant(VI32, 0x7FFFFFFF))
-    is_nan = builder.icmp_unsigned(">", magnitude, build_constant(VI32, 0x7F800000))
-    rounded = builder.select(is_nan, builder.or_(bits, build_constant(VI32, 0x400000)), rounded)
-    return builder.trunc(builder.lshr(rounded, build_constant(VI32, 16)), _VI16)
+    return numba_math.build_round(builder, value)
 
 
-def _lanes_below(builder: Any, count: Any) -> Any:
+def build_lanes_below(builder: Any, count: Any) -> Any:
+    """Return a mask of the first `count` lanes."""
     lanes = ir.Constant(VI32, list(range(LANES)))
     return builder.icmp_signed("<", lanes, build_splat(builder, builder.trunc(count, I32), VI32))
 
@@ -137,14 +132,14 @@ def is_bf16(pointer: Any) -> bool:
 
 
 # 2^f on |f| <= 1/2, relative error 9.2e-8 before rounding, fitted by reweighted least squares in fp64; highest power first.
-_EXP2 = (1.3264726056424689e-3, 9.671513044619755e-3, 5.5507337500530246e-2, 0.24022242078532924, 0.6931469775930709, 1.0)
+EXP2 = (1.3264726056424689e-3, 9.671513044619755e-3, 5.5507337500530246e-2, 0.24022242078532924, 0.6931469775930709, 1.0)
 
 
 # ---- elementwise -------------------------------------------------------------------------------------------------------
 
 
-def _elementwise(arguments: int, build: Callable[..., Any], doc: str) -> Any:
-    """Return an intrinsic from `arguments` vectors to one."""
+def elementwise(arguments: int, build: Callable[..., Any], doc: str = "") -> Any:
+    """Return an intrinsic from `arguments` vectors to one; `build` emits its code."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return build(builder, *values)
@@ -163,6 +158,14 @@ def _elementwise(arguments: int, build: Callable[..., Any], doc: str) -> Any:
     return intrinsic(definition)
 
 
+def build_polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> Any:
+    """Return a polynomial of x; the coefficient of the highest power first."""
+    result = build_constant(VF32, coefficients[0])
+    for coefficient in coefficients[1:]:
+        result = build_fma(builder, result, x, build_constant(VF32, coefficient))
+    return result
+
+
 def build_exp(builder: Any, x: Any) -> Any:
     """Return exp(x); see `exp`."""
     low, high = build_constant(VF32, -88.0), build_constant(VF32, 88.0)
@@ -173,26 +176,30 @@ def build_exp(builder: Any, x: Any) -> Any:
     r = build_fma(builder, k, build_constant(VF32, -0.693359375), x)
     r = build_fma(builder, k, build_constant(VF32, 2.12194440054690583e-4), r)
     coefficients = (0.001388888923, 0.008333333768, 0.041666667908, 0.166666671634, 0.5, 1.0, 1.0)
-    result = build_constant(VF32, coefficients[0])
-    for coefficient in coefficients[1:]:
-        result = build_fma(builder, result, r, build_constant(VF32, coefficient))
+    result = build_polynomial(builder, r, coefficients)
     exponent = builder.shl(builder.add(builder.fptosi(k, VI32), build_constant(VI32, 127)), build_constant(VI32, 23))
     return builder.select(zero, build_constant(VF32, 0.0), builder.fmul(result, builder.bitcast(exponent, VF32)))
 
 
-def build_silu(builder: Any, x: Any) -> Any:
-    """Return x / (1 + 2^t), t = -x log2(e); at large |t|, where the sum hides errors, less accurate than `exp`."""
+def _build_exp_plus_one(builder: Any, x: Any) -> Any:
+    """Return 1 + exp(-x) as 1 + 2^t, t = -x log2(e); at large |t|, where the sum hides errors, less accurate than `exp`."""
     t = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375))
     t = builder.select(builder.fcmp_ordered("<", t, build_constant(VF32, -125.0)), build_constant(VF32, -125.0), t)
     t = builder.select(builder.fcmp_ordered(">", t, build_constant(VF32, 125.0)), build_constant(VF32, 125.0), t)
     k = build_call(builder, "llvm.rint.v16f32", VF32, [t])
-    f = builder.fsub(t, k)
-    power = build_constant(VF32, _EXP2[0])
-    for coefficient in _EXP2[1:]:
-        power = build_fma(builder, power, f, build_constant(VF32, coefficient))
+    power = build_polynomial(builder, builder.fsub(t, k), EXP2)
     exponent = builder.shl(builder.fptosi(k, VI32), build_constant(VI32, 23))
     power = builder.bitcast(builder.add(builder.bitcast(power, VI32), exponent), VF32)
-    return build_divide(builder, x, builder.fadd(build_constant(VF32, 1.0), power))
+    return builder.fadd(build_constant(VF32, 1.0), power)
+
+
+def build_silu(builder: Any, x: Any) -> Any:
+    """Return x / (1 + exp(-x))."""
+    return build_divide(builder, x, _build_exp_plus_one(builder, x))
+
+
+def _build_sigmoid(builder: Any, x: Any) -> Any:
+    return build_divide(builder, build_constant(VF32, 1.0), _build_exp_plus_one(builder, x))
 
 
 def build_divide(builder: Any, a: Any, b: Any) -> Any:
@@ -206,12 +213,13 @@ def build_divide(builder: Any, a: Any, b: Any) -> Any:
     return builder.fmul(a, build_fma(builder, estimate, error, estimate))
 
 
-add = _elementwise(2, lambda builder, a, b: builder.fadd(a, b), "a + b")
-sub = _elementwise(2, lambda builder, a, b: builder.fsub(a, b), "a - b")
-mul = _elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
-fma = _elementwise(3, build_fma, "a * b + c")
-exp = _elementwise(1, build_exp, "exp(x), relative error below 2e-7; 0 below -88")
-silu = _elementwise(1, build_silu, "x / (1 + exp(-x))")
+add = elementwise(2, lambda builder, a, b: builder.fadd(a, b), "a + b")
+sub = elementwise(2, lambda builder, a, b: builder.fsub(a, b), "a - b")
+mul = elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
+fma = elementwise(3, build_fma, "a * b + c")
+exp = elementwise(1, build_exp, "exp(x), relative error below 2e-7; 0 below -88")
+silu = elementwise(1, build_silu, "x / (1 + exp(-x))")
+sigmoid = elementwise(1, _build_sigmoid, "1 / (1 + exp(-x)), absolute error below 2e-7, relative error below 5e-6 where |x| < 86")
 
 
 @intrinsic
@@ -229,24 +237,30 @@ def keep(typing_context: Any, x: Any, count: Any) -> Any:
     """Return x in the first `count` lanes, 0 in the others (even where x is NaN)."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(_lanes_below(builder, values[1]), values[0], build_constant(VF32, 0.0))
+        return builder.select(build_lanes_below(builder, values[1]), values[0], build_constant(VF32, 0.0))
 
     return f32x16(f32x16, types.intp), generate
 
 
-@intrinsic
-def total(typing_context: Any, x: Any) -> Any:
-    """Return the sum of the lanes."""
+def reduction(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
+    """Return an intrinsic from a vector to a number; `combine` emits the code that makes one vector of two halves."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         v, width = values[0], LANES
         while width > 1:
             width //= 2
             halves = [ir.Constant(ir.VectorType(I32, width), list(range(start, start + width))) for start in (0, width)]
-            v = builder.fadd(*(builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), half) for half in halves))
+            v = combine(builder, *(builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), half) for half in halves))
         return builder.extract_element(v, ir.Constant(I32, 0))
 
-    return types.float32(f32x16), generate
+    def definition(typing_context: Any, x: Any) -> Any:
+        return types.float32(f32x16), generate
+
+    definition.__doc__ = doc
+    return intrinsic(definition)
+
+
+total = reduction(lambda builder, a, b: builder.fadd(a, b), "The sum of the lanes.")
 
 
 # ---- memory ------------------------------------------------------------------------------------------------------------
@@ -279,7 +293,7 @@ def number(typing_context: Any, base: Any, offset: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         read = builder.load(builder.gep(values[0], [values[1]]))
         if is_bf16(base):
-            return builder.bitcast(builder.shl(builder.zext(read, I32), ir.Constant(I32, 16)), F32)
+            return build_widen(builder, read)
         return read
 
     return types.float32(base, types.intp), generate
@@ -288,7 +302,7 @@ def number(typing_context: Any, base: Any, offset: Any) -> Any:
 def build_load(builder: Any, pointer_type: Any, base: Any, offset: Any) -> Any:
     """Emit `load`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
-        return _widen(builder, builder.load(build_pointer(builder, base, offset, _VI16), align=2))
+        return build_widen(builder, builder.load(build_pointer(builder, base, offset, _VI16), align=2))
     return builder.load(build_pointer(builder, base, offset, VF32), align=4)
 
 
@@ -318,9 +332,9 @@ def load_some(typing_context: Any, base: Any, offset: Any, count: Any) -> Any:
         vector = _VI16 if is_bf16(base) else VF32
         name = f"llvm.masked.load.{'v16i16' if is_bf16(base) else 'v16f32'}.p0"
         pointer = build_pointer(builder, values[0], values[1], vector)
-        mask = _lanes_below(builder, values[2])
+        mask = build_lanes_below(builder, values[2])
         read = build_call(builder, name, vector, [pointer, ir.Constant(I32, 2), mask, build_constant(vector, 0)])
-        return _widen(builder, read) if is_bf16(base) else read
+        return build_widen(builder, read) if is_bf16(base) else read
 
     return f32x16(base, types.intp, types.intp), generate
 
@@ -345,7 +359,7 @@ def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) 
         value = build_round(builder, values[2]) if bf16 else values[2]
         pointer = build_pointer(builder, values[0], values[1], value.type)
         name = f"llvm.masked.store.{'v16i16' if bf16 else 'v16f32'}.p0"
-        build_call(builder, name, ir.VoidType(), [value, pointer, ir.Constant(I32, 2), _lanes_below(builder, values[3])])
+        build_call(builder, name, ir.VoidType(), [value, pointer, ir.Constant(I32, 2), build_lanes_below(builder, values[3])])
         return context.get_dummy_value()
 
     return types.none(base, types.intp, f32x16, types.intp), generate

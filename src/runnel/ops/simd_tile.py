@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL
+from runnel.ops.numba_math import SERIAL, build_constant
 from runnel.ops.simd import (
     BF16_PAIRS,
     F32,
@@ -26,7 +26,6 @@ from runnel.ops.simd import (
     VF32,
     VI32,
     build_call,
-    build_constant,
     build_fma,
     build_pointer,
     build_round,

@@ -16,9 +16,10 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.numba_math import PARALLEL, SERIAL
-from runnel.ops.selective_scan.lanes import silu, softplus, transpose
+from runnel.ops.selective_scan.lanes import silu, softplus
 from runnel.ops.selective_scan.tiles import advance, advance4
-from runnel.ops.simd import LANES, address, load, store
+from runnel.ops.simd import LANES, address, load, shift, store
+from runnel.ops.simd_tile import transpose
 
 _ROWS = 8  # tokens of a convolution window: the rows that stay in cache while 16 channels after another pass
 
@@ -115,7 +116,7 @@ def _read_tiles(row: Any, first: Any, states: Any) -> None:
     whole = N - N % LANES
     for g in range(states.shape[0]):
         for n in range(0, whole, LANES):
-            transpose(address(row), (first + g) * LANES * N + n, N, address(states), (g * N + n) * LANES, LANES)
+            transpose(shift(address(row), (first + g) * LANES * N + n), N, shift(address(states), (g * N + n) * LANES), LANES)
         for n in range(whole, N):
             for c in range(LANES):
                 states[g, n, c] = row[(first + g) * LANES + c, n]
@@ -128,7 +129,7 @@ def _write_tiles(states: Any, first: Any, row: Any) -> None:
     whole = N - N % LANES
     for g in range(states.shape[0]):
         for n in range(0, whole, LANES):
-            transpose(address(states), (g * N + n) * LANES, LANES, address(row), (first + g) * LANES * N + n, N)
+            transpose(shift(address(states), (g * N + n) * LANES), LANES, shift(address(row), (first + g) * LANES * N + n), N)
         for n in range(whole, N):
             for c in range(LANES):
                 row[(first + g) * LANES + c, n] = states[g, n, c]

@@ -19,7 +19,7 @@ import numpy as np
 from numba import carray, njit, prange
 from numpy.typing import NDArray
 
-from runnel.backbones.rwkv7.kernel_math import decay, read, rsqrt, sigmoid, write
+from runnel.backbones.rwkv7.kernel_math import decay, read, rsqrt, write
 from runnel.backbones.rwkv7.kernel_plan import BLOCK
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL
@@ -36,6 +36,7 @@ from runnel.ops.simd import (
     next_task,
     round_up,
     shift,
+    sigmoid,
     splat,
     store,
     sub,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.backbones.rwkv7.kernel_math import read, sigmoid, squared_relu, tanh, write
+from runnel.backbones.rwkv7.kernel_math import read, squared_relu, tanh, write
 from runnel.backbones.rwkv7.kernel_plan import ROWS
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL
@@ -28,6 +28,7 @@ from runnel.ops.simd import (
     next_task,
     round_up,
     shift,
+    sigmoid,
     splat,
     store,
     sub,

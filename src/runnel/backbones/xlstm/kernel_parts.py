@@ -9,21 +9,18 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
 from runnel.ops.chunks import CHUNK
-from runnel.ops.numba_math import SERIAL, fast_exp, softplus
+from runnel.ops.numba_math import SERIAL, build_constant, fast_exp, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
     TILE_ROWS,
     VF32,
-    build_constant,
     build_exp,
+    elementwise,
     exp,
-    f32x16,
     fma,
     keep,
     load,
@@ -42,16 +39,13 @@ from runnel.ops.simd_tile import as_kind, numbers_per_word, tile_product, transp
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
 
-@intrinsic
-def sigmoid(typing_context: Any, x: Any) -> Any:
-    """1 / (1 + exp(-x)) in all lanes."""
+def _build_sigmoid(builder: Any, x: Any) -> Any:
+    power = build_exp(builder, builder.fsub(build_constant(VF32, -0.0), x))
+    one = build_constant(VF32, 1.0)
+    return builder.fdiv(one, builder.fadd(one, power))
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        power = build_exp(builder, builder.fsub(ir.Constant(VF32, [-0.0] * LANES), values[0]))
-        one = build_constant(VF32, 1.0)
-        return builder.fdiv(one, builder.fadd(one, power))
 
-    return f32x16(f32x16), generate
+sigmoid = elementwise(1, _build_sigmoid, "1 / (1 + exp(-x))")
 
 
 # ---- gates ---------------------------------------------------------------------------------------------------------------

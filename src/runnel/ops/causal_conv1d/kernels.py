@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, load, rounded_for, silu, silu_grad
+from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, rounded_for, silu, silu_grad
+from runnel.ops.simd import ceil_div
 
 TOKENS = 64  # tokens per block
 CHANNELS = 64  # channels per task: several vectors wide, and small enough that window and sums fit the first-level cache
@@ -32,7 +33,7 @@ def _read_block(x: Any, x_row: int, channel: int, count: int, t: int, size: int,
         at = (t + j) * x_row + channel
         source, target = x[at : at + count], window[before + j]
         for c in range(count):
-            target[c] = load(source[c])
+            target[c] = as_f32(source[c])
 
 
 @njit(**SERIAL)
@@ -64,7 +65,7 @@ def convolve(x: Any, x_row: int, taps: Any, bias: Any, cu: Any, state: Any, acti
         activate: apply SiLU.   y: out (T, C).   end: out (S, C, w-1).
     """
     channels, before = y.shape[1], taps.shape[0] - 1
-    for share in prange((channels + CHANNELS - 1) // CHANNELS):
+    for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
         count = min(CHANNELS, channels - channel)
         own_taps, own_bias = taps[:, channel : channel + count].copy(), bias[channel : channel + count]
@@ -103,10 +104,10 @@ def _spread_back(
         if activate:
             _weigh(window, taps, bias, j, count, value)
             for c in range(count):
-                value[c] = load(source[c]) * silu_grad(value[c])
+                value[c] = as_f32(source[c]) * silu_grad(value[c])
         else:
             for c in range(count):
-                value[c] = load(source[c])
+                value[c] = as_f32(source[c])
         for c in range(count):
             dbias[c] += value[c]
         for k in range(taps.shape[0]):
@@ -142,7 +143,7 @@ def convolve_back(
     """
     channels, width = dx.shape[1], taps.shape[0]
     before = width - 1
-    for share in prange((channels + CHANNELS - 1) // CHANNELS):
+    for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
         count = min(CHANNELS, channels - channel)
         own_taps, own_bias = taps[:, channel : channel + count].copy(), bias[channel : channel + count]

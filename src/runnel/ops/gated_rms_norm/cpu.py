@@ -14,8 +14,9 @@ from numba import njit, prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, load, parallel, rounded_for, silu, silu_grad
+from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, parallel, rounded_for, silu, silu_grad
 from runnel.ops.packed import as_array, flat_rows, float_array
+from runnel.ops.simd import ceil_div
 
 _ROWS = 32  # tokens per task: enough to outweigh its overhead, few enough for an even load
 
@@ -32,7 +33,7 @@ def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
     """Set v = y silu(z) for one group of one token; return 1 / rms."""
     size = v.shape[0]
     for c in range(size):
-        v[c] = load(y[c]) * silu(load(z[c]))
+        v[c] = as_f32(y[c]) * silu(as_f32(z[c]))
     total = np.float32(0.0)
     for c in range(size):
         total += v[c] * v[c]
@@ -50,7 +51,7 @@ def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, gr
     """Compute the norm. y, z: flat rows (T, C).   out: (T, C)."""
     tokens, channels = out.shape
     size = channels // groups
-    for share in prange((tokens + _ROWS - 1) // _ROWS):
+    for share in prange(ceil_div(tokens, _ROWS)):
         v = np.empty(size, np.float32)
         for t in range(share * _ROWS, min(tokens, (share + 1) * _ROWS)):
             for g in range(groups):
@@ -67,15 +68,15 @@ def _group_back(y: Any, z: Any, weight: Any, eps: Any, dout: Any, v: Any, dy: An
     scale = _gate(y, z, eps, v)
     dot = np.float32(0.0)
     for c in range(size):
-        dot += load(dout[c]) * weight[c] * v[c]
+        dot += as_f32(dout[c]) * weight[c] * v[c]
     dot *= scale * scale / np.float32(size)
     for c in range(size):
-        dweight[c] += load(dout[c]) * v[c] * scale
+        dweight[c] += as_f32(dout[c]) * v[c] * scale
     for c in range(size):
-        dv = scale * (load(dout[c]) * weight[c] - v[c] * dot)
-        gate = load(z[c])
+        dv = scale * (as_f32(dout[c]) * weight[c] - v[c] * dot)
+        gate = as_f32(z[c])
         dy[c] = rounded_for(dy, dv * silu(gate))
-        dz[c] = rounded_for(dz, dv * load(y[c]) * silu_grad(gate))
+        dz[c] = rounded_for(dz, dv * as_f32(y[c]) * silu_grad(gate))
 
 
 @njit(**PARALLEL)
@@ -115,7 +116,7 @@ class _GatedNorm(torch.autograd.Function):
         y, z, weight = ctx.saved_tensors
         tokens, channels = y.shape
         dy, dz = torch.empty(y.shape, dtype=y.dtype), torch.empty(z.shape, dtype=z.dtype)
-        dweight = torch.empty(-(-tokens // _ROWS), channels)
+        dweight = torch.empty(ceil_div(tokens, _ROWS), channels)
         (y_line, y_row), (z_line, z_row), (out_line, out_row) = flat_rows(y), flat_rows(z), flat_rows(dout)
         with parallel():
             _normalise_back(

@@ -47,7 +47,7 @@ from runnel.ops.mlstm.tiles import (
     write,
 )
 from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, sigmoid
-from runnel.ops.simd import LANES, TILE_COLUMNS, address, fma, keep, load, mul, shift, splat, store, total
+from runnel.ops.simd import LANES, TILE_COLUMNS, address, ceil_div, fma, keep, load, mul, shift, splat, store, total
 
 _ONE = np.float32(1.0)
 _STRIP = CHUNK * TILE_COLUMNS  # one panel of a chunk's rows
@@ -361,7 +361,7 @@ def scan(
         longest = max(longest, cu[s + 1] - cu[s])
     for share in prange(share_heads.shape[0]):
         memory = np.empty(3 * wide(K) * wide(V) + 2 * wide(K) + 2 * CHUNK, np.float32)
-        saved = np.empty((longest + CHUNK - 1) // CHUNK * _SAVED, np.float32)
+        saved = np.empty(ceil_div(longest, CHUNK) * _SAVED, np.float32)
         scratch = np.empty(_scratch_size(K, V), np.float32)
         for at in range(share_first[share], share_first[share + 1]):
             s = share_order[at]

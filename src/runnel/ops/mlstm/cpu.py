@@ -17,7 +17,7 @@ from runnel.ops.mlstm import backward as kernels_backward
 from runnel.ops.mlstm import forward as kernels_forward
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, flat_rows, float_array
-from runnel.ops.simd import TILE_COLUMNS
+from runnel.ops.simd import TILE_COLUMNS, ceil_div
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -41,7 +41,7 @@ class _MLSTM(torch.autograd.Function):
         end = _start(C, sequences, heads, width, size)
         threads = torch.get_num_threads()
         # Long sequences with few heads: the columns of V are divided too. Every part repeats only the work on q and k.
-        parts = max(1, min(threads // max(1, heads * sequences), -(-size // TILE_COLUMNS)))
+        parts = max(1, min(threads // max(1, heads * sequences), ceil_div(size, TILE_COLUMNS)))
         shares = Shares.of(cu.diff().numpy(), heads * parts, threads, heads * parts)
         end_n = _start(n, sequences, heads, width)[:, :, None].expand(-1, -1, parts, -1).contiguous()
         end_m = _start(m, sequences, heads)[:, :, None].expand(-1, -1, parts).contiguous()

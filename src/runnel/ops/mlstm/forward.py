@@ -39,6 +39,7 @@ from runnel.ops.simd import (
     TILE_COLUMNS,
     add,
     address,
+    ceil_div,
     exp,
     fma,
     keep,
@@ -231,7 +232,7 @@ def scan(
         n: (S, H, parts, K padded), m: (S, H, parts), in place; the parts of a head are equal at the start and at the end.
     """
     _, H, K, V = C.shape
-    panels = (V + TILE_COLUMNS - 1) // TILE_COLUMNS
+    panels = ceil_div(V, TILE_COLUMNS)
     for share in prange(share_items.shape[0]):
         scratch = np.empty(scratch_size(K), np.float32)
         for at in range(share_first[share], share_first[share + 1]):

@@ -38,7 +38,7 @@ FULL, LOWER, UPPER, LOWER_OUT = 0, 1, 2, 3
 @njit(**SERIAL)
 def wide(size: int) -> int:
     """Round `size` up to whole panels, which are also whole vectors and whole tiles."""
-    return (size + TILE_COLUMNS - 1) // TILE_COLUMNS * TILE_COLUMNS
+    return (size + TILE_COLUMNS - 1) // TILE_COLUMNS * TILE_COLUMNS  # not `round_up`: the compiled code would be longer
 
 
 @njit(**SERIAL)

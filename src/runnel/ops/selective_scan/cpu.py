@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
 from runnel.ops.selective_scan.lanes import exp2_decay, zero
 from runnel.ops.selective_scan.tiles import advance, advance4, from_tiles, rate_tiles, tiles_per_item, to_tiles
-from runnel.ops.simd import LANES, address, load, splat, store, total
+from runnel.ops.simd import LANES, address, ceil_div, load, splat, store, total
 
 _CHUNK = 32  # tokens whose states the backward pass holds at once, in addition to one state per chunk
 _LN_2 = np.float32(0.6931471805599453)
@@ -65,7 +65,7 @@ class _Scan(torch.autograd.Function):
         group = tiles_per_item(*d_states.shape[:2])
         dx, d_dt = torch.empty(2, x.shape[0], tiles * LANES)
         d_rates = torch.zeros_like(d_states)
-        d_coefficients = torch.zeros(-(-tiles // group), x.shape[0], 2 * N)
+        d_coefficients = torch.zeros(ceil_div(tiles, group), x.shape[0], 2 * N)
         inputs = (_channels(x), _channels(dt), rate_tiles(A), _coefficients(B, C), _channels(wide_dy), cu, to_tiles(state))
         with parallel():
             _backward(*_arrays(*inputs, d_states, d_rates, d_coefficients, dx, d_dt), group)
@@ -93,7 +93,7 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
 def _forward(x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, cu: Any, states: Any, y: Any, group: int) -> None:
     """Fill y (T, 16 G) and move states (S, G, N, 16) to the end of each sequence."""
     S, G, N, _ = states.shape
-    for item in prange(S * ((G + group - 1) // group)):
+    for item in prange(S * ceil_div(G, group)):
         s, first = item % S, item // S * group
         tiles = first, min(G, first + group), G
         _forward_item(x, dt, rates, coefficients, skip, cu[s], cu[s + 1], states[s], y, tiles, N)
@@ -139,9 +139,9 @@ def _backward(
     d_states contains the gradient of the end states on entry and of the start states, `starts`, on return.
     """
     S, G, N, _ = starts.shape
-    for item in prange(S * ((G + group - 1) // group)):
+    for item in prange(S * ceil_div(G, group)):
         s, block = item % S, item // S
-        chunks = (cu[s + 1] - cu[s] + _CHUNK - 1) // _CHUNK
+        chunks = ceil_div(cu[s + 1] - cu[s], _CHUNK)
         kept = np.empty((chunks + 1, N, LANES), np.float32)  # the state before each chunk
         history = np.empty((_CHUNK + 1, N, LANES), np.float32)  # the state before each token of a chunk
         local = np.empty((2, _CHUNK, LANES), np.float32)

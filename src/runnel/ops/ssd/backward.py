@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, load, rounded_for
+from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, fast_exp, rounded_for
 from runnel.ops.numba_matmul import LANES, LOWER, ROWS, UPPER, multiply
+from runnel.ops.simd import round_up
 from runnel.ops.ssd.forward import decayed, read_steps
 
 
@@ -30,7 +31,7 @@ def _read_gradient(dy: Any, dy_row: int, dy_at: int, t: int, size: int, rows: in
         at = (t + j) * dy_row + dy_at
         source = dy[at : at + P]
         for p in range(P):
-            out[j, p] = load(source[p])
+            out[j, p] = as_f32(source[p])
     for j in range(size, rows):
         out[j] = np.float32(0.0)
 
@@ -118,7 +119,7 @@ def _write(
         x_du, x_dy = np.float32(0.0), np.float32(0.0)
         source, target = x[at : at + P], dx[t + j, h]
         for p in range(P):
-            value = load(source[p])
+            value = as_f32(source[p])
             x_du += value * du[j, p]
             x_dy += value * gradient[j, p]
         for p in range(P):
@@ -158,7 +159,7 @@ def scan(
     """
     _, H, P, N = dstate.shape
     chunk, width = keys.shape[2], keys.shape[3]
-    columns = -(-P // LANES) * LANES
+    columns = round_up(P, LANES)
     per_group = H // keys.shape[1]
     most_chunks = 0
     for s in range(of_sequence.shape[0] - 1):
@@ -188,7 +189,7 @@ def scan(
                 _start(state, s, h, S)
                 for k in range(first, last):
                     t, size = starts[k], sizes[k]
-                    rows = -(-size // ROWS) * ROWS
+                    rows = round_up(size, ROWS)
                     read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
                     _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
                     _first_chunk_pass(
@@ -214,7 +215,7 @@ def scan(
                         Z_turned[n, p] = Z[p, n]
                 for k in range(last - 1, first - 1, -1):
                     t, size = starts[k], sizes[k]
-                    rows = -(-size // ROWS) * ROWS
+                    rows = round_up(size, ROWS)
                     read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
                     _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
                     _second_chunk_pass(

@@ -14,8 +14,9 @@ from torch.autograd.function import once_differentiable
 
 from runnel.ops.chunks import Shares
 from runnel.ops.numba_math import parallel
-from runnel.ops.numba_matmul import padded
+from runnel.ops.numba_matmul import LANES
 from runnel.ops.packed import Chunks, as_array, flat_rows, float_array
+from runnel.ops.simd import round_up
 from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward
 from runnel.ops.ssd.grid import CHUNK, gather, spread
@@ -66,7 +67,7 @@ class _SSD(torch.autograd.Function):
         dB, dC = torch.empty(B.shape, dtype=B.dtype), torch.empty(C.shape, dtype=C.dtype)
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
-        parts = [torch.empty(shares.splits, len(chunks.start), groups, CHUNK, padded(width)).numpy() for _ in range(2)]
+        parts = [torch.empty(shares.splits, len(chunks.start), groups, CHUNK, round_up(width, LANES)).numpy() for _ in range(2)]
         line, row = flat_rows(x)
         dy_line, dy_row = flat_rows(torch.zeros_like(x) if dy is None else dy)
         with parallel():
@@ -89,7 +90,7 @@ class _SSD(torch.autograd.Function):
 def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return B, C and their products on the chunk grid: (K, G, Q, N padded) twice and (K, G, Q, Q)."""
     groups, width = B.shape[1:]
-    keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, padded(width)).numpy() for _ in range(2))
+    keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, round_up(width, LANES)).numpy() for _ in range(2))
     pairs = torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy()
     (B_line, B_row), (C_line, C_row) = flat_rows(B), flat_rows(C)
     spread(B_line, B_row, C_line, C_row, chunks.start, chunks.size, width, keys, queries, pairs)

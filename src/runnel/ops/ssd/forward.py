@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, load, rounded_for
+from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, fast_exp, rounded_for
 from runnel.ops.numba_matmul import LANES, LOWER, ROWS, multiply
+from runnel.ops.simd import round_up
 
 
 @njit(**SERIAL)
@@ -30,7 +31,7 @@ def read_steps(
         at = (t + j) * x_row + x_at
         source = x[at : at + P]  # a slice, because checking an index of unknown sign prevents vector loads
         for p in range(P):
-            u[j, p] = step * load(source[p])
+            u[j, p] = step * as_f32(source[p])
     for j in range(size, rows):
         log[j] = total
         u[j] = np.float32(0.0)
@@ -81,7 +82,7 @@ def scan(
     """
     _, H, P, N = end.shape
     chunk, padded_width = keys.shape[2], keys.shape[3]
-    padded_size = -(-P // LANES) * LANES
+    padded_size = round_up(P, LANES)
     per_group = H // keys.shape[1]
     for share in prange(share_heads.shape[0]):
         u, out = np.zeros((chunk, padded_size), np.float32), np.zeros((chunk, padded_size), np.float32)
@@ -98,14 +99,14 @@ def scan(
                             S[n, p] = state[s, h, p, n]
                 for k in range(of_sequence[s], of_sequence[s + 1]):
                     size, t = sizes[k], starts[k]
-                    rows = -(-size // ROWS) * ROWS
+                    rows = round_up(size, ROWS)
                     read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
                     _chunk(queries[k, g], keys[k, g], pairs[k, g], size, rows, N, log, u, mix, out, S)
                     for j in range(size):
                         at = (t + j) * x_row + h * P
                         source, target = x[at : at + P], y[t + j, h]
                         for p in range(P):
-                            target[p] = rounded_for(target, out[j, p] + D[h] * load(source[p]))
+                            target[p] = rounded_for(target, out[j, p] + D[h] * as_f32(source[p]))
                 for p in range(P):
                     for n in range(N):
                         end[s, h, p, n] = S[n, p]

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, load, rounded_for
+from runnel.ops.numba_math import PARALLEL, as_f32, rounded_for
 from runnel.ops.numba_matmul import LANES, ROWS, multiply
+from runnel.ops.simd import round_up
 
 CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work inside, shorter ones access the state more often.
 
@@ -29,7 +30,7 @@ def spread(
     _, groups, chunk, padded_width = keys.shape
     for k in prange(start.shape[0]):
         turned = np.zeros((padded_width, chunk), np.float32)
-        rows = -(-size[k] // ROWS) * ROWS
+        rows = round_up(size[k], ROWS)
         for g in range(groups):
             keys[k, g] = np.float32(0.0)
             queries[k, g] = np.float32(0.0)
@@ -38,8 +39,8 @@ def spread(
                 b_at, c_at = (start[k] + j) * B_row + g * width, (start[k] + j) * C_row + g * width
                 key, query = B[b_at : b_at + width], C[c_at : c_at + width]
                 for n in range(width):
-                    keys[k, g, j, n] = load(key[n])
-                    queries[k, g, j, n] = load(query[n])
+                    keys[k, g, j, n] = as_f32(key[n])
+                    queries[k, g, j, n] = as_f32(query[n])
                 for n in range(width):
                     turned[n, j] = keys[k, g, j, n]
             multiply(pairs[k, g], queries[k, g], padded_width, 1, turned, rows, width, np.float32(0.0))

@@ -19,7 +19,22 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 
 from runnel.ops.numba_math import PARALLEL, SERIAL
-from runnel.ops.simd import I64, LANES, VF32, VI32, address, build_pointer, f32x16, fma, load, mul, splat, store
+from runnel.ops.simd import (
+    I64,
+    LANES,
+    VF32,
+    VI32,
+    address,
+    build_pointer,
+    ceil_div,
+    f32x16,
+    fma,
+    load,
+    mul,
+    round_up,
+    splat,
+    store,
+)
 from runnel.ops.wkv7.forward import CHUNK, read, read_tiles, start, write
 from runnel.ops.wkv7.lanes import advance, removed1, removed4, token1, token4
 
@@ -216,10 +231,10 @@ def scan(
         dr, dw, dk, da, db: out (T, H, K).   dv: out (T, H, V).   dstate: out (S, H, K, V).
     """
     _, _, K, V = dstate.shape
-    columns, width = -(-V // LANES) * LANES, -(-K // LANES) * LANES
+    columns, width = round_up(V), round_up(K)
     most = 0
     for s in range(cu.shape[0] - 1):
-        most = max(most, (cu[s + 1] - cu[s] + CHUNK - 1) // CHUNK)
+        most = max(most, ceil_div(cu[s + 1] - cu[s], CHUNK))
     for share in prange(share_heads.shape[0]):
         keys, out, parts = (
             np.empty((5, CHUNK, K), np.float32),
@@ -233,7 +248,7 @@ def scan(
         Z = np.empty((K, columns), np.float32)
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
-            tiles = (cu[s + 1] - cu[s] + CHUNK - 1) // CHUNK
+            tiles = ceil_div(cu[s + 1] - cu[s], CHUNK)
             for h in range(share_heads[share, 0], share_heads[share, 1]):
                 start(state, s, h, kept[0])
                 for tile in range(tiles - 1):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, load, rounded_for
-from runnel.ops.simd import LANES
+from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, fast_exp, rounded_for
+from runnel.ops.simd import round_up
 from runnel.ops.wkv7.lanes import advance
 
 # Q. The backward keeps every Q-th state and, for one tile at a time, all Q states, which should fit the second-level cache.
@@ -25,7 +25,7 @@ def read(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) 
         first = (t + j) * row + at
         source, target = line[first : first + size], out[j]
         for i in range(size):
-            target[i] = load(source[i])
+            target[i] = as_f32(source[i])
 
 
 @njit(**SERIAL)
@@ -35,7 +35,7 @@ def read_decay(line: Any, row: int, at: int, t: int, count: int, size: int, out:
         first = (t + j) * row + at
         source, target = line[first : first + size], out[j]
         for i in range(size):
-            target[i] = fast_exp(load(source[i]))
+            target[i] = fast_exp(as_f32(source[i]))
 
 
 @njit(**SERIAL)
@@ -77,7 +77,7 @@ def scan(inputs: Any, cu: Any, share_heads: Any, share_first: Any, share_order: 
         state: (S, H, K, V), or (0, ...) for zeros.   o: out, (T, H, V).   end: out, (S, H, K, V).
     """
     _, _, K, V = end.shape
-    width = -(-V // LANES) * LANES
+    width = round_up(V)
     for share in prange(share_heads.shape[0]):
         keys, values, out = (
             np.empty((5, CHUNK, K), np.float32),
