@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, build_constant
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, build_constant
 from runnel.ops.numba_matmul import ROWS, multiply
 from runnel.ops.simd import (
     LANES,
@@ -80,7 +80,7 @@ def _offsets(head_size: int, tokens: int) -> Any:
 
 
 @njit(**SERIAL)
-def _take(source: Any, stride: int, tokens: int, bias: Any, scale: Any, size: int, rows: int, out: Any) -> None:
+def _take(source: Pointer, stride: int, tokens: int, bias: Pointer, scale: Number, size: int, rows: int, out: Pointer) -> None:
     """Set out (rows, Pp) = scale * (source + bias) for the first `tokens` tokens, zero elsewhere. Pointers."""
     wide, whole, factor, zero = round_up(size), size - size % LANES, splat(scale), splat(np.float32(0.0))
     for t in range(min(tokens, rows)):
@@ -94,7 +94,7 @@ def _take(source: Any, stride: int, tokens: int, bias: Any, scale: Any, size: in
 
 
 @njit(**SERIAL)
-def _softmax(row: Any, count: int) -> Any:
+def _softmax(row: Pointer, count: int) -> Any:
     """Set row = exp(row - max) for `count` numbers, 0 up to a whole vector; return the inverse of their sum. Pointer."""
     whole, rest = count - count % LANES, count % LANES
     if rest:
@@ -111,7 +111,7 @@ def _softmax(row: Any, count: int) -> Any:
 
 
 @njit(**SERIAL)
-def _write(seen: Any, inverse: Any, size: int, out: Any) -> Any:
+def _write(seen: Pointer, inverse: Number, size: int, out: Pointer) -> Any:
     """Set out = seen * inverse for one query; return the scale if `out` is bytes. Pointers."""
     factor = splat(inverse)
     if numbers_per_word(out) == 4:
@@ -124,7 +124,9 @@ def _write(seen: Any, inverse: Any, size: int, out: Any) -> Any:
 
 
 @njit(**SERIAL)
-def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: Any, out: Any, row: int, scales: Any) -> None:
+def _head(
+    source: Pointer, stride: int, bias: Pointer, size: int, tokens: int, memory: Array, out: Pointer, row: int, scales: Array
+) -> None:
     """Compute one head of one sequence.
 
     Args:
@@ -159,7 +161,7 @@ def _head(source: Any, stride: int, bias: Any, size: int, tokens: int, memory: A
 
 
 @njit(**PARALLEL)
-def attend(qkv: Any, bias: Any, cu_seqlens: Any, heads: int, out: Any, scales: Any, memory: Any) -> None:
+def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, scales: Array, memory: Array) -> None:
     """Set out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside `numba_math.parallel()`.
 
     Args:

@@ -5,7 +5,6 @@ S  sequences    C  chunks, of at most CHUNK tokens of one sequence
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +35,7 @@ def plan_chunks(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], wri
     return Plan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(NamedTuple):
     """The threads' shares: share i processes heads heads[i] of sequences order[first[i] : first[i+1]]."""
 
     splits: int  # ranges of heads; share i has range i % splits

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, build_constant
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer, build_constant
 from runnel.ops.simd import (
     LANES,
     VF32,
@@ -60,7 +60,7 @@ _gelu = elementwise(1, _build_gelu, "x Phi(x), with Phi the normal distribution;
 
 
 @njit(**SERIAL)
-def _row(x: Any, bias: Any, width: int, out: Any) -> None:
+def _row(x: Pointer, bias: Pointer, width: int, out: Pointer) -> None:
     """Set out = gelu(x + bias) for one token. Pointers; `out` may be `x`."""
     whole, rest = width - width % LANES, width % LANES
     for c in range(0, whole, LANES):
@@ -70,7 +70,7 @@ def _row(x: Any, bias: Any, width: int, out: Any) -> None:
 
 
 @njit(**PARALLEL)
-def bias_gelu(x: Any, bias: Any) -> None:
+def bias_gelu(x: Array, bias: Array) -> None:
     """Set x = gelu(x + bias), in place. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -85,7 +85,7 @@ def bias_gelu(x: Any, bias: Any) -> None:
 
 
 @njit(**PARALLEL)
-def bias_gelu_bytes(x: Any, bias: Any, out: Any, scales: Any) -> None:
+def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array) -> None:
     """Run `bias_gelu` with an 8-bit result for `int8_matmul.multiply`: out (T, G Kp) uint8, scales (T, G) fp32; keep x."""
     tokens, width = x.shape
     groups = scales.shape[1]

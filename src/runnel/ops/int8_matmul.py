@@ -26,7 +26,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, build_constant
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer, build_constant
 from runnel.ops.simd import (
     F32,
     I32,
@@ -149,7 +149,7 @@ def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: A
 
 
 @njit(**SERIAL)
-def quantize_row(source: Any, size: int, target: Any) -> Any:
+def quantize_row(source: Pointer, size: int, target: Pointer) -> Any:
     """Write `size` numbers as bytes and return their scale. source: pointer to fp32 or bf16; target: to uint8."""
     largest = splat(np.float32(0.0))
     for c in range(0, size, LANES):
@@ -162,7 +162,7 @@ def quantize_row(source: Any, size: int, target: Any) -> Any:
 
 
 @njit(**PARALLEL)
-def quantize_rows(source: Any, target: Any, scales: Any) -> None:
+def quantize_rows(source: Array, target: Array, scales: Array) -> None:
     """Write rows as bytes in groups, if the kernel before could not. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -250,7 +250,7 @@ def _tile(
 
 
 @njit(**SERIAL)
-def _panel(x: Any, scales: Any, w: Any, out: Any, first: int, stop: int, panel: int, tile: Any) -> None:
+def _panel(x: Array, scales: Array, w: Int8Weights, out: Array, first: int, stop: int, panel: int, tile: Pointer) -> None:
     """Compute the columns of one panel for the tokens [first, stop)."""
     stride, groups, width, depth = x.shape[1], scales.shape[1], out.shape[1], w.words.shape[1]
     column = panel * TILE_COLUMNS
@@ -268,7 +268,7 @@ def _panel(x: Any, scales: Any, w: Any, out: Any, first: int, stop: int, panel: 
 
 
 @njit(**PARALLEL)
-def multiply(x: Any, scales: Any, w: Any, out: Any, workers: int) -> None:
+def multiply(x: Array, scales: Array, w: Int8Weights, out: Array, workers: int) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer
 from runnel.ops.simd import (
     LANES,
     add,
@@ -34,7 +34,7 @@ _BLOCK = 16  # tokens per task
 
 
 @njit(**SERIAL)
-def _add(residual: Any, added: Any, bias: Any, width: int, out: Any) -> Any:
+def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Pointer) -> Any:
     """Set out = residual + added + bias for one token and return its mean. Pointers; `out` may be `residual`."""
     whole, rest = width - width % LANES, width % LANES
     sums = splat(np.float32(0.0))
@@ -50,7 +50,7 @@ def _add(residual: Any, added: Any, bias: Any, width: int, out: Any) -> Any:
 
 
 @njit(**SERIAL)
-def _deviation(row: Any, mean: Any, width: int) -> Any:
+def _deviation(row: Pointer, mean: Number, width: int) -> Any:
     """Return the mean square of row - mean."""
     whole, rest = width - width % LANES, width % LANES
     center, squares = splat(mean), splat(np.float32(0.0))
@@ -64,7 +64,7 @@ def _deviation(row: Any, mean: Any, width: int) -> Any:
 
 
 @njit(**SERIAL)
-def _normalize(row: Any, mean: Any, inverse: Any, weight: Any, shift_by: Any, width: int) -> None:
+def _normalize(row: Pointer, mean: Number, inverse: Number, weight: Pointer, shift_by: Pointer, width: int) -> None:
     """row = (row - mean) * inverse * weight + shift_by, in place."""
     whole, rest = width - width % LANES, width % LANES
     center, factor = splat(mean), splat(inverse)
@@ -76,7 +76,7 @@ def _normalize(row: Any, mean: Any, inverse: Any, weight: Any, shift_by: Any, wi
 
 
 @njit(**SERIAL)
-def _copy(row: Any, width: int, out: Any) -> None:
+def _copy(row: Pointer, width: int, out: Pointer) -> None:
     whole, rest = width - width % LANES, width % LANES
     for c in range(0, whole, LANES):
         store(out, c, load(row, c))
@@ -86,7 +86,7 @@ def _copy(row: Any, width: int, out: Any) -> None:
 
 @njit(**PARALLEL)
 def add_layer_norm(
-    residual: Any, added: Any, bias: Any, weight: Any, shift_by: Any, eps: Any, out: Any, low: Any, scales: Any
+    residual: Array, added: Array, bias: Array, weight: Array, shift_by: Array, eps: Number, out: Array, low: Array, scales: Array
 ) -> None:
     """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, x = residual + added + bias. Inside `numba_math.parallel()`.
 

@@ -23,6 +23,12 @@ from numba.extending import intrinsic
 
 from runnel.errors import BackendUnavailable
 
+# Parameters of kernels, for the reader: mypy sees nothing in compiled code.
+Array = Any  # a numpy array
+Pointer = Any  # to fp32, or to bf16 bits as uint16; see `simd`
+Vector = Any  # sixteen fp32 numbers; see `simd`
+Number = Any  # one fp32 number
+
 # Vectorization needs reordered sums and fused multiply-adds. `nnan` and `ninf` are off: with them a NaN in the
 # weights could silently become a number. `arcp` and `afn` are off: their approximate division costs accuracy.
 FASTMATH = {"contract", "reassoc", "nsz"}
@@ -138,19 +144,19 @@ def fast_exp(typing_context: Any, value: Any) -> Any:
 
 
 @njit(inline="always")
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Number) -> Any:
     """Return 1 / (1 + exp(-x)) in fp32."""
     return np.float32(1.0) / (np.float32(1.0) + fast_exp(-x))
 
 
 @njit(inline="always")
-def silu(x: Any) -> Any:
+def silu(x: Number) -> Any:
     """Return x * sigmoid(x) in fp32."""
     return x / (np.float32(1.0) + fast_exp(-x))
 
 
 @njit(inline="always")
-def silu_grad(x: Any) -> Any:
+def silu_grad(x: Number) -> Any:
     """Return the derivative of `silu` in fp32."""
     e = fast_exp(-x)
     s = np.float32(1.0) / (np.float32(1.0) + e)
@@ -158,7 +164,7 @@ def silu_grad(x: Any) -> Any:
 
 
 @njit(inline="always")
-def softplus(x: Any) -> Any:
+def softplus(x: Number) -> Any:
     """Return log(1 + exp(x)) in fp32, with a relative error below 5e-7 for every x (it equals x from about 17 on)."""
     e = fast_exp(-abs(x))
     s = e / (np.float32(2.0) + e)  # log(1 + e) = 2 atanh(s)

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL
+from runnel.ops.numba_math import SERIAL, Array, Number
 
 _WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
 LANES = 16 if _WIDE else 8  # numbers per vector
@@ -100,7 +100,9 @@ FULL, LOWER, UPPER = 0, 1, 2
 
 
 @njit(**SERIAL)
-def multiply(out: Any, a: Any, a_row: int, a_step: int, b: Any, rows: int, inner: int, scale: Any, triangle: int = FULL) -> None:
+def multiply(
+    out: Array, a: Array, a_row: int, a_step: int, b: Array, rows: int, inner: int, scale: Number, triangle: int = FULL
+) -> None:
     """Set out = scale * out + a @ b; with scale 0, `out` is not read.
 
     Args:

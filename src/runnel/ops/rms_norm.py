@@ -11,14 +11,14 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer
 from runnel.ops.simd import LANES, address, ceil_div, fma, load, load_some, mul, shift, splat, store, store_some, total
 
 _BLOCK = 16  # tokens per task
 
 
 @njit(**SERIAL)
-def _add(residual: Any, added: Any, scale: Any, eps: Any, width: int) -> Any:
+def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: int) -> Any:
     """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to its rows."""
     whole, rest = width - width % LANES, width % LANES
     factor, sums = splat(scale), splat(np.float32(0.0))
@@ -34,7 +34,7 @@ def _add(residual: Any, added: Any, scale: Any, eps: Any, width: int) -> Any:
 
 
 @njit(**SERIAL)
-def _multiply(residual: Any, inverse: Any, weight: Any, width: int, out: Any) -> None:
+def _multiply(residual: Pointer, inverse: Number, weight: Pointer, width: int, out: Pointer) -> None:
     """Set out = residual * inverse * weight for one token."""
     whole, rest = width - width % LANES, width % LANES
     factor = splat(inverse)
@@ -45,7 +45,7 @@ def _multiply(residual: Any, inverse: Any, weight: Any, width: int, out: Any) ->
 
 
 @njit(**SERIAL)
-def _scale(squares: Any, t: int, count: Any, eps: Any) -> Any:
+def _scale(squares: Array, t: int, count: int, eps: Number) -> Any:
     """Return the factor of the block's output of token `t`: see `add_rms_norm`."""
     parts = squares.shape[1]
     if parts == 0:
@@ -57,7 +57,7 @@ def _scale(squares: Any, t: int, count: Any, eps: Any) -> Any:
 
 
 @njit(**PARALLEL)
-def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: Any, eps: Any, out: Any) -> None:
+def add_rms_norm(residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array) -> None:
     """Add scale * added to residual; set out = residual / rms(residual) * weight. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -78,7 +78,9 @@ def add_rms_norm(residual: Any, added: Any, squares: Any, count: Any, weight: An
 
 
 @njit(**PARALLEL)
-def add_rms_norm_bytes(residual: Any, added: Any, squares: Any, count: Any, weight: Any, eps: Any, out: Any, scales: Any) -> None:
+def add_rms_norm_bytes(
+    residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array, scales: Array
+) -> None:
     """Run `add_rms_norm` with an 8-bit result for `int8_matmul.multiply`: out (T, Dp) uint8, scales (T, 1) fp32."""
     tokens, width = residual.shape
     for block in prange(ceil_div(tokens, _BLOCK)):

@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, build_constant
+from runnel.ops.numba_math import SERIAL, Number, Pointer, build_constant
 from runnel.ops.simd import (
     BF16_PAIRS,
     F32,
@@ -121,17 +121,9 @@ def _row_starts(builder: Any, base: Any) -> list[list[Any]]:
 
 @intrinsic
 def tile_product(
-    typing_context: Any,
-    kind: Any,
-    sums: Any,
-    factors: Any,
-    factors_stride: Any,
-    left: Any,
-    left_row: Any,
-    left_depth: Any,
-    right: Any,
-    depth: Any,
-) -> Any:
+    typing_context: Any, kind: Any, sums: Any, factors: Any, factors_stride: Any, left: Any, left_row: Any, left_depth: Any,
+    right: Any, depth: Any,
+) -> Any:  # fmt: skip
     """Compute one tile of a matrix product: sums[r, :] = factors[r] * sums[r, :] + sum over k of left[r, k] * right[k, :].
 
     `sums` has TILE_ROWS rows of TILE_COLUMNS fp32 numbers; row r of `left` starts left_row words after row r-1 and its words
@@ -175,14 +167,14 @@ def tile_product(
 
 
 @njit(**SERIAL)
-def fill(out: Any, count: int, value: Any) -> None:
+def fill(out: Pointer, count: int, value: Number) -> None:
     """Set the first `count` elements to a value."""
     for i in range(count):
         out[i] = value
 
 
 @njit(**SERIAL)
-def pack(kind: Any, source: Any, stride: int, rows: int, factors: Any, words: Any, width: int) -> None:
+def pack(kind: Pointer, source: Pointer, stride: int, rows: int, factors: Pointer, words: Pointer, width: int) -> None:
     """Write rows of `source` times their factors as words for a tile product; for bf16, two rows become one row of pairs."""
     step = numbers_per_word(kind)
     for r in range(0, rows, step):

@@ -8,12 +8,10 @@ T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, rounded_for, silu, silu_grad
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, as_f32, rounded_for, silu, silu_grad
 from runnel.ops.simd import ceil_div
 
 TOKENS = 64  # tokens per block
@@ -21,14 +19,14 @@ CHANNELS = 64  # channels per task: several vectors wide, and small enough that 
 
 
 @njit(**SERIAL)
-def _read_state(state: Any, s: int, channel: int, count: int, before: int, window: Any) -> None:
+def _read_state(state: Array, s: int, channel: int, count: int, before: int, window: Array) -> None:
     for k in range(before):
         for c in range(count):
             window[k, c] = state[s, channel + c, k] if state.shape[0] > 0 else np.float32(0.0)
 
 
 @njit(**SERIAL)
-def _read_block(x: Any, x_row: int, channel: int, count: int, t: int, size: int, before: int, window: Any) -> None:
+def _read_block(x: Array, x_row: int, channel: int, count: int, t: int, size: int, before: int, window: Array) -> None:
     for j in range(size):
         at = (t + j) * x_row + channel
         source, target = x[at : at + count], window[before + j]
@@ -37,7 +35,7 @@ def _read_block(x: Any, x_row: int, channel: int, count: int, t: int, size: int,
 
 
 @njit(**SERIAL)
-def _weigh(window: Any, taps: Any, bias: Any, j: int, count: int, out: Any) -> None:
+def _weigh(window: Array, taps: Array, bias: Array, j: int, count: int, out: Array) -> None:
     """Set out[c] = bias + sum over k of taps[k] * window[j + k], before the activation; taps (w, channels of the task)."""
     if taps.shape[0] == 4:  # all published models; one pass instead of four
         for c in range(count):
@@ -57,7 +55,9 @@ def _weigh(window: Any, taps: Any, bias: Any, j: int, count: int, out: Any) -> N
 
 
 @njit(**PARALLEL)
-def convolve(x: Any, x_row: int, taps: Any, bias: Any, cu: Any, state: Any, activate: bool, y: Any, end: Any) -> None:
+def convolve(
+    x: Array, x_row: int, taps: Array, bias: Array, cu: Array, state: Array, activate: bool, y: Array, end: Array
+) -> None:
     """Compute outputs and end states.
 
     Args:
@@ -94,8 +94,8 @@ def convolve(x: Any, x_row: int, taps: Any, bias: Any, cu: Any, state: Any, acti
 
 @njit(**SERIAL)
 def _spread_back(
-    dy: Any, dy_row: int, taps: Any, bias: Any, t: int, size: int, channel: int, count: int, activate: bool, window: Any,
-    value: Any, back: Any, dtaps: Any, dbias: Any,
+    dy: Array, dy_row: int, taps: Array, bias: Array, t: int, size: int, channel: int, count: int, activate: bool, window: Array,
+    value: Array, back: Array, dtaps: Array, dbias: Array,
 ) -> None:  # fmt: skip
     """Add the gradients of one block: of its window rows to `back`, of taps and bias to fp32 sums."""
     for j in range(size):
@@ -118,7 +118,7 @@ def _spread_back(
 
 @njit(**SERIAL)
 def _write_back(
-    back: Any, rows: int, first: int, start: int, s: int, channel: int, count: int, before: int, dx: Any, dstate: Any
+    back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, before: int, dx: Array, dstate: Array
 ) -> None:
     """Write rows 0.. of `back` to positions first.. of a sequence, whose first w-1 positions are its start state."""
     for r in range(rows):
@@ -134,8 +134,8 @@ def _write_back(
 
 @njit(**PARALLEL)
 def convolve_back(
-    x: Any, x_row: int, dy: Any, dy_row: int, taps: Any, bias: Any, cu: Any, state: Any, dend: Any, activate: bool, dx: Any,
-    dtaps: Any, dbias: Any, dstate: Any,
+    x: Array, x_row: int, dy: Array, dy_row: int, taps: Array, bias: Array, cu: Array, state: Array, dend: Array, activate: bool,
+    dx: Array, dtaps: Array, dbias: Array, dstate: Array,
 ) -> None:  # fmt: skip
     """Compute gradients. Arguments as in `convolve`; dend: (S, C, w-1), or (0, ...) for zeros.
 

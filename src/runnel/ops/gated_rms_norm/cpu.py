@@ -14,7 +14,7 @@ from numba import njit, prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, parallel, rounded_for, silu, silu_grad
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, as_f32, parallel, rounded_for, silu, silu_grad
 from runnel.ops.packed import as_array, flat_rows, float_array
 from runnel.ops.simd import ceil_div
 
@@ -29,7 +29,7 @@ def gated_rms_norm_cpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups:
 
 # Inner loops run over slices with plain indices: numba checks an index of unknown sign, which prevents vector loads.
 @njit(**SERIAL)
-def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
+def _gate(y: Array, z: Array, eps: Number, v: Array) -> Any:
     """Set v = y silu(z) for one group of one token; return 1 / rms."""
     size = v.shape[0]
     for c in range(size):
@@ -41,13 +41,13 @@ def _gate(y: Any, z: Any, eps: Any, v: Any) -> Any:
 
 
 @njit(**SERIAL)
-def _group(line: Any, row: int, t: int, g: int, size: int) -> Any:
+def _group(line: Array, row: int, t: int, g: int, size: int) -> Any:
     """Return group g of token t in flat rows."""
     return line[t * row + g * size : t * row + (g + 1) * size]
 
 
 @njit(**PARALLEL)
-def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, out: Any) -> None:
+def _normalise(y: Array, y_row: int, z: Array, z_row: int, weight: Array, eps: Number, groups: int, out: Array) -> None:
     """Compute the norm. y, z: flat rows (T, C).   out: (T, C)."""
     tokens, channels = out.shape
     size = channels // groups
@@ -62,7 +62,9 @@ def _normalise(y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, gr
 
 
 @njit(**SERIAL)
-def _group_back(y: Any, z: Any, weight: Any, eps: Any, dout: Any, v: Any, dy: Any, dz: Any, dweight: Any) -> None:
+def _group_back(
+    y: Array, z: Array, weight: Array, eps: Number, dout: Array, v: Array, dy: Array, dz: Array, dweight: Array
+) -> None:
     """Compute the gradients of one group of one token; add to dweight. v: scratch."""
     size = v.shape[0]
     scale = _gate(y, z, eps, v)
@@ -81,8 +83,8 @@ def _group_back(y: Any, z: Any, weight: Any, eps: Any, dout: Any, v: Any, dy: An
 
 @njit(**PARALLEL)
 def _normalise_back(
-    y: Any, y_row: int, z: Any, z_row: int, weight: Any, eps: Any, groups: int, dout: Any, dout_row: int, dy: Any, dz: Any,
-    dweight: Any,
+    y: Array, y_row: int, z: Array, z_row: int, weight: Array, eps: Number, groups: int, dout: Array, dout_row: int, dy: Array,
+    dz: Array, dweight: Array,
 ) -> None:  # fmt: skip
     """Compute gradients. y, z, dout: flat rows (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
     tokens, channels = dy.shape

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from runnel.ops.chunks import Shares
 from runnel.ops.mlstm.forward import CHUNK, denominator, load_panel, read_gates, store_panel, weigh, weight_sums
 from runnel.ops.mlstm.tiles import (
     FULL,
@@ -46,7 +47,7 @@ from runnel.ops.mlstm.tiles import (
     wide,
     write,
 )
-from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, sigmoid
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp, sigmoid
 from runnel.ops.simd import LANES, TILE_COLUMNS, address, ceil_div, fma, keep, load, mul, shift, splat, store, total
 
 _ONE = np.float32(1.0)
@@ -64,7 +65,7 @@ def _scratch_size(K: int, V: int) -> int:
 
 
 @njit(**SERIAL)
-def _split(scratch: Any, K: int, V: int) -> tuple[Any, Any, Any, Any]:
+def _split(scratch: Pointer, K: int, V: int) -> tuple[Any, Any, Any, Any]:
     """Return where the matrices of K columns, the matrices of V columns, the squares and the lines begin."""
     valued = shift(scratch, 5 * CHUNK * wide(K))
     squares = shift(valued, 5 * CHUNK * wide(V))
@@ -73,8 +74,9 @@ def _split(scratch: Any, K: int, V: int) -> tuple[Any, Any, Any, Any]:
 
 @njit(**SERIAL)
 def _read_chunk(
-    q: Any, q_row: int, k: Any, k_row: int, v: Any, v_row: int, dh: Any, dh_row: int, count: int, K: int, V: int, scratch: Any
-) -> None:
+    q: Pointer, q_row: int, k: Pointer, k_row: int, v: Pointer, v_row: int, dh: Pointer, dh_row: int, count: int, K: int, V: int,
+    scratch: Pointer,
+) -> None:  # fmt: skip
     """Read q, k, their transposed panels and products (q_t . k_j), likewise v, dh, into their parts of the scratch."""
     keyed, valued, squares, lines = _split(scratch, K, V)
     rows, wk, wv = (count + LANES - 1) // LANES * LANES, wide(K), wide(V)
@@ -92,7 +94,7 @@ def _read_chunk(
 
 
 @njit(**SERIAL)
-def _weigh_gradients(within: Any, crosses: Any, inverse: Any, ds: Any, count: int, out: Any) -> None:
+def _weigh_gradients(within: Pointer, crosses: Pointer, inverse: Pointer, ds: Pointer, count: int, out: Pointer) -> None:
     """Compute A, rows (CHUNK, CHUNK), from the products dh_t . v_j in panels."""
     for t in range(count):
         scale, more = splat(inverse[t]), splat(ds[t])
@@ -102,7 +104,7 @@ def _weigh_gradients(within: Any, crosses: Any, inverse: Any, ds: Any, count: in
 
 
 @njit(**SERIAL)
-def _dot_panels(row: Any, columns: int, panels: Any, panel: int) -> Any:
+def _dot_panels(row: Pointer, columns: int, panels: Pointer, panel: int) -> Any:
     """Return the dot product of a row and a row of panels."""
     sums = splat(ZERO)
     for c in range(0, columns, LANES):
@@ -111,7 +113,7 @@ def _dot_panels(row: Any, columns: int, panels: Any, panel: int) -> Any:
 
 
 @njit(**SERIAL)
-def _add_outer(factors: Any, line: Any, columns: int, count: int, panels: Any) -> None:
+def _add_outer(factors: Pointer, line: Pointer, columns: int, count: int, panels: Pointer) -> None:
     """Add factors[t] * line to panels[t]."""
     for c in range(0, columns, LANES):
         part, at = load(line, c), c // TILE_COLUMNS * _STRIP + c % TILE_COLUMNS
@@ -120,7 +122,7 @@ def _add_outer(factors: Any, line: Any, columns: int, count: int, panels: Any) -
 
 
 @njit(**SERIAL)
-def _write_panels(panels: Any, count: int, width: int, factors: Any, out: Any, stride: int) -> None:
+def _write_panels(panels: Pointer, count: int, width: int, factors: Pointer, out: Pointer, stride: int) -> None:
     for c in range(0, width, TILE_COLUMNS):
         strip = shift(panels, c // TILE_COLUMNS * _STRIP)
         write(strip, TILE_COLUMNS, count, min(width - c, TILE_COLUMNS), factors, shift(out, c), stride)
@@ -128,8 +130,8 @@ def _write_panels(panels: Any, count: int, width: int, factors: Any, out: Any, s
 
 @njit(**SERIAL)
 def _differentiate_denominator(
-    queries: Any, wk: int, memory: Any, mixed: Any, crosses: Any, enter: Any, tops: Any, weights: Any, count: int, eps: Any,
-    saved: Any,
+    queries: Pointer, wk: int, memory: Pointer, mixed: Pointer, crosses: Pointer, enter: Pointer, tops: Pointer, weights: Pointer,
+    count: int, eps: Number, saved: Pointer,
 ) -> None:  # fmt: skip
     """Compute the values of `_SAVED` from C dh_t (`memory`, panels) and n_t . q_t (`weights`)."""
     for t in range(count):
@@ -152,8 +154,8 @@ def _differentiate_denominator(
 
 @njit(**SERIAL)
 def _first_chunk_pass(
-    i: Any, f: Any, gate_row: int, count: int, K: int, V: int, C: Any, n: Any, m: Any, eps: Any, dq: Any, dq_row: int, saved: Any,
-    scratch: Any,
+    i: Pointer, f: Pointer, gate_row: int, count: int, K: int, V: int, C: Pointer, n: Pointer, m: Number, eps: Number,
+    dq: Pointer, dq_row: int, saved: Pointer, scratch: Pointer,
 ) -> Any:  # fmt: skip
     """Compute dq, `saved` and the state after the chunk: C as panels (V, K) and n in place, m returned. After `_read_chunk`."""
     keyed, valued, squares, lines = _split(scratch, K, V)
@@ -191,8 +193,8 @@ def _first_chunk_pass(
 
 @njit(**SERIAL)
 def _second_chunk_pass(
-    i: Any, f: Any, gate_row: int, count: int, K: int, V: int, Z: Any, Z_turned: Any, z: Any, saved: Any, dk: Any, dk_row: int,
-    dv: Any, dv_row: int, dots: Any, taken: Any, scratch: Any,
+    i: Pointer, f: Pointer, gate_row: int, count: int, K: int, V: int, Z: Pointer, Z_turned: Pointer, z: Pointer, saved: Pointer,
+    dk: Pointer, dk_row: int, dv: Pointer, dv_row: int, dots: Pointer, taken: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
     """Compute dk, dv, dots_t = k_t . dk_t and the gradients before the chunk: Z as panels (K, V), z. After `_read_chunk`."""
     keyed, valued, squares, lines = _split(scratch, K, V)
@@ -233,8 +235,9 @@ def _second_chunk_pass(
 
 @njit(**SERIAL)
 def _gate_gradients(
-    f: Any, stride: int, count: int, saved: Any, dots: Any, taken: Any, r: float, dm: float, di: Any, df: Any
-) -> tuple[float, float]:
+    f: Pointer, stride: int, count: int, saved: Pointer, dots: Pointer, taken: Pointer, r: float, dm: float, di: Pointer,
+    df: Pointer,
+) -> tuple[float, float]:  # fmt: skip
     """Compute di and df of one chunk from r and the gradient of m after it; return both before it."""
     for t in range(count - 1, -1, -1):
         r += np.float64(saved[2 * CHUNK + t]) - np.float64(dots[t])
@@ -251,7 +254,7 @@ def _gate_gradients(
 
 
 @njit(**SERIAL)
-def _turn_panels(source: Any, K: int, V: int, out: Any) -> None:
+def _turn_panels(source: Pointer, K: int, V: int, out: Pointer) -> None:
     """Transpose panels of (K, V) to panels of (V, K)."""
     wk, wv = wide(K), wide(V)
     for c in range(0, wv, TILE_COLUMNS):
@@ -259,7 +262,7 @@ def _turn_panels(source: Any, K: int, V: int, out: Any) -> None:
 
 
 @njit(**SERIAL)
-def _load_state(C: Any, n: Any, known: bool, K: int, V: int, out: Any, line: Any) -> None:
+def _load_state(C: Pointer, n: Pointer, known: bool, K: int, V: int, out: Pointer, line: Pointer) -> None:
     """Load C (K, V) as panels and n, zero beyond their sizes; zeros if not `known`."""
     wk, wv = wide(K), wide(V)
     fill(line, wk, ZERO)
@@ -273,7 +276,7 @@ def _load_state(C: Any, n: Any, known: bool, K: int, V: int, out: Any, line: Any
 
 
 @njit(**SERIAL)
-def _inner(a: Any, b: Any, size: int) -> float:
+def _inner(a: Pointer, b: Pointer, size: int) -> float:
     """Return the dot product in fp64: the difference of two such sums over all of C may be as small as one term."""
     sums = 0.0
     for c in range(size):
@@ -283,10 +286,10 @@ def _inner(a: Any, b: Any, size: int) -> float:
 
 @njit(**SERIAL)
 def _head(
-    q: Any, q_row: int, k: Any, k_row: int, v: Any, v_row: int, dh: Any, dh_row: int, i: Any, f: Any, gate_row: int, tokens: int,
-    K: int, V: int, known: bool, C: Any, n: Any, m: Any, ended: bool, dC: Any, dn: Any, dm: Any, eps: Any, dq: Any, dk: Any,
-    qk_row: int, dv: Any, dv_row: int, di: Any, df: Any, dC_start: Any, dn_start: Any, dm_start: Any, memory: Any, saved: Any,
-    scratch: Any,
+    q: Pointer, q_row: int, k: Pointer, k_row: int, v: Pointer, v_row: int, dh: Pointer, dh_row: int, i: Pointer, f: Pointer,
+    gate_row: int, tokens: int, K: int, V: int, known: bool, C: Pointer, n: Pointer, m: Pointer, ended: bool, dC: Pointer,
+    dn: Pointer, dm: Pointer, eps: Number, dq: Pointer, dk: Pointer, qk_row: int, dv: Pointer, dv_row: int, di: Pointer,
+    df: Pointer, dC_start: Pointer, dn_start: Pointer, dm_start: Pointer, memory: Pointer, saved: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
     """Process a head of a sequence; pointers to first token and states. C, n, m are 0 unless `known`, dC, dn, dm unless `ended`.
 
@@ -343,17 +346,18 @@ def _head(
 
 @njit(**PARALLEL)
 def scan(
-    q: Any, q_row: int, k: Any, k_row: int, v: Any, v_row: int, dh: Any, dh_row: int, i: Any, f: Any, cu: Any, share_heads: Any,
-    share_first: Any, share_order: Any, C: Any, n: Any, m: Any, dC: Any, dn: Any, dm: Any, eps: Any, dq: Any, dk: Any, dv: Any,
-    di: Any, df: Any, dC_start: Any, dn_start: Any, dm_start: Any,
+    q: Array, q_row: int, k: Array, k_row: int, v: Array, v_row: int, dh: Array, dh_row: int, i: Array, f: Array, cu: Array,
+    shares: Shares, C: Array, n: Array, m: Array, dC: Array, dn: Array, dm: Array, eps: Number, dq: Array, dk: Array, dv: Array,
+    di: Array, df: Array, dC_start: Array, dn_start: Array, dm_start: Array,
 ) -> None:  # fmt: skip
     """Compute the gradients of every sequence and head.
 
     Args:
-        q, k: flat rows (T, H, K).   v, dh: flat rows (T, H, V).   i, f: (T, H).   cu: (S+1,).   share_*: the threads' shares.
+        q, k: flat rows (T, H, K).   v, dh: flat rows (T, H, V).   i, f: (T, H).   cu: (S+1,).   shares: `Shares`.
         C, n, m: the start state (S, H, ...), or no rows for zeros.   dC, dn, dm: gradients of the end state, likewise.
         dq, dk: out (T, H, K).   dv: out (T, H, V).   di, df: out (T, H).   *_start: out, gradients of the start state.
     """
+    _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
     _, H, K, V = dC_start.shape
     known, ended = C.shape[0] > 0, dC.shape[0] > 0
     longest = 0

@@ -47,7 +47,7 @@ class _MLSTM(torch.autograd.Function):
         end_m = _start(m, sequences, heads)[:, :, None].expand(-1, -1, parts).contiguous()
         with parallel():
             kernels_forward.scan(
-                *_lines(q, k, v), float_array(i), float_array(f), cu.numpy(), parts, shares.heads, shares.first, shares.order,
+                *_lines(q, k, v), float_array(i), float_array(f), cu.numpy(), parts, shares,
                 np.float32(eps), as_array(h), as_array(end), as_array(end_n), as_array(end_m),
             )  # fmt: skip
         ctx.save_for_backward(q, k, v, i, f, cu, C, n, m)
@@ -72,7 +72,7 @@ class _MLSTM(torch.autograd.Function):
         with parallel():
             kernels_backward.scan(
                 *_lines(q, k, v, torch.zeros_like(v) if dh is None else dh), float_array(i), float_array(f), cu.numpy(),
-                shares.heads, shares.first, shares.order,
+                shares,
                 *(float_array(part, 0, *shape[1:]) for part, shape in zip(state, shapes, strict=True)),
                 *(float_array(part, 0, *shape[1:]) for part, shape in zip(ends, shapes, strict=True)),
                 np.float32(ctx.eps), *(as_array(x) for x in grads), *(as_array(x) for x in of_state),

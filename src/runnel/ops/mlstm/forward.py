@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from runnel.ops.chunks import Shares
 from runnel.ops.mlstm.tiles import (
     FULL,
     LOWER,
@@ -33,7 +34,7 @@ from runnel.ops.mlstm.tiles import (
     wide,
     write,
 )
-from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp, softplus
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -59,8 +60,9 @@ _ONE = np.float32(1.0)
 
 @njit(**SERIAL)
 def read_gates(
-    i: Any, f: Any, stride: int, count: int, m: Any, within: Any, enter: Any, leave: Any, tops: Any, taken: Any, line: Any
-) -> tuple[Any, Any]:
+    i: Pointer, f: Pointer, stride: int, count: int, m: Number, within: Pointer, enter: Pointer, leave: Pointer, tops: Pointer,
+    taken: Pointer, line: Pointer,
+) -> tuple[Any, Any]:  # fmt: skip
     """Compute the factors of one chunk, and m after it.
 
     Args:
@@ -100,7 +102,7 @@ def read_gates(
 
 
 @njit(**SERIAL)
-def weigh(within: Any, pairs: Any, count: int, out: Any) -> None:
+def weigh(within: Pointer, pairs: Pointer, count: int, out: Pointer) -> None:
     """Compute M, rows (CHUNK, CHUNK): W times the products of queries and keys in panels; `out` may be `within`."""
     for t in range(count):
         for j in range(0, CHUNK, LANES):
@@ -109,7 +111,9 @@ def weigh(within: Any, pairs: Any, count: int, out: Any) -> None:
 
 
 @njit(**SERIAL)
-def weight_sums(queries: Any, columns: int, width: int, n: Any, enter: Any, mixed: Any, count: int, out: Any) -> None:
+def weight_sums(
+    queries: Pointer, columns: int, width: int, n: Pointer, enter: Pointer, mixed: Pointer, count: int, out: Pointer
+) -> None:
     """Compute n_t . q_t of every token of a chunk, from n (K,) before the chunk and M."""
     for t in range(count):
         sums = splat(ZERO)
@@ -123,7 +127,7 @@ def weight_sums(queries: Any, columns: int, width: int, n: Any, enter: Any, mixe
 
 
 @njit(**SERIAL)
-def denominator(weight: Any, top: Any, eps: Any) -> Any:
+def denominator(weight: Number, top: Number, eps: Number) -> Any:
     """Return max(|n_t . q_t|, exp(-m_t)) + eps; NaN stays NaN."""
     size, least = abs(weight), fast_exp(-top)
     return (least if least > size else size) + eps
@@ -136,7 +140,7 @@ def scratch_size(K: int) -> int:
 
 
 @njit(**SERIAL)
-def load_panel(source: Any, stride: int, rows: int, width: int, out: Any) -> None:
+def load_panel(source: Pointer, stride: int, rows: int, width: int, out: Pointer) -> None:
     """Load `width` columns of a matrix as one panel (wide(rows), TILE_COLUMNS), zero beyond."""
     for r in range(rows):
         for c in range(0, TILE_COLUMNS, LANES):
@@ -148,7 +152,7 @@ def load_panel(source: Any, stride: int, rows: int, width: int, out: Any) -> Non
 
 
 @njit(**SERIAL)
-def store_panel(panel: Any, rows: int, width: int, out: Any, stride: int) -> None:
+def store_panel(panel: Pointer, rows: int, width: int, out: Pointer, stride: int) -> None:
     """Store a panel: the inverse of `load_panel`."""
     for r in range(rows):
         for c in range(0, width, LANES):
@@ -161,8 +165,8 @@ def store_panel(panel: Any, rows: int, width: int, out: Any, stride: int) -> Non
 
 @njit(**SERIAL)
 def chunk(
-    q: Any, q_row: int, k: Any, k_row: int, v: Any, v_row: int, i: Any, f: Any, gate_row: int, count: int, K: int, V: int,
-    C: Any, C_row: int, n: Any, m: Any, eps: Any, out: Any, out_row: int, scratch: Any,
+    q: Pointer, q_row: int, k: Pointer, k_row: int, v: Pointer, v_row: int, i: Pointer, f: Pointer, gate_row: int, count: int,
+    K: int, V: int, C: Pointer, C_row: int, n: Pointer, m: Pointer, eps: Number, out: Pointer, out_row: int, scratch: Pointer,
 ) -> None:  # fmt: skip
     """Run one head, or some of its columns of V, over one chunk; the state in place. Serial, allocates nothing.
 
@@ -219,25 +223,26 @@ def chunk(
 
 @njit(**PARALLEL)
 def scan(
-    q: Any, q_row: int, k: Any, k_row: int, v: Any, v_row: int, i: Any, f: Any, cu: Any, parts: int, share_items: Any,
-    share_first: Any, share_order: Any, eps: Any, h: Any, C: Any, n: Any, m: Any,
+    q: Array, q_row: int, k: Array, k_row: int, v: Array, v_row: int, i: Array, f: Array, cu: Array, parts: int, shares: Shares,
+    eps: Number, h: Array, C: Array, n: Array, m: Array,
 ) -> None:  # fmt: skip
     """Run every sequence and head.
 
     Args:
         q, k: flat rows (T, H, K).   v: flat rows (T, H, V).   i, f: (T, H).   cu: (S+1,).
         parts: the V of each head is treated in this many parts, item = head * parts + part.
-        share_*: who does what (`grid.Shares` of items).
+        shares: `Shares` of items.
         h: out, (T, H, V).   C: (S, H, K, V), in place.
         n: (S, H, parts, K padded), m: (S, H, parts), in place; the parts of a head are equal at the start and at the end.
     """
+    _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
     _, H, K, V = C.shape
     panels = ceil_div(V, TILE_COLUMNS)
-    for share in prange(share_items.shape[0]):
+    for share in prange(share_heads.shape[0]):
         scratch = np.empty(scratch_size(K), np.float32)
         for at in range(share_first[share], share_first[share + 1]):
             s = share_order[at]
-            for item in range(share_items[share, 0], share_items[share, 1]):
+            for item in range(share_heads[share, 0], share_heads[share, 1]):
                 head, part = item // parts, item % parts
                 first = panels * part // parts * TILE_COLUMNS
                 width = min(panels * (part + 1) // parts * TILE_COLUMNS, V) - first

@@ -7,12 +7,10 @@ Widths are rounded up by `wide`, with zeros beyond the true width.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-from runnel.ops.numba_math import SERIAL
+from runnel.ops.numba_math import SERIAL, Number, Pointer
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -42,14 +40,14 @@ def wide(size: int) -> int:
 
 
 @njit(**SERIAL)
-def fill(out: Any, count: int, value: Any) -> None:
+def fill(out: Pointer, count: int, value: Number) -> None:
     """Set the first `count` elements, a multiple of 16, to a value."""
     for c in range(0, count, LANES):
         store(out, c, splat(value))
 
 
 @njit(**SERIAL)
-def read(source: Any, stride: int, count: int, rows: int, width: int, factor: Any, out: Any) -> None:
+def read(source: Pointer, stride: int, count: int, rows: int, width: int, factor: Number, out: Pointer) -> None:
     """Read rows (rows, wide(width)) of fp32: `count` lines of `source` (fp32 or bf16 bits), `stride` apart, times the factor."""
     columns, scale = wide(width), splat(factor)
     for j in range(count):
@@ -62,7 +60,7 @@ def read(source: Any, stride: int, count: int, rows: int, width: int, factor: An
 
 
 @njit(**SERIAL)
-def write(source: Any, columns: int, count: int, width: int, factors: Any, out: Any, stride: int) -> None:
+def write(source: Pointer, columns: int, count: int, width: int, factors: Pointer, out: Pointer, stride: int) -> None:
     """Write lines `stride` apart, fp32 or bf16 bits: `count` rows of `source` (rows of `columns`), each times its factor."""
     for j in range(count):
         factor = splat(factors[j])
@@ -75,7 +73,7 @@ def write(source: Any, columns: int, count: int, width: int, factors: Any, out: 
 
 
 @njit(**SERIAL)
-def scale_rows(source: Any, columns: int, rows: int, factors: Any, out: Any) -> None:
+def scale_rows(source: Pointer, columns: int, rows: int, factors: Pointer, out: Pointer) -> None:
     """Multiply each row by its factor; `out` may be `source`."""
     for j in range(rows):
         factor = splat(factors[j])
@@ -84,7 +82,7 @@ def scale_rows(source: Any, columns: int, rows: int, factors: Any, out: Any) -> 
 
 
 @njit(**SERIAL)
-def to_panels(source: Any, columns: int, rows: int, panel: int, out: Any) -> None:
+def to_panels(source: Pointer, columns: int, rows: int, panel: int, out: Pointer) -> None:
     """Convert rows (rows, columns) to panels that begin `panel` numbers apart."""
     for j in range(rows):
         for c in range(0, columns, LANES):
@@ -92,7 +90,7 @@ def to_panels(source: Any, columns: int, rows: int, panel: int, out: Any) -> Non
 
 
 @njit(**SERIAL)
-def turn(source: Any, columns: int, rows: int, panel: int, out: Any) -> None:
+def turn(source: Pointer, columns: int, rows: int, panel: int, out: Pointer) -> None:
     """Convert rows (rows, columns) to panels of the transposed matrix (columns, rows), in blocks of 16 x 16."""
     for j in range(0, rows, LANES):
         strip = j // TILE_COLUMNS * panel + j % TILE_COLUMNS
@@ -102,8 +100,8 @@ def turn(source: Any, columns: int, rows: int, panel: int, out: Any) -> None:
 
 @njit(**SERIAL)
 def product(
-    out: Any, out_panel: int, factors: Any, factors_step: int, left: Any, left_row: int, left_depth: int, right: Any,
-    right_panel: int, rows: int, depth: int, columns: int, zeros: int,
+    out: Pointer, out_panel: int, factors: Pointer, factors_step: int, left: Pointer, left_row: int, left_depth: int,
+    right: Pointer, right_panel: int, rows: int, depth: int, columns: int, zeros: int,
 ) -> None:  # fmt: skip
     """Set out[r, :] = factors[r * factors_step] * out[r, :] + left[r, :] @ right; with factors_step < 0, `out` is only written.
 
@@ -127,7 +125,7 @@ def product(
 
 
 @njit(**SERIAL)
-def advance_line(line: Any, size: int, factor: Any, rows: Any, columns: int, count: int) -> None:
+def advance_line(line: Pointer, size: int, factor: Number, rows: Pointer, columns: int, count: int) -> None:
     """Set line = factor * line + the sum of `count` rows, in place; `line` has `size` fp32 numbers, of any length."""
     for c in range(0, size, LANES):
         sums = splat(ZERO)

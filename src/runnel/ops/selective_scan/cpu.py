@@ -14,7 +14,7 @@ from numba import njit, prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, parallel
 from runnel.ops.selective_scan.lanes import exp2_decay, zero
 from runnel.ops.selective_scan.tiles import advance, advance4, from_tiles, rate_tiles, tiles_per_item, to_tiles
 from runnel.ops.simd import LANES, address, ceil_div, load, splat, store, total
@@ -90,7 +90,9 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
 
 
 @njit(**PARALLEL)
-def _forward(x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, cu: Any, states: Any, y: Any, group: int) -> None:
+def _forward(
+    x: Array, dt: Array, rates: Array, coefficients: Array, skip: Array, cu: Array, states: Array, y: Array, group: int
+) -> None:
     """Fill y (T, 16 G) and move states (S, G, N, 16) to the end of each sequence."""
     S, G, N, _ = states.shape
     for item in prange(S * ceil_div(G, group)):
@@ -101,8 +103,9 @@ def _forward(x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, cu: Any,
 
 @njit(**SERIAL)
 def _forward_item(
-    x: Any, dt: Any, rates: Any, coefficients: Any, skip: Any, t: Any, end: Any, states: Any, y: Any, tiles: Any, N: Any
-) -> None:
+    x: Array, dt: Array, rates: Array, coefficients: Array, skip: Array, t: int, end: int, states: Array, y: Array, tiles: Any,
+    N: int,
+) -> None:  # fmt: skip
     """Process one sequence, tokens t .. end - 1; tiles (first, last, G)."""
     first, last, G = tiles
     width = G * LANES
@@ -131,8 +134,8 @@ def _forward_item(
 
 @njit(**PARALLEL)
 def _backward(
-    x: Any, dt: Any, rates: Any, coefficients: Any, dy: Any, cu: Any, starts: Any,
-    d_states: Any, d_rates: Any, d_coefficients: Any, dx: Any, d_dt: Any, group: int,
+    x: Array, dt: Array, rates: Array, coefficients: Array, dy: Array, cu: Array, starts: Array,
+    d_states: Array, d_rates: Array, d_coefficients: Array, dx: Array, d_dt: Array, group: int,
 ) -> None:  # fmt: skip
     """Fill dx and d_dt (T, 16 G), d_coefficients (blocks, T, 2N) and d_rates (S, G, N, 16), the gradient of A.
 
@@ -160,7 +163,7 @@ def _backward(
 
 
 @njit(**SERIAL)
-def _chunk_forward(inputs: Any, t0: Any, t1: Any, state: Any, g: Any, G: Any, N: Any) -> None:
+def _chunk_forward(inputs: Any, t0: int, t1: int, state: Array, g: int, G: int, N: int) -> None:
     """Move `state` (N, 16) over tokens t0 .. t1 - 1."""
     x, dt, rates, coefficients, _ = inputs
     for t in range(t0, t1):
@@ -171,7 +174,7 @@ def _chunk_forward(inputs: Any, t0: Any, t1: Any, state: Any, g: Any, G: Any, N:
 
 @njit(**SERIAL)
 def _chunk_backward(
-    inputs: Any, outputs: Any, t0: Any, t1: Any, history: Any, d_u: Any, d_step: Any, g: Any, G: Any, N: Any
+    inputs: Any, outputs: Any, t0: int, t1: int, history: Array, d_u: Array, d_step: Array, g: int, G: int, N: int
 ) -> None:
     """Process one tile backward over tokens t0 .. t1 - 1. `history` contains the state before t0.
 

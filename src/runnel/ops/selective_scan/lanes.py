@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from runnel.ops.numba_math import ATANH, build_constant
+from runnel.ops.numba_math import ATANH, Vector, build_constant
 from runnel.ops.simd import EXP2, VF32, VI32, elementwise, f32x16, splat
 
 _FLAGS = ("contract", "nsz")
@@ -56,7 +56,7 @@ def zero() -> Any:
 
 
 @njit(inline="always")
-def exp2_decay(v: Any) -> Any:
+def exp2_decay(v: Vector) -> Any:
     """Return 2^v for v < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN."""
     v = at_least(v, splat(_LOWEST))
     shifted = v + splat(_ROUNDER)
@@ -66,13 +66,13 @@ def exp2_decay(v: Any) -> Any:
 
 
 @njit(inline="always")
-def silu(x: Any) -> Any:
+def silu(x: Vector) -> Any:
     """Return x / (1 + exp(-x))."""
     return x / (splat(_ONE) + exp2_decay(at_most(zero() - x * splat(_LOG2_E), splat(_HIGHEST))))
 
 
 @njit(inline="always")
-def softplus(x: Any) -> Any:
+def softplus(x: Vector) -> Any:
     """Return log(1 + exp(x)), relative error below 1e-6."""
     v = x * splat(_LOG2_E)
     e = exp2_decay(at_most(v, zero() - v))

@@ -14,6 +14,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from runnel.ops.numba_math import Pointer, Vector
 from runnel.ops.selective_scan.lanes import exp2_decay
 from runnel.ops.simd import LANES, load, splat, store
 
@@ -47,7 +48,10 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
 
 
 @njit(inline="always")
-def advance(states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any, d: Any, u: Any, y: Any) -> Any:
+def advance(
+    states: Pointer, at: int, rates: Pointer, rates_at: int, coefficients: Pointer, row: int, N: int, d: Vector, u: Vector,
+    y: Vector,
+) -> Any:  # fmt: skip
     """Move one tile over one token. Arrays are pointers.
 
     Args:
@@ -68,8 +72,8 @@ def advance(states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, 
 
 @njit(inline="always")
 def advance4(
-    states: Any, at: Any, rates: Any, rates_at: Any, coefficients: Any, row: Any, N: Any,
-    d0: Any, d1: Any, d2: Any, d3: Any, u0: Any, u1: Any, u2: Any, u3: Any, y0: Any, y1: Any, y2: Any, y3: Any,
+    states: Pointer, at: int, rates: Pointer, rates_at: int, coefficients: Pointer, row: int, N: int, d0: Vector, d1: Vector,
+    d2: Vector, d3: Vector, u0: Vector, u1: Vector, u2: Vector, u3: Vector, y0: Vector, y1: Vector, y2: Vector, y3: Vector,
 ) -> Any:  # fmt: skip
     """Run `advance` over four tokens: states and rates are loaded once, and four dependency chains overlap."""
     row1, row2, row3 = row + 2 * N, row + 4 * N, row + 6 * N

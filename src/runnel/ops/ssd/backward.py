@@ -14,19 +14,19 @@ because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt =
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, fast_exp, rounded_for
+from runnel.ops.chunks import Shares
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, as_f32, fast_exp, rounded_for
 from runnel.ops.numba_matmul import LANES, LOWER, ROWS, UPPER, multiply
+from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
 from runnel.ops.ssd.forward import decayed, read_steps
 
 
 @njit(**SERIAL)
-def _read_gradient(dy: Any, dy_row: int, dy_at: int, t: int, size: int, rows: int, P: int, out: Any) -> None:
+def _read_gradient(dy: Array, dy_row: int, dy_at: int, t: int, size: int, rows: int, P: int, out: Array) -> None:
     for j in range(size):
         at = (t + j) * dy_row + dy_at
         source = dy[at : at + P]
@@ -37,7 +37,7 @@ def _read_gradient(dy: Any, dy_row: int, dy_at: int, t: int, size: int, rows: in
 
 
 @njit(**SERIAL)
-def _scale_rows(source: Any, rows: int, from_log: Any, sign: Any, offset: Any, out: Any) -> None:
+def _scale_rows(source: Array, rows: int, from_log: Array, sign: Number, offset: Number, out: Array) -> None:
     """Set out[i] = exp(offset + sign * from_log[i]) * source[i]."""
     for i in range(rows):
         factor = fast_exp(offset + sign * from_log[i])
@@ -47,8 +47,8 @@ def _scale_rows(source: Any, rows: int, from_log: Any, sign: Any, offset: Any, o
 
 @njit(**SERIAL)
 def _first_chunk_pass(
-    queries: Any, keys: Any, size: int, rows: int, P: int, log: Any, u: Any, gradient: Any, wide: Any, S: Any, keep: Any,
-    dC: Any, dots: Any,
+    queries: Array, keys: Array, size: int, rows: int, P: int, log: Array, u: Array, gradient: Array, wide: Array, S: Array,
+    keep: bool, dC: Array, dots: Array,
 ) -> None:  # fmt: skip
     """Compute dC and dots_i = dy_i . y'_i from the state S (P padded, N padded), and S after the chunk. Scales u, gradient."""
     columns, width = u.shape[1], keys.shape[1]
@@ -75,8 +75,9 @@ def _first_chunk_pass(
 
 @njit(**SERIAL)
 def _second_chunk_pass(
-    queries: Any, keys: Any, pairs: Any, size: int, rows: int, P: int, N: int, log: Any, u: Any, gradient: Any, turned: Any,
-    mix: Any, weights: Any, scaled: Any, du: Any, Z: Any, Z_turned: Any, keep: Any, dB: Any, dC: Any, dots: Any,
+    queries: Array, keys: Array, pairs: Array, size: int, rows: int, P: int, N: int, log: Array, u: Array, gradient: Array,
+    turned: Array, mix: Array, weights: Array, scaled: Array, du: Array, Z: Array, Z_turned: Array, keep: bool, dB: Array,
+    dC: Array, dots: Array,
 ) -> None:  # fmt: skip
     """Compute du, dB, the rest of dC and of `dots`, and the gradient Z (also transposed, N by P) before the chunk."""
     columns, width, chunk = u.shape[1], keys.shape[1], mix.shape[1]
@@ -108,8 +109,8 @@ def _second_chunk_pass(
 
 @njit(**SERIAL)
 def _write(
-    x: Any, x_row: int, dt: Any, h: int, A: Any, D: Any, t: int, size: int, gradient: Any, du: Any, dots: Any, r: float,
-    dx: Any, ddt: Any,
+    x: Array, x_row: int, dt: Array, h: int, A: Number, D: Number, t: int, size: int, gradient: Array, du: Array, dots: Array,
+    r: float, dx: Array, ddt: Array,
 ) -> tuple[float, float, float]:  # fmt: skip
     """Write dx and ddt of one chunk; return r at its first token, and its contributions to dA and dD."""
     P = dx.shape[2]
@@ -132,7 +133,7 @@ def _write(
 
 
 @njit(**SERIAL)
-def _start(source: Any, s: int, h: int, out: Any) -> None:
+def _start(source: Array, s: int, h: int, out: Array) -> None:
     """Set out (P padded, N padded) = source[s, h], or zeros if `source` has no rows."""
     out[:] = np.float32(0.0)
     if source.shape[0] > 0:
@@ -144,19 +145,21 @@ def _start(source: Any, s: int, h: int, out: Any) -> None:
 # Long: each share's scratch memory has to be made inside the parallel loop, and both passes use all of it.
 @njit(**PARALLEL)
 def scan(
-    x: Any, x_row: int, dy: Any, dy_row: int, dt: Any, A: Any, D: Any, queries: Any, keys: Any, pairs: Any, starts: Any,
-    sizes: Any, of_sequence: Any, share_heads: Any, share_first: Any, share_order: Any, splits: int, state: Any, dend: Any,
-    dx: Any, ddt: Any, dB: Any, dC: Any, dstate: Any, dA: Any, dD: Any,
+    x: Array, x_row: int, dy: Array, dy_row: int, dt: Array, A: Array, D: Array, queries: Array, keys: Array, pairs: Array,
+    chunks: Chunks, shares: Shares, state: Array, dend: Array, dx: Array, ddt: Array, dB: Array, dC: Array, dstate: Array,
+    dA: Array, dD: Array,
 ) -> None:  # fmt: skip
     """Compute the gradients of every sequence and head.
 
     Args:
         x, dy: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
-        starts, sizes, of_sequence: the grid.   share_*, splits: the threads' shares.
+        chunks: `Chunks`.   shares: `Shares`.
         state, dend: (S, H, P, N), or (0, ...) for zeros.
         dx: out (T, H, P).   ddt: out (T, H).   dstate: out (S, H, P, N).   dA, dD: (shares, H), zeros, added to.
         dB, dC: out (splits, K, G, Q, N padded), one part per range of heads.
     """
+    splits, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
+    of_sequence, _, starts, sizes = chunks
     _, H, P, N = dstate.shape
     chunk, width = keys.shape[2], keys.shape[3]
     columns = round_up(P, LANES)

@@ -47,9 +47,8 @@ class _SSD(torch.autograd.Function):
         with parallel():
             keys, queries, pairs = _spread(B, C, chunks)
             kernels_forward.scan(
-                line, row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, chunks.start,
-                chunks.size, chunks.first, shares.heads, shares.first, shares.order, float_array(state, 0, heads, size, width),
-                as_array(y), as_array(end),
+                line, row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs, chunks, shares,
+                float_array(state, 0, heads, size, width), as_array(y), as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
         ctx.set_materialize_grads(False)
@@ -74,12 +73,12 @@ class _SSD(torch.autograd.Function):
             keys, queries, pairs = _spread(B, C, chunks)
             kernels_backward.scan(
                 line, row, dy_line, dy_row, float_array(dt), float_array(A), float_array(D, heads), queries, keys, pairs,
-                chunks.start, chunks.size, chunks.first, shares.heads, shares.first, shares.order, shares.splits,
+                chunks, shares,
                 float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), as_array(dx), as_array(ddt),
                 parts[0], parts[1], as_array(dstate), sums[0], sums[1],
             )  # fmt: skip
             for part, out in zip(parts, (dB, dC), strict=True):
-                gather(part, chunks.start, chunks.size, heads // shares.splits, heads // groups, as_array(out))
+                gather(part, chunks, heads // shares.splits, heads // groups, as_array(out))
         dA, dD = (torch.from_numpy(total.sum(0)) for total in sums)
         return (
             dx, ddt.to(dt.dtype), dA.to(A.dtype), dB, dC, None if D is None else dD.to(D.dtype), None,
@@ -93,5 +92,5 @@ def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> tuple[np.ndarray, np.ndarra
     keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, round_up(width, LANES)).numpy() for _ in range(2))
     pairs = torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy()
     (B_line, B_row), (C_line, C_row) = flat_rows(B), flat_rows(C)
-    spread(B_line, B_row, C_line, C_row, chunks.start, chunks.size, width, keys, queries, pairs)
+    spread(B_line, B_row, C_line, C_row, chunks, width, keys, queries, pairs)
     return keys, queries, pairs

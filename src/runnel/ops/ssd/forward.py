@@ -8,19 +8,19 @@ With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the state before
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, fast_exp, rounded_for
+from runnel.ops.chunks import Shares
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, as_f32, fast_exp, rounded_for
 from runnel.ops.numba_matmul import LANES, LOWER, ROWS, multiply
+from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
 
 
 @njit(**SERIAL)
 def read_steps(
-    x: Any, x_row: int, x_at: int, dt: Any, h: int, A: Any, t: int, size: int, rows: int, P: int, u: Any, log: Any
+    x: Array, x_row: int, x_at: int, dt: Array, h: int, A: Number, t: int, size: int, rows: int, P: int, u: Array, log: Array
 ) -> None:
     """Compute u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
     total = np.float32(0.0)
@@ -38,7 +38,7 @@ def read_steps(
 
 
 @njit(**SERIAL)
-def decayed(pairs: Any, log: Any, rows: int, out: Any) -> None:
+def decayed(pairs: Array, log: Array, rows: int, out: Array) -> None:
     """Set out[i, j] = exp(log_i - log_j) * pairs[i, j] where j <= i, else 0 (also where the exponential would overflow)."""
     for i in range(rows):
         for j in range(rows):
@@ -48,8 +48,9 @@ def decayed(pairs: Any, log: Any, rows: int, out: Any) -> None:
 
 @njit(**SERIAL)
 def _chunk(
-    queries: Any, keys: Any, pairs: Any, size: int, rows: int, N: int, log: Any, u: Any, mix: Any, out: Any, state: Any
-) -> None:
+    queries: Array, keys: Array, pairs: Array, size: int, rows: int, N: int, log: Array, u: Array, mix: Array, out: Array,
+    state: Array,
+) -> None:  # fmt: skip
     """Compute y of one chunk into `out` (without D) and the state (N padded, P padded) after it. Overwrites u."""
     columns = u.shape[1]
     width = keys.shape[1]
@@ -70,16 +71,18 @@ def _chunk(
 
 @njit(**PARALLEL)
 def scan(
-    x: Any, x_row: int, dt: Any, A: Any, D: Any, queries: Any, keys: Any, pairs: Any, starts: Any, sizes: Any, of_sequence: Any,
-    share_heads: Any, share_first: Any, share_order: Any, state: Any, y: Any, end: Any,
+    x: Array, x_row: int, dt: Array, A: Array, D: Array, queries: Array, keys: Array, pairs: Array, chunks: Chunks,
+    shares: Shares, state: Array, y: Array, end: Array,
 ) -> None:  # fmt: skip
     """Run every sequence and head.
 
     Args:
         x: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
-        starts, sizes, of_sequence: the grid.   share_*: the threads' shares.
+        chunks: `Chunks`.   shares: `Shares`.
         state: (S, H, P, N), or (0, ...) for zeros.   y: out, (T, H, P).   end: out, (S, H, P, N).
     """
+    _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
+    of_sequence, _, starts, sizes = chunks
     _, H, P, N = end.shape
     chunk, padded_width = keys.shape[2], keys.shape[3]
     padded_size = round_up(P, LANES)

@@ -5,13 +5,12 @@ T tokens, H heads, G groups, N state size, Q tokens per chunk, K chunks of all s
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, as_f32, rounded_for
+from runnel.ops.numba_math import PARALLEL, Array, as_f32, rounded_for
 from runnel.ops.numba_matmul import LANES, ROWS, multiply
+from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
 
 CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work inside, shorter ones access the state more often.
@@ -19,15 +18,16 @@ CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work inside, 
 
 @njit(**PARALLEL)
 def spread(
-    B: Any, B_row: int, C: Any, C_row: int, start: Any, size: Any, width: int, keys: Any, queries: Any, pairs: Any
+    B: Array, B_row: int, C: Array, C_row: int, chunks: Chunks, width: int, keys: Array, queries: Array, pairs: Array
 ) -> None:
     """Put B, C and all products of a chunk's queries and keys on the chunk grid in fp32.
 
     Args:
-        B, C: flat rows (T, G, N).   width: N.
+        B, C: flat rows (T, G, N).   chunks: `Chunks`.   width: N.
         keys, queries: out, (K, G, Q, N padded), zero in holes.   pairs: out, (K, G, Q, Q), pairs[i, j] = C_i . B_j.
     """
     _, groups, chunk, padded_width = keys.shape
+    _, _, start, size = chunks
     for k in prange(start.shape[0]):
         turned = np.zeros((padded_width, chunk), np.float32)
         rows = round_up(size[k], ROWS)
@@ -47,7 +47,7 @@ def spread(
 
 
 @njit(**PARALLEL)
-def gather(parts: Any, start: Any, size: Any, heads_per_split: int, heads_per_group: int, out: Any) -> None:
+def gather(parts: Array, chunks: Chunks, heads_per_split: int, heads_per_group: int, out: Array) -> None:
     """Sum the contributions of the ranges of heads to each group and copy them from the grid. Overwrites parts.
 
     Args:
@@ -55,6 +55,7 @@ def gather(parts: Any, start: Any, size: Any, heads_per_split: int, heads_per_gr
         out: (T, G, N) fp32 or bf16 bits.
     """
     _, groups, width = out.shape
+    _, _, start, size = chunks
     for k in prange(start.shape[0]):
         for g in range(groups):
             from_split = (g * heads_per_group) // heads_per_split

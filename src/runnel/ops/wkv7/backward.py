@@ -18,7 +18,8 @@ from llvmlite import ir
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.chunks import Shares
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer, Vector
 from runnel.ops.simd import (
     I64,
     LANES,
@@ -63,7 +64,7 @@ def _row_totals(typing_context: Any, base: Any, offset: Any) -> Any:
 
 
 @njit(**SERIAL)
-def _record(tile: Any, values: Any, count: int, history: Any, removed: Any) -> None:
+def _record(tile: Array, values: Array, count: int, history: Array, removed: Array) -> None:
     """Compute the states after each token, history[1 : count + 1], from the first, history[0]; and u into `removed`."""
     _, K, V = history.shape
     r_, d_, k_, a_, b_ = address(tile[0]), address(tile[1]), address(tile[2]), address(tile[3]), address(tile[4])
@@ -93,15 +94,17 @@ def _record(tile: Any, values: Any, count: int, history: Any, removed: Any) -> N
 
 
 @njit(inline="always")
-def _sum4(out: Any, at: Any, x0: Any, x1: Any, x2: Any, x3: Any, y0: Any, y1: Any, y2: Any, y3: Any) -> None:
+def _sum4(
+    out: Pointer, at: int, x0: Vector, x1: Vector, x2: Vector, x3: Vector, y0: Vector, y1: Vector, y2: Vector, y3: Vector
+) -> None:
     """Add the products of four pairs of vectors to the partial sums at element `at`."""
     store(out, at, fma(x3, y3, fma(x2, y2, fma(x1, y1, fma(x0, y0, load(out, at))))))
 
 
 @njit(inline="always")
 def _back4(
-    S: Any, before: Any, behind: Any, Z: Any, column: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, K: Any,
-    v: Any, u: Any, do: Any, dv: Any, at: Any, part: Any, parts: Any,
+    S: Pointer, before: int, behind: int, Z: Pointer, column: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
+    b: Pointer, row: int, K: int, v: Pointer, u: Pointer, do: Pointer, dv: Pointer, at: int, part: int, parts: Pointer,
 ) -> None:  # fmt: skip
     """Process one token backward on 64 columns. Arrays are pointers.
 
@@ -158,8 +161,8 @@ def _back4(
 
 @njit(inline="always")
 def _back1(
-    S: Any, before: Any, behind: Any, Z: Any, column: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, K: Any,
-    v: Any, u: Any, do: Any, dv: Any, at: Any, part: Any, parts: Any,
+    S: Pointer, before: int, behind: int, Z: Pointer, column: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
+    b: Pointer, row: int, K: int, v: Pointer, u: Pointer, do: Pointer, dv: Pointer, at: int, part: int, parts: Pointer,
 ) -> None:  # fmt: skip
     """Run `_back4` on 16 columns."""
     v0, u0, g0, dv0, du0 = load(v, at), load(u, at), load(do, at), splat(_ZERO), splat(_ZERO)
@@ -181,8 +184,9 @@ def _back1(
 
 @njit(**SERIAL)
 def _tile_back(
-    tile: Any, values: Any, removed: Any, gradient: Any, count: int, history: Any, Z: Any, parts: Any, out: Any, dv: Any
-) -> None:
+    tile: Array, values: Array, removed: Array, gradient: Array, count: int, history: Array, Z: Array, parts: Array, out: Array,
+    dv: Array,
+) -> None:  # fmt: skip
     """Process one tile backward.
 
     Args:
@@ -221,15 +225,16 @@ def _tile_back(
 
 @njit(**PARALLEL)
 def scan(
-    inputs: Any, do: Any, do_row: int, cu: Any, share_heads: Any, share_first: Any, share_order: Any, state: Any, dend: Any,
-    dr: Any, dw: Any, dk: Any, dv: Any, da: Any, db: Any, dstate: Any,
+    inputs: Any, do: Array, do_row: int, cu: Array, shares: Shares, state: Array, dend: Array,
+    dr: Array, dw: Array, dk: Array, dv: Array, da: Array, db: Array, dstate: Array,
 ) -> None:  # fmt: skip
     """Compute the gradients of every sequence and head.
 
     Args:
-        inputs, cu, share_*, state: as for `forward.scan`.   do: flat rows (T, H, V).   dend: (S, H, K, V), or (0, ...) for zeros.
+        inputs, cu, shares, state: as for `forward.scan`.   do: flat rows (T, H, V).   dend: (S, H, K, V), or (0, ...) for zeros.
         dr, dw, dk, da, db: out (T, H, K).   dv: out (T, H, V).   dstate: out (S, H, K, V).
     """
+    _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
     _, _, K, V = dstate.shape
     columns, width = round_up(V), round_up(K)
     most = 0

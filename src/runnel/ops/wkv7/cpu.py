@@ -39,7 +39,7 @@ class _WKV7(torch.autograd.Function):
         inputs = tuple(part for x in (r, w, k, v, a, b) for part in flat_rows(x))
         with parallel():
             kernels_forward.scan(
-                inputs, cu.numpy(), shares.heads, shares.first, shares.order,
+                inputs, cu.numpy(), shares,
                 float_array(state, 0, heads, key_size, value_size), as_array(o), as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(r, w, k, v, a, b, cu, state)
@@ -59,7 +59,7 @@ class _WKV7(torch.autograd.Function):
         with parallel():
             kernels_backward.scan(
                 inputs, *flat_rows(torch.zeros_like(v) if do is None else do), cu.numpy(),
-                shares.heads, shares.first, shares.order, float_array(state, 0, *shape[1:]), float_array(dend, 0, *shape[1:]),
+                shares, float_array(state, 0, *shape[1:]), float_array(dend, 0, *shape[1:]),
                 *(as_array(gradient) for gradient in gradients), as_array(dstate),
             )  # fmt: skip
         return *gradients, None, None if state is None else dstate.to(state.dtype)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, as_f32, fast_exp, rounded_for
+from runnel.ops.chunks import Shares
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, as_f32, fast_exp, rounded_for
 from runnel.ops.simd import round_up
 from runnel.ops.wkv7.lanes import advance
 
@@ -19,7 +20,7 @@ CHUNK = 32
 
 
 @njit(**SERIAL)
-def read(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) -> None:
+def read(line: Array, row: int, at: int, t: int, count: int, size: int, out: Array) -> None:
     """Read columns at .. at + size - 1 of rows t .. t + count - 1 as fp32 into out (Q, >= size)."""
     for j in range(count):
         first = (t + j) * row + at
@@ -29,7 +30,7 @@ def read(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) 
 
 
 @njit(**SERIAL)
-def read_decay(line: Any, row: int, at: int, t: int, count: int, size: int, out: Any) -> None:
+def read_decay(line: Array, row: int, at: int, t: int, count: int, size: int, out: Array) -> None:
     """Run `read` and take the exp."""
     for j in range(count):
         first = (t + j) * row + at
@@ -39,7 +40,7 @@ def read_decay(line: Any, row: int, at: int, t: int, count: int, size: int, out:
 
 
 @njit(**SERIAL)
-def write(tile: Any, h: int, t: int, count: int, out: Any) -> None:
+def write(tile: Array, h: int, t: int, count: int, out: Array) -> None:
     """Write rows of a tile (Q, >= size) into out (T, H, size), rounded to its dtype."""
     for j in range(count):
         source, target = tile[j], out[t + j, h]
@@ -48,7 +49,7 @@ def write(tile: Any, h: int, t: int, count: int, out: Any) -> None:
 
 
 @njit(**SERIAL)
-def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Any, values: Any) -> None:
+def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Array, values: Array) -> None:
     """Read one tile of all inputs: r, the decay, k, a and b into keys (5, Q, K); v into values (Q, V padded)."""
     r, r_row, w, w_row, k, k_row, v, v_row, a, a_row, b, b_row = inputs
     K = keys.shape[2]
@@ -61,7 +62,7 @@ def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Any, value
 
 
 @njit(**SERIAL)
-def start(source: Any, s: int, h: int, out: Any) -> None:
+def start(source: Array, s: int, h: int, out: Array) -> None:
     """Set out (K, V padded) = source[s, h], or zeros if `source` has no rows."""
     out[:] = np.float32(0.0)
     if source.shape[0] > 0:
@@ -69,13 +70,14 @@ def start(source: Any, s: int, h: int, out: Any) -> None:
 
 
 @njit(**PARALLEL)
-def scan(inputs: Any, cu: Any, share_heads: Any, share_first: Any, share_order: Any, state: Any, o: Any, end: Any) -> None:
+def scan(inputs: Any, cu: Array, shares: Shares, state: Array, o: Array, end: Array) -> None:
     """Run every sequence and head.
 
     Args:
-        inputs: r, w, k, v, a, b, each as flat rows and their distance.   cu: (S+1,).   share_*: the threads' shares (`ssd.grid`).
+        inputs: r, w, k, v, a, b, each as flat rows and their distance.   cu: (S+1,).   shares: `Shares`.
         state: (S, H, K, V), or (0, ...) for zeros.   o: out, (T, H, V).   end: out, (S, H, K, V).
     """
+    _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
     _, _, K, V = end.shape
     width = round_up(V)
     for share in prange(share_heads.shape[0]):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from runnel.ops.numba_math import SERIAL
+from runnel.ops.numba_math import SERIAL, Array, Pointer, Vector
 from runnel.ops.simd import LANES, address, fma, load, mul, splat, store
 
 _ZERO = np.float32(0.0)
@@ -22,7 +22,7 @@ _BLOCK = 4 * LANES  # columns processed together: four vectors each of u, v, o a
 
 
 @njit(**SERIAL)
-def advance(state: Any, r: Any, decay: Any, k: Any, v: Any, a: Any, b: Any, count: int, out: Any) -> None:
+def advance(state: Array, r: Array, decay: Array, k: Array, v: Array, a: Array, b: Array, count: int, out: Array) -> None:
     """Move one head over `count` tokens.
 
     All arrays are fp32 and C-contiguous; V is a multiple of 16, K any number. Callable from jitted code on slices; without
@@ -64,7 +64,7 @@ def advance(state: Any, r: Any, decay: Any, k: Any, v: Any, a: Any, b: Any, coun
 
 
 @njit(inline="always")
-def removed4(S: Any, at: Any, stride: Any, a: Any, K: Any) -> Any:
+def removed4(S: Pointer, at: int, stride: int, a: Pointer, K: int) -> Any:
     """Return S^T a for 64 columns. S, a: pointers; at: first element of the block of S; stride: between its rows."""
     u0 = u1 = u2 = u3 = splat(_ZERO)
     for i in range(K):
@@ -77,7 +77,7 @@ def removed4(S: Any, at: Any, stride: Any, a: Any, K: Any) -> Any:
 
 
 @njit(inline="always")
-def removed1(S: Any, at: Any, stride: Any, a: Any, K: Any) -> Any:
+def removed1(S: Pointer, at: int, stride: int, a: Pointer, K: int) -> Any:
     """Run `removed4` on 16 columns."""
     u = splat(_ZERO)
     for i in range(K):
@@ -87,8 +87,9 @@ def removed1(S: Any, at: Any, stride: Any, a: Any, K: Any) -> Any:
 
 @njit(inline="always")
 def token4(
-    before: Any, before_at: Any, S: Any, S_at: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, after: Any,
-    K: Any, u0: Any, u1: Any, u2: Any, u3: Any, v0: Any, v1: Any, v2: Any, v3: Any,
+    before: Pointer, before_at: int, S: Pointer, S_at: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
+    b: Pointer, row: int, after: int, K: int, u0: Vector, u1: Vector, u2: Vector, u3: Vector, v0: Vector, v1: Vector, v2: Vector,
+    v3: Vector,
 ) -> Any:  # fmt: skip
     """Process one token on 64 columns. Arrays are pointers.
 
@@ -121,8 +122,8 @@ def token4(
 
 @njit(inline="always")
 def token1(
-    before: Any, before_at: Any, S: Any, S_at: Any, stride: Any, r: Any, d: Any, k: Any, a: Any, b: Any, row: Any, after: Any,
-    K: Any, u: Any, v: Any,
+    before: Pointer, before_at: int, S: Pointer, S_at: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
+    b: Pointer, row: int, after: int, K: int, u: Vector, v: Vector,
 ) -> Any:  # fmt: skip
     """Run `token4` on 16 columns."""
     o = n = splat(_ZERO)
