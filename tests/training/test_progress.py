@@ -130,7 +130,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(
     recorder = Recorder(tmp_path, Watch(rows=[f"row {i}" for i in range(20)]))
     recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
     layer.weight.grad[0, 1] = bad
-    with pytest.raises(NumericalError, match=r"the gradient is .* row 7 and 12 more; the checkpoint .*checkpoint-4 is whole"):
+    with pytest.raises(NumericalError, match=r"the gradient is .* row 7 and 12 more; the checkpoint .*checkpoint-4 is complete"):
         recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
 
 

@@ -178,7 +178,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(base, "save_file", full)
     recipe = smoke_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
-    with pytest.raises(OSError, match=r"the disk is full; checkpoint-2 is whole\. Make room and give the same command") as caught:
+    with pytest.raises(OSError, match=r"the disk is full; checkpoint-2 is complete\. Free some space and repeat") as caught:
         train(recipe, tmp_path)
     assert caught.value.errno == errno.ENOSPC and calls
     monkeypatch.setattr(base, "save_file", save)
@@ -187,7 +187,9 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, monkeypatch):
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
     recipe = smoke_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
-    with pytest.raises(NumericalError, match=r"is (nan|inf) in step [2-5]; its batch was pairs\.jsonl: example \d+ .* is whole"):
+    with pytest.raises(
+        NumericalError, match=r"is (nan|inf) in step [2-5]; its batch was pairs\.jsonl: example \d+ .* is complete"
+    ):
         train(recipe, tmp_path)
     assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
 
@@ -212,7 +214,7 @@ def test_rows_that_several_processes_leave_out(caplog):
 
     sets = {name: Dataset.from_dict({"query": ["q"] * count}) for name, count in (("a", 10), ("b", 8), ("c", 3))}
     _report_unused(sets, 4)
-    assert caplog.messages == ["several processes share full batches only; rows left out in each epoch: 2 of 10 (a), 3 of 3 (c)"]
+    assert caplog.messages == ["several processes share only full batches; rows skipped in each epoch: 2 of 10 (a), 3 of 3 (c)"]
     with pytest.raises(
         InputError, match=r"no set has train.batch = 16 rows: 10 of 10 \(a\), 8 of 8 \(b\), 3 of 3 \(c\); lower it"
     ):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_other_settings_in_the_same_folder(tmp_path):
     train(smoke_recipe("embed", "train.max_steps=1"), tmp_path)
-    with pytest.raises(InputError, match=r"other settings \(train.seed: 0, 5: there, now\)"):
+    with pytest.raises(InputError, match=r"different settings \(train.seed: 0, 5: stored, given\)"):
         train(smoke_recipe("embed", "train.max_steps=1", "train.seed=5"), tmp_path)
 
 
@@ -35,13 +35,13 @@ def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
     with pytest.raises(InputError, match=r"bad.jsonl"):
         train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
     assert train(given, tmp_path / "run", data=tmp_path / "good.jsonl").steps == 1
-    with pytest.raises(InputError, match="other settings"):
+    with pytest.raises(InputError, match="different settings"):
         train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
 
 
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and is no run folder"):
+    with pytest.raises(InputError, match="is not empty and not a run folder"):
         train(smoke_recipe("embed"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -130,12 +130,12 @@ def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
     from runnel.training import run
 
     monkeypatch.setattr(run, "_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
-    with pytest.raises(InputError, match=r"trainer of 'rerank' does not gather weights that FSDP"):
+    with pytest.raises(InputError, match=r"trainer of 'rerank' cannot save weights that FSDP"):
         run._fit(smoke_recipe("rerank"), None, None, tmp_path)
 
 
 def test_batches_that_cannot_be_shared():
-    with pytest.raises(InputError, match=r"train.batch = 5 cannot be shared by 3 \(processes times train.group\)"):
+    with pytest.raises(InputError, match=r"train.batch = 5 is not a multiple of 3 \(processes times train.group\)"):
         from runnel.training.trainers import _accumulated
 
         _accumulated(smoke_recipe("rerank", "train.batch=5", "train.group=3"))

@@ -1,4 +1,4 @@
-"""What the trainers of sentence heads share: batches of documents, the mean loss over them, and the recall of their sentences.
+"""The base of the trainers of sentence heads: batches of documents, the mean loss over them, and the recall of sentences.
 
 n  documents of a batch   S  sentences of a document
 """
@@ -21,7 +21,7 @@ from runnel.training.batches import TokenBatches
 
 
 class Documents(Protocol):
-    """What these trainers train on: items with their names. An item has `tokens`, which progress counts."""
+    """Training data of these trainers: items with their names. An item has `tokens`, which progress counts."""
 
     lengths: np.ndarray  # (n,) int64, by which batches are filled
 

@@ -15,25 +15,25 @@ from runnel.errors import InputError
 
 
 def sentence_weights(labels: Tensor) -> Tensor:
-    """What each sentence of a document weighs in its loss: positives share 1/2, the others share 1/2.
+    """Return the weight of each sentence in the loss of its document: positives share 1/2, the others share 1/2.
 
-    Where all sentences are of one class the formula still gives that class its 1/2: a document without an answer teaches low
-    scores, at half the weight of one that has both.
+    If all sentences are of one class, that class still gets 1/2: a document without an answer teaches low scores, at half the
+    weight of a document with both.
 
     Args:
         labels: (S,) 1 or True for the sentences that answer the query, S >= 1.
 
     Returns:
-        (S,) fp32, which sum to 1, or to 1/2 where there is one class.
+        (S,) fp32, which sum to 1, or to 1/2 if there is only one class.
 
     Raises:
-        InputError: there is no sentence.
+        InputError: there are no sentences.
 
     Source: paper E, appendix F (w_i).
     """
     if labels.ndim != 1 or labels.numel() == 0:
         raise InputError(
-            f"labels must be (S,) with at least one sentence, got shape {tuple(labels.shape)}; leave such documents out"
+            f"labels must be (S,) with at least one sentence, got shape {tuple(labels.shape)}; remove such documents"
         )
     positive = labels.bool()
     count = positive.sum().clamp(min=1)
@@ -42,9 +42,9 @@ def sentence_weights(labels: Tensor) -> Tensor:
 
 
 def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy over the sentences of one document, weighted by `sentence_weights`.
+    """Return the binary cross-entropy over the sentences of one document, weighted by `sentence_weights`.
 
-    The mean of this over documents is the training loss: it does not depend on how documents are put into batches.
+    Its mean over documents is the training loss, which does not depend on how documents are batched.
 
     Args:
         scores: (S,) logits.
@@ -54,10 +54,10 @@ def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
         a scalar, fp32.
 
     Raises:
-        InputError: there is no sentence, or the two differ in length.
+        InputError: there are no sentences, or the lengths differ.
     """
     if scores.shape != labels.shape:
-        raise InputError(f"one label per score is needed, got {tuple(labels.shape)} labels for {tuple(scores.shape)} scores")
+        raise InputError(f"expected one label per score, got {tuple(labels.shape)} labels for {tuple(scores.shape)} scores")
     weights = sentence_weights(labels)
     return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
 

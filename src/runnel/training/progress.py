@@ -1,6 +1,6 @@
-"""What a run shows and keeps while it trains: a bar with tokens/s and time left, metrics.jsonl, loss.png; and its alarm.
+"""Progress of a run: a bar with tokens/s and time left, metrics.jsonl, loss.png, and a check for NaN.
 
-A loss or gradient that is not finite ends the run, with the rows of the batch named; checkpoints are left as they are.
+A loss or gradient that is not finite ends the run with an error that names the batch's rows; checkpoints are not touched.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ log = logging.getLogger("runnel")
 
 METRICS, CURVE = "metrics.jsonl", "loss.png"
 _DRAW_EVERY_S = 60
-_NAMED = 8  # rows of a bad batch that the message names
+_NAMED = 8  # the most rows of a bad batch in the message
 
 
 @dataclass
 class Watch:
-    """What goes through the model: tokens in all, on this process, and the rows of the present step."""
+    """Counts of one process: all tokens through the model, and the rows of the current step."""
 
     tokens: int = 0
     rows: list[str] = field(default_factory=list)
 
     def check(self, value: float | Tensor, what: str, args: TrainingArguments, state: TrainerState) -> None:
-        """Raise a NumericalError if the value is not finite."""
+        """Raise NumericalError if the value is not finite."""
         if math.isfinite(float(value)):
             return
         rows = "; ".join(self.rows[:_NAMED]) + (f" and {len(self.rows) - _NAMED} more" if len(self.rows) > _NAMED else "")
         whole = find_whole_checkpoint(str(args.output_dir))
-        kept = f"the checkpoint {whole} is whole" if whole else "there is no checkpoint yet"
+        kept = f"the checkpoint {whole} is complete" if whole else "there is no checkpoint yet"
         raise NumericalError(
             f"the {what} is {float(value)} in step {state.global_step + 1}; its batch was {rows or 'empty'}; {kept}. "
-            "Look at those rows, or train with a lower learning rate or in fp32"
+            "Check those rows, or train with a lower learning rate or in fp32"
         )
 
 
 class Watched:
-    """Put before a Trainer: counts the tokens of each batch, names its rows, and checks its loss. Set `watch` before training."""
+    """A mixin for Trainers that counts tokens, records rows and checks the loss of each batch. Set `watch` before training."""
 
     watch: Watch
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """The Trainer's."""
+        """Run the Trainer's step, and update `watch`."""
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
         self.watch.tokens += inputs.get("tokens", 0)
         self.watch.tokens += sum(int(value.sum()) for name, value in inputs.items() if name.endswith("attention_mask"))
@@ -68,21 +68,21 @@ class Watched:
         return loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's, which takes everything in `inputs` for a column."""
+        """Run the Trainer's method without "rows", which it would take for a column."""
         inputs.pop("rows", None)
         return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
 
 
 class Recorder(TrainerCallback):
-    """Writes metrics.jsonl and loss.png in the run folder, and shows a bar where stderr is a terminal.
+    """A callback that writes metrics.jsonl and loss.png in the run folder, and shows a bar if stderr is a terminal.
 
     A line of metrics.jsonl has step, epoch, loss, learning_rate, grad_norm, tokens, tokens_per_s (over all processes) and
-    seconds; a run that goes on appends to what is left of the steps before its checkpoint.
+    seconds; a resumed run keeps the lines up to its checkpoint and appends to them.
 
     Args:
         folder: the run folder.
-        watch: what counts tokens.
-        console: where the bar goes; default: stderr, if it is a terminal.
+        watch: the counter of tokens.
+        console: the console of the bar; default: stderr, if it is a terminal.
     """
 
     def __init__(self, folder: Path, watch: Watch, console: Console | None = None) -> None:
@@ -90,20 +90,20 @@ class Recorder(TrainerCallback):
         self._console = console or (Console(stderr=True) if sys.stderr.isatty() else None)
         self._bar: Progress | None = None
         self._began, self._drawn, self._tokens_before, self._seconds_before = 0.0, 0.0, 0, 0.0
-        self.rows: list[dict[str, Any]] = []  # of metrics.jsonl
+        self.rows: list[dict[str, Any]] = []  # lines of metrics.jsonl
 
     @property
     def seconds(self) -> float:
-        """Time spent in training, all parts of a run that was stopped together."""
+        """Training time, including earlier parts of a resumed run."""
         return self._seconds_before + time.monotonic() - self._began
 
     @property
     def tokens(self) -> int:
-        """Tokens of this process, all parts of a run together."""
+        """Tokens of this process, including earlier parts of a resumed run."""
         return self._tokens_before + self._watch.tokens
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Take up the lines that an earlier part of the run has written."""
+        """Read the lines that an earlier part of the run wrote."""
         self._began = self._drawn = time.monotonic()
         if not state.is_world_process_zero:
             return
@@ -117,11 +117,11 @@ class Recorder(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Check the gradient."""
-        found = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
-        self._watch.check(torch.nn.utils.get_total_norm(found) if found else 0.0, "gradient", args, state)
+        gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
+        self._watch.check(torch.nn.utils.get_total_norm(gradients) if gradients else 0.0, "gradient", args, state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Move the bar."""
+        """Update the bar."""
         self._watch.rows.clear()
         if self._bar is not None:
             speed = self._watch.tokens * args.world_size / max(time.monotonic() - self._began, 1e-9)
@@ -151,7 +151,7 @@ class Recorder(TrainerCallback):
             file.write(json.dumps(row) + "\n")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Draw the curve as far as it goes, now and then."""
+        """Draw the curve so far, at most once a minute."""
         if state.is_world_process_zero and time.monotonic() - self._drawn > _DRAW_EVERY_S:
             draw(self.rows, self._folder / CURVE)
             self._drawn = time.monotonic()
@@ -169,7 +169,7 @@ class Recorder(TrainerCallback):
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; one that was torn by a crash ends them."""
+    """Read the lines of a run's metrics.jsonl, up to a line cut off by a crash."""
     rows: list[dict[str, Any]] = []
     path = folder / METRICS
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -181,11 +181,11 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Loss and learning rate by step as a PNG; without matplotlib nothing is drawn, and that is logged."""
+    """Plot loss and learning rate by step as a PNG; without matplotlib, log that instead."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        log.info("matplotlib is not installed, so %s is not drawn; pip install 'runnel[train]' has it", path.name)
+        log.info("matplotlib is not installed, so %s is not drawn; run `pip install 'runnel[train]'`", path.name)
         return
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()

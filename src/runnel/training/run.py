@@ -1,9 +1,9 @@
-"""Runs a recipe: loads model and data, trains with the library's Trainer for the job, keeps everything in the run folder.
+"""Running of a recipe: load model and data, train with the library's Trainer for the job, store everything in the run folder.
 
-    recipe.toml      the configuration as used
-    metrics.jsonl    a line for each logged step;  loss.png, tensorboard/: the same to look at
-    search.jsonl     what the search for the learning rate found, if there was one
-    checkpoints/     the Trainer's; the same recipe and folder go on from the last whole one
+    recipe.toml      the settings used
+    metrics.jsonl    a line for each logged step;  loss.png, tensorboard/: the same as plots
+    search.jsonl     results of the search for the learning rate, if there was one
+    checkpoints/     the Trainer's; the same recipe and folder resume from the last complete one
     model/           the result;  adapter/: what LoRA trained, before it was merged into it
     summary.json     written last
     lock             held by the main process while the run is at work; a second run is refused
@@ -65,7 +65,7 @@ RECIPE, SUMMARY, SEARCH, LOCK, _DATA = "recipe.toml", "summary.json", "search.js
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did. `held_out` is the loss, and what else the Trainer measures, on rows that were not trained on."""
+    """The results of a run. `held_out` has the loss and the Trainer's other metrics on rows that were not trained on."""
 
     job: str
     model: str  # the folder
@@ -80,12 +80,12 @@ class Summary:
 
 
 def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None, home: str | Path | None = None) -> Summary:
-    """Run a recipe to its end, or go on where the same run was stopped.
+    """Run a recipe to its end, or resume the same run if it was stopped.
 
     Args:
-        folder: the run folder; made if it is not there.
-        data: a file or folder with the examples, in place of the path in the recipe; with several data sets, the folder of them.
-        home: what paths in the recipe are relative to.
+        folder: the run folder; created if it is missing.
+        data: a file or folder with the examples, which replaces the path in the recipe; for several data sets, their folder.
+        home: the folder that paths in the recipe are relative to.
 
     Raises:
         InputError: the recipe, the data or the folder cannot be used.
@@ -94,7 +94,7 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
         StoreBusy: another run is writing the folder.
     """
     folder = Path(folder)
-    state = PartialState(cpu=not torch.cuda.is_available())  # several processes on CPUs are seen only when it is told of them
+    state = PartialState(cpu=not torch.cuda.is_available())  # it detects several processes on CPUs only with cpu=True
     if state.is_main_process and state.num_processes > 1:
         log.info("%d processes share every batch", state.num_processes)
     used = locate_data(recipe, folder, data, home)
@@ -121,14 +121,14 @@ def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
 
 
 def prepared(recipe: Recipe) -> Model:
-    """The model that a recipe starts from: with a head for the job and, if they are wanted, adapters.
+    """Load the model that a recipe starts from, with a head for the job and the recipe's adapters.
 
     Raises:
-        CheckpointError: it is not there, or has no head for the job.
+        CheckpointError: the model is missing or has no head for the job.
         InputError: no recipe trains its head for the job; or a setting has no effect on it or cannot be used.
-        MissingDependency: 4-bit weights are wanted, without the package for them.
+        MissingDependency: the package for 4-bit weights is not installed.
     """
-    torch.manual_seed(recipe.train.seed)  # of a new head and of adapters
+    torch.manual_seed(recipe.train.seed)  # for a new head and adapters
     table = recipe.model
     reads = "rerank" if recipe.job == "rerank" else "embed"
     model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
@@ -137,8 +137,8 @@ def prepared(recipe: Recipe) -> Model:
         if not table.new_head or recipe.job == "embed":
             have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
             raise CheckpointError(
-                f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a head from the "
-                "start, --set model.new_head=true"
+                f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a new head, "
+                "--set model.new_head=true"
             )
         first = model.head("embed").pooling == "cls"
         model.heads[recipe.job] = EndScore(
@@ -150,7 +150,7 @@ def prepared(recipe: Recipe) -> Model:
         _check_stored(recipe, model)
     elif recipe.job not in ("embed", *model.templates):
         raise CheckpointError(
-            f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads a document whole"
+            f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads whole documents"
         )
     check_segments(model, long(recipe))
     if recipe.lora is not None:
@@ -187,7 +187,7 @@ def _check_stored(recipe: Recipe, model: Model) -> None:
 
 @contextmanager
 def _locked(folder: Path, state: Any) -> Iterator[None]:
-    """Hold the folder, made if it is missing, against other runs; the main process holds it for all processes of this run."""
+    """Create and lock the folder against other runs; the main process holds the lock for all processes of this run."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = WriterLock(folder / LOCK, folder)
     if state.is_main_process:
@@ -199,17 +199,17 @@ def _locked(folder: Path, state: Any) -> Iterator[None]:
 
 
 def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
-    """Begin a run in the folder, or check that the run there is of this recipe."""
+    """Begin a run in the folder, or check that the folder's run has this recipe."""
     path, inside = folder / RECIPE, {one.name for one in folder.iterdir()} - {LOCK}
     if inside and not path.exists():
-        raise InputError(f"{folder} is not empty and is no run folder; choose another one with --to")
-    found = recipes.differences(recipes.used(path), recipe) if inside else []
-    if found and inside - {RECIPE, _DATA}:  # else a first try failed on its settings or data: it is in nobody's way
+        raise InputError(f"{folder} is not empty and not a run folder; choose another one with --to")
+    changes = recipes.differences(recipes.used(path), recipe) if inside else []
+    if changes and inside - {RECIPE, _DATA}:  # otherwise a first try failed on its settings or data, and may be replaced
         raise InputError(
-            f"{folder} is of a run with other settings ({'; '.join(found[:3])}: there, now); give the same ones to go on, or "
-            "choose another folder with --to"
+            f"{folder} holds a run with different settings ({'; '.join(changes[:3])}: stored, given); give the same settings to "
+            "resume, or choose another folder with --to"
         )
-    if found or not inside:
+    if changes or not inside:
         shutil.rmtree(folder / _DATA, ignore_errors=True)
         recipes.write(recipe, path)
     if recipe.smoke is not None and state.is_local_main_process:
@@ -236,17 +236,17 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     trainer = _trainer(recipe, model, data, folder, watch)
     if trainer.is_fsdp_enabled and not isinstance(trainer, SentenceTrainer):
         raise InputError(
-            f"the trainer of {recipe.job!r} does not gather weights that FSDP has spread over devices when it saves; use several "
-            "processes without FSDP (accelerate launch --multi_gpu), which share every batch"
+            f"the trainer of {recipe.job!r} cannot save weights that FSDP has sharded over devices; use several processes "
+            "without FSDP (accelerate launch --multi_gpu), which share every batch"
         )
     before = _recall_before(trainer, data)
     for callback in [recorder, *(tensorboard(folder) if trainer.is_world_process_zero() else [])]:
         trainer.add_callback(callback)
     last = find_whole_checkpoint(folder / "checkpoints")
     if last is not None:
-        log.info("going on from %s", last)
+        log.info("resuming from %s", last)
     try:
-        with _telling_full_disk(folder):
+        with _reporting_full_disk(folder):
             trainer.train(resume_from_checkpoint=str(last) if last else None)
     finally:
         recorder.close()
@@ -281,7 +281,7 @@ def _recall_before(trainer: Trainer, data: RunData) -> dict[str, float]:
 
 
 def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
-    """Raise InputError if the Trainer found no batch: it ends then, after no step, as if all were done."""
+    """Raise InputError if there was no batch: the Trainer then ends without a step, as if it had finished."""
     if trainer.state.global_step:
         return
     sets = data.train if isinstance(data.train, dict) else {"train": data.train}
@@ -297,8 +297,8 @@ def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:
 
 
 @contextmanager
-def _telling_full_disk(folder: Path) -> Iterator[None]:
-    """What the libraries raise when a checkpoint finds no room, in plain words."""
+def _reporting_full_disk(folder: Path) -> Iterator[None]:
+    """Replace the libraries' errors for a full disk with one that says how to resume."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -307,14 +307,14 @@ def _telling_full_disk(folder: Path) -> Iterator[None]:
         ):
             raise
         whole = find_whole_checkpoint(folder / "checkpoints")
-        kept = f"{whole.name} is whole" if whole else "there is no whole checkpoint yet"
-        message = f"the disk is full; {kept}. Make room and give the same command again to go on"
+        kept = f"{whole.name} is complete" if whole else "there is no complete checkpoint yet"
+        message = f"the disk is full; {kept}. Free some space and repeat the command to resume"
         raise OSError(errno.ENOSPC, message, str(folder)) from error
 
 
 def _save(trainer: Trainer, recipe: Recipe, model: Model, folder: Path) -> None:
     if trainer.is_fsdp_enabled:
-        trainer.save_model(str(folder / "model"))  # gathers what is spread over the devices
+        trainer.save_model(str(folder / "model"))  # gathers the shards from the devices
         return
     if trainer.is_world_process_zero():
         model.backbone.to("cpu")
@@ -327,16 +327,16 @@ def _save(trainer: Trainer, recipe: Recipe, model: Model, folder: Path) -> None:
 
 
 def _losses(metrics: dict[str, float]) -> dict[str, float]:
-    """What the Trainer measured, without its times; the mean loss where there are several sets."""
+    """Return the Trainer's losses and recalls, without its times; "loss" is the mean over several sets."""
     kept = {k.removeprefix("eval_"): v for k, v in metrics.items() if k.endswith("loss") or "recall" in k}
     losses = [value for name, value in kept.items() if name.endswith("loss")]
     return {**kept, "loss": sum(losses) / len(losses)}
 
 
 def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
-    """The learning rate with the lowest held-out loss on a part of the data; what was tried before is not tried again.
+    """Return the learning rate with the lowest held-out loss on a part of the data; results of an earlier call are reused.
 
-    One that ends in NaN has lost; search.jsonl has null for it.
+    The loss of a rate that ends in NaN is infinite, null in search.jsonl.
     """
     assert recipe.search is not None
     table, share = recipe.train, recipe.search.share
@@ -368,7 +368,7 @@ def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
             shutil.rmtree(place)
     best = min(found, key=lambda rate: found[rate])
     if not math.isfinite(found[best]):
-        raise NumericalError(f"no learning rate of {', '.join(map(str, found))} trains without NaN; give lower ones")
+        raise NumericalError(f"no learning rate of {', '.join(map(str, found))} trains without NaN; try lower ones")
     log.info("learning rates: %s; %g is used", ", ".join(f"{rate:g} (loss {loss:.4f})" for rate, loss in found.items()), best)
     return best
 

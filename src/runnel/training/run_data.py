@@ -1,4 +1,4 @@
-"""The examples of a run: where they are, and the data sets that the Trainers take, in Arrow files of the run folder."""
+"""The examples of a run: their paths, and the data sets for the Trainers, in files of the run folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("runnel")
 
 @dataclass(frozen=True)
 class RunData:
-    """What is trained on and, if there is some, what is held out, and what calibrates the scores."""
+    """The training data, the held-out data if any, and the data that calibrates the scores if any."""
 
     train: Any
     held_out: Any
@@ -34,13 +34,13 @@ class RunData:
 
 
 def locate_data(recipe: Recipe, folder: Path, data: str | Path | None, home: str | Path | None) -> Recipe:
-    """Resolve the paths of a recipe's data; those of a smoke run are of the tiny model and data that are made for it.
+    """Resolve the paths of a recipe's data; a smoke run gets the paths of its own tiny model and data.
 
     Raises:
         InputError: the recipe has no data, or a file is missing.
     """
     if not recipe.data.sets:
-        raise InputError("the recipe has no [[data.sets]]; say there what to train on")
+        raise InputError("the recipe has no [[data.sets]]; add the training data there")
     if recipe.smoke is not None:
         made = (folder / "smoke").resolve()
         sets = [
@@ -58,7 +58,7 @@ def locate_data(recipe: Recipe, folder: Path, data: str | Path | None, home: str
     placed = []
     for one in recipe.data.sets:
         if data is None and home is None:
-            raise InputError("this recipe comes without data; give --data (its first lines say what it needs)")
+            raise InputError("this recipe comes without data; give --data (the recipe's first lines say what it needs)")
         path = Path(home or ".") / one.path if data is None else Path(data) / one.path
         if data is not None and one_set and not path.exists():
             path = Path(data)
@@ -70,7 +70,7 @@ def locate_data(recipe: Recipe, folder: Path, data: str | Path | None, home: str
 
 
 def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) -> RunData:
-    """Read the examples as the Trainers take them from Arrow files in `folder`, which the first process writes.
+    """Read the examples for the Trainers from files in `folder`, which the first process writes.
 
     Raises:
         InputError: a file cannot be read, or no examples are left to train on.
@@ -87,25 +87,25 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
             if write
             else Dataset.from_file(str(path))
         )
-    _tell(guard)
+    _report(guard)
     if recipe.job == "embed":
         require_negatives(rows, table)
     made: Any = by_negatives if recipe.job == "embed" else DatasetDict
     if not table.held_out:
         return RunData(made(rows), None)
     if small := [name for name, part in rows.items() if len(part) <= table.held_out]:
-        raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none to train on")
+        raise InputError(f"{small[0]} has no more than data.held_out = {table.held_out} rows, which leaves none for training")
     split = {name: part.train_test_split(table.held_out, seed=seed) for name, part in rows.items()}
     return RunData(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
 
 
 def take_share(examples: RunData, parts: int, seed: int) -> RunData:
-    """Draw one part in `parts` of what is trained on, at least a row of each set."""
+    """Draw 1/`parts` of the training data, at least one row of each set."""
     drawn = {name: rows.shuffle(seed).select(range(max(1, len(rows) // parts))) for name, rows in examples.train.items()}
     return RunData(DatasetDict(drawn), examples.held_out)
 
 
-def _tell(guard: Decontaminator) -> None:
+def _report(guard: Decontaminator) -> None:
     if guard.counts:
         log.warning("left out: %s", guard)
 
@@ -118,7 +118,7 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
         reader = SentenceRetriever.load(recipe.model.name)
         reader.model.unit = model.unit
         data = RunData(*read_vector_data(reader, examples, folder / "documents", table.held_out, write=write))
-        _tell(guard)
+        _report(guard)
         return data
 
     def made(name: str, part: Iterator[Evidence]) -> SentenceData:
@@ -129,7 +129,7 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
 
     held_out = made("held_out", itertools.islice(examples, table.held_out)) if table.held_out else None
     data = RunData(made("train", examples), held_out)
-    _tell(guard)
+    _report(guard)
     return data
 
 

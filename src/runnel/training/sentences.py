@@ -1,4 +1,4 @@
-"""Training a sentence retriever with transformers' Trainer: paper E's loss on packed batches of a token budget.
+"""Training of sentence retrievers with transformers' Trainer: paper E's loss on packed batches with a token budget.
 
 evidence examples -> SentenceData.write(...) -> SentenceTrainer(model, args, data, max_tokens=...).train()
 
@@ -38,11 +38,11 @@ from runnel.training.forward import (
 from runnel.training.losses import sentence_loss, sentence_weights
 from runnel.training.sentence_table import SentenceData
 
-_EVALUATION_SEGMENT = 4096  # tokens; where nothing is differentiated, segments only bound memory
+_EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 
 
 class SentenceModule(nn.Module):
-    """The parameters of a model that the Trainer sees. Only the backbone and what makes sentence scores are trained."""
+    """The parameters of a model as a module for the Trainer. Only the backbone and the parts for sentence scores are trained."""
 
     def __init__(self, model: Model, long: Long) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ class SentenceModule(nn.Module):
         used = {"sentences", "features"} if model.head("sentences").matches else {"sentences"}
         for name, head in model.heads.items():
             head.requires_grad_(name in used)
-        # What FSDP splits by: the mixers and feed-forward parts, which hold nearly all weights.
+        # FSDP's units: the mixers and feed-forward parts, which hold nearly all weights.
         called = {type(m).__name__ for m in self.backbone.modules() if any(isinstance(part, nn.Linear) for part in m.children())}
         self._no_split_modules = sorted(called)
 
     def train(self, mode: bool = True) -> Self:
-        """The mode of all parts. A backbone whose weights FSDP has split up gets no kernels for evaluation."""
+        """Set the mode of all parts. A backbone sharded by FSDP is not prepared with kernels for evaluation."""
         if mode or not any(isinstance(parameter, DTensor) for parameter in self.parameters()):
             return super().train(mode)
         nn.Module.train(self.backbone, False)
@@ -66,7 +66,7 @@ class SentenceModule(nn.Module):
         return self
 
     def forward(self, items: Sequence[Item]) -> tuple[Tensor, list[Tensor]]:
-        """The loss of each document (n,), and the scores (S,) of its sentences."""
+        """Return the loss of each document (n,), and the scores (S,) of its sentences."""
         long = self.long
         if not torch.is_grad_enabled() and self.backbone.recurrent and long.segment_tokens is None:
             long = Long(segment_tokens=_EVALUATION_SEGMENT, bf16=long.bf16)
@@ -81,23 +81,23 @@ class SentenceModule(nn.Module):
 
 
 class SentenceTrainer(DocumentTrainer):
-    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on whatever devices they are.
+    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on all devices.
 
-    How documents are put into batches, on how many devices and with how much accumulation changes nothing but speed and
-    memory, as long as the documents of a step are the same. Checkpoints are model folders beside the Trainer's own files, which
-    `SentenceRetriever.load` reads (of a model with adapters: these and the heads); `train(resume_from_checkpoint=...)` goes on
-    as if there had been no break, see `find_whole_checkpoint`.
+    Batching, the number of devices and accumulation change only speed and memory, as long as the documents of a step are the
+    same. Checkpoints are model folders with the Trainer's own files, which `SentenceRetriever.load` reads (for a model with
+    adapters: the adapters and the heads); `train(resume_from_checkpoint=...)` gives the result of an uninterrupted run, see
+    `find_whole_checkpoint`.
 
     Args:
-        model: has a head "sentences". Its weights are trained in place; in fp32, whatever `args.bf16` says, which is autocast.
+        model: a model with a head "sentences". Its weights are trained in place, in fp32; `args.bf16` is autocast.
         args: the Trainer's. `per_device_train_batch_size` is not used.
-        train, evaluation: documents. What is measured on the latter: the loss, and `recall_at_k`, the share of a document's
-            positive sentences among the k best.
+        train, evaluation: documents. Evaluation measures the loss, and `recall_at_k`, the share of a document's positive
+            sentences among the k best.
         max_tokens: budget of one batch on one device.
-        max_rows: the most documents of a batch. So that every step has the same number of documents, let this bind, not the
-            budget.
+        max_rows: the most documents of a batch. For the same number of documents in every step, this must be the tighter
+            limit.
         long: how documents are read (`bf16` is taken from `args`). With `gradient_segments` the backward pass runs while the
-            document is read, in memory that does not grow with its length (not under FSDP, whose gradients come in one pass).
+            document is read, in memory that does not grow with its length (not under FSDP, which needs a single pass).
         top_k: for `recall_at_k`.
         callbacks, optimizers: the Trainer's.
 
@@ -121,15 +121,13 @@ class SentenceTrainer(DocumentTrainer):
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
         if args.fp16:
-            raise InputError("fp16 is too narrow for carried state; use bf16=True, or neither")
+            raise InputError("the range of fp16 is too small for carried state; use bf16=True, or neither")
         self.runnel_model, self.top_k = model, tuple(top_k)
         self._max_tokens, self._max_rows = max_tokens, max_rows
         self._long = replace(long or Long(), bf16=args.bf16)
         if args.fsdp:
             if model.backbone.adapted:
-                raise InputError(
-                    "adapters are too small for FSDP to share out; leave `fsdp` off: every device then has all of them"
-                )
+                raise InputError("adapters are too small for FSDP to shard; turn `fsdp` off: every device then has all of them")
             _widen_scalars(model)
         super().__init__(
             SentenceModule(model, self._long),
@@ -144,7 +142,7 @@ class SentenceTrainer(DocumentTrainer):
     def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
         """Return batches of at most `max_tokens` tokens and `max_rows` documents."""
         if not isinstance(data, SentenceData):
-            raise InputError(f"training and evaluation need `SentenceData` (`SentenceData.write` makes it), got {data!r}")
+            raise InputError(f"training and evaluation need `SentenceData` (see `SentenceData.write`), got {data!r}")
         return TokenBatches(
             data.lengths,
             self._max_tokens,
@@ -177,7 +175,7 @@ class SentenceTrainer(DocumentTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _run_backward(self, items: Sequence[Item], share: Any) -> Tensor:
-        """The same loss (detached) and its gradients, in the memory of a few segments."""
+        """Compute the same loss (detached) and its gradients in the memory of a few segments."""
         device = self.args.device
         first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
         labels = torch.cat([_labels(item, device) for item in items])
@@ -192,7 +190,7 @@ class SentenceTrainer(DocumentTrainer):
 
         total = backward_by_segment(self.runnel_model, items, weighted, self._long)
         if self.args.world_size > 1 and self.accelerator.sync_gradients:
-            # DDP reduces gradients in the one backward pass that follows its forward pass; here are several
+            # DDP reduces gradients only in the first backward pass after its forward pass; here are several
             assert self.model is not None
             for parameter in self.model.parameters():
                 if parameter.requires_grad:
@@ -204,7 +202,7 @@ class SentenceTrainer(DocumentTrainer):
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        """A model folder, or adapters and heads. `state_dict` comes from FSDP, whose parameters are spread over the devices."""
+        """Write a model folder, or adapters and heads. `state_dict` comes from FSDP, which shards parameters over devices."""
         if not self.args.should_save:
             return
         folder = output_dir or str(self.args.output_dir)
@@ -215,7 +213,7 @@ class SentenceTrainer(DocumentTrainer):
             model.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """The weights of a checkpoint, all of them, and nothing else."""
+        """Load the weights of a checkpoint, which must be exactly the model's."""
         if self.is_fsdp_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
@@ -224,7 +222,7 @@ class SentenceTrainer(DocumentTrainer):
             return
         path = Path(resume_from_checkpoint) / "model.safetensors"
         if not path.is_file():
-            raise CheckpointError(f"{resume_from_checkpoint} is no checkpoint of this run: it has no model.safetensors")
+            raise CheckpointError(f"{resume_from_checkpoint} is not a checkpoint of this run: it has no model.safetensors")
         module = model or self.model
         assert module is not None
         try:
@@ -237,7 +235,7 @@ class SentenceTrainer(DocumentTrainer):
 
 
 def _gathered(model: Model, tensors: dict[str, Tensor]) -> Model:
-    """A model to be saved: the same, with these tensors ("backbone.*", "heads.*") in place of those that FSDP has split up."""
+    """Return the model with these tensors ("backbone.*", "heads.*") in place of FSDP's shards, for saving."""
     with torch.device("meta"):
         backbone = type(model.backbone)(model.backbone.config)  # type: ignore[call-arg]  # each architecture takes its config
     heads = copy.deepcopy(model.heads)
@@ -248,7 +246,7 @@ def _gathered(model: Model, tensors: dict[str, Tensor]) -> Model:
 
 
 def _widen_scalars(model: Model) -> None:
-    """Make parameters without a dimension (1,): FSDP cannot share them out otherwise. Files with either load into both."""
+    """Reshape scalar parameters to (1,), as FSDP cannot shard scalars. Files with either shape load into both."""
     for part in [*model.backbone.modules(), *model.heads.modules()]:
         for name, parameter in list(part.named_parameters(recurse=False)):
             if parameter.ndim == 0:
@@ -256,7 +254,7 @@ def _widen_scalars(model: Model) -> None:
 
 
 def _labels(item: Item, device: torch.device) -> Tensor:
-    """(S,) fp32."""
+    """Return the labels (S,) fp32."""
     if item.labels is None:
         raise InputError("an item without labels cannot be trained on; give `make_item` the labels of its sentences")
     return torch.from_numpy(item.labels).to(device)

@@ -1,4 +1,4 @@
-"""What a smoke run trains: a tiny random model, on examples made from the language reference that every CPython carries."""
+"""Model and data of a smoke run: a tiny random model, and examples from the language reference that CPython includes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from runnel.training.settings import DataSet, Job
 from runnel.training.triple_table import EVIDENCE
 
 _WIDTH, _LAYERS = 32, 2
-_PARAGRAPHS = 4  # of a chapter that are used
-_NEGATIVES = 16  # of a triple
+_PARAGRAPHS = 4  # used per chapter
+_NEGATIVES = 16  # per triple
 _BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "mamba1": lambda vocabulary: Mamba1(Mamba1Config(vocabulary, _WIDTH, _LAYERS, state_size=8)),
     "mamba2": lambda vocabulary: Mamba2(Mamba2Config(vocabulary, _WIDTH, _LAYERS, state_size=16, head_size=16)),
@@ -75,9 +75,9 @@ def _write_bert(folder: Path, vocabulary: int) -> None:
 
 
 def write_data(sets: tuple[DataSet, ...], job: Job) -> None:
-    """A small file at the path of each data set.
+    """Write a small file at the path of each data set.
 
-    Titles of chapters are the queries, their paragraphs what answers them. Each set has chapters of its own.
+    Titles of chapters are the queries, their paragraphs the answers. Each set has its own chapters.
     """
     chapters = _chapters()
     for number, one in enumerate(sets):
@@ -89,7 +89,7 @@ def write_data(sets: tuple[DataSet, ...], job: Job) -> None:
 
 
 def _chapters() -> list[tuple[str, list[str]]]:
-    """Titles, and their first paragraphs of prose."""
+    """Return the titles of chapters with their first paragraphs of prose."""
     chapters = []
     for name in sorted(topics):
         title, *paragraphs = topics[name].strip().split("\n\n")
@@ -106,7 +106,7 @@ def _triple(chapters: list[tuple[str, list[str]]], index: int, place: int) -> di
 
 
 def _evidence(chapters: list[tuple[str, list[str]]], index: int, place: int) -> dict[str, Any]:
-    """A paragraph between those of two other chapters."""
+    """Make evidence of a paragraph between paragraphs of two other chapters."""
     title, paragraphs = chapters[index]
     before, after = (chapters[(index + step) % len(chapters)][1][0] for step in (5, 11))
     text = "\n\n".join([before, paragraphs[place], after])

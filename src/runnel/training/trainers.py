@@ -1,4 +1,4 @@
-"""The library's Trainer for each job, set up as a recipe says.
+"""The Trainer for each job, configured by a recipe.
 
 embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple negatives ranking loss)
 rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives (its ListNet loss)
@@ -47,11 +47,11 @@ from runnel.training.vectors import VectorTrainer
 
 log = logging.getLogger("runnel")
 
-_SAVES = 10  # at least so many times along a run
+_SAVES = 10  # the least number of checkpoints written in a run
 
 
 class _Saving:
-    """The library saves in every process, all into the same files, and would load a whole model from a checkpoint of adapters."""
+    """A mixin: one process saves (the library saves in all, to the same files), and checkpoints of adapters can be loaded."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if self.args.should_save:  # type: ignore[attr-defined]
@@ -84,14 +84,14 @@ class _VectorHeads(Watched, VectorTrainer):
 def embedder_trainer(
     model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
 ) -> Trainer:
-    """A Trainer for `rows` of `triple_table`. Each batch, over all devices, comes from one data set, drawn by its size."""
+    """Make a Trainer for `rows` of `triple_table`. Each batch, over all devices, is from one data set, drawn by its size."""
     table, world = recipe.train, processes()
     _divides("train.batch", table.batch, world)
     if world > 1:
         _report_unused(rows, table.batch)
     args = SentenceTransformerTrainingArguments(
         **arguments(recipe, folder),
-        per_device_train_batch_size=table.batch,  # of all devices together: each takes its part of it
+        per_device_train_batch_size=table.batch,  # for all devices together: each takes a part
         per_device_eval_batch_size=table.batch,
         accelerator_config={"split_batches": True},
         batch_sampler=_without_duplicates,
@@ -112,7 +112,7 @@ def embedder_trainer(
 def reranker_trainer(
     model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
 ) -> Trainer:
-    """A Trainer for `rows` of `training.triple_table`. Only documents are cut."""
+    """Make a Trainer for `rows` of `training.triple_table`. Only documents are cut."""
     args = CrossEncoderTrainingArguments(
         **arguments(recipe, folder), **_accumulated(recipe), multi_dataset_batch_sampler="proportional"
     )
@@ -125,7 +125,7 @@ def reranker_trainer(
         return features
 
     encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss
-    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` has made it small already
+    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
     trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
     trainer.data_collator = RowNames(trainer.data_collator)
     return _watched(trainer, watch)
@@ -134,7 +134,7 @@ def reranker_trainer(
 def sentence_trainer(
     model: Model, recipe: Recipe, data: SentenceData, held_out: SentenceData | None, folder: Path, watch: Watch
 ) -> Trainer:
-    """A `SentenceTrainer`, whose batches are by tokens, at most `group` documents each."""
+    """Make a `SentenceTrainer`, whose batches are by tokens, with at most `group` documents each."""
     accumulated = _accumulated(recipe)
     args = TrainingArguments(**arguments(recipe, folder), **accumulated, bf16=recipe.train.precision == "bf16")
     trainer = _SentenceRetrievers(
@@ -161,7 +161,7 @@ def vector_trainer(
 
 
 def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """What all three kinds of TrainingArguments share."""
+    """Return the arguments that all kinds of TrainingArguments share."""
     table = recipe.train
     schedules = {"linear": "linear", "cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
     return {
@@ -178,9 +178,9 @@ def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
         "weight_decay": table.weight_decay,
         "max_grad_norm": table.max_grad_norm,
         "seed": table.seed,
-        "logging_steps": 0.005,  # of the run
+        "logging_steps": 0.005,  # share of the run
         "logging_first_step": True,
-        "logging_nan_inf_filter": False,  # they end the run
+        "logging_nan_inf_filter": False,  # NaN and infinity end the run
         "save_steps": 1 / max(_SAVES, table.checkpoints),
         "save_total_limit": table.checkpoints,
         "report_to": [],  # `tensorboard` below
@@ -191,7 +191,7 @@ def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 
 def tensorboard(folder: Path) -> list[TrainerCallback]:
-    """Writes the same as metrics.jsonl for TensorBoard, if that is installed."""
+    """Return a callback that writes metrics for TensorBoard, if it is installed."""
     if not find_spec("tensorboard"):
         return []
     from transformers.integrations.integration_utils import TensorBoardCallback
@@ -202,24 +202,24 @@ def tensorboard(folder: Path) -> list[TrainerCallback]:
 
 
 def long(recipe: Recipe) -> Long:
-    """How texts go through the model."""
+    """Return a recipe's settings for reading long texts."""
     table = recipe.long
     return Long(table.segment_tokens, table.recompute, table.gradient_segments, bf16=recipe.train.precision == "bf16")
 
 
 def processes() -> int:
-    """How many processes train together."""
+    """Return the number of processes of this run."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class EmbedderBatches:
-    """Rows to the features of a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and "rows", their names.
+    """A collator of rows into a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and "rows", their names.
 
     Attributes:
-        truncated: texts cut so far.
+        truncated: number of texts cut so far.
     """
 
-    valid_label_columns = ("label",)  # asked for by the Trainer; there are none
+    valid_label_columns = ("label",)  # read by the Trainer; there are no labels
 
     def __init__(self, model: Model, table: DataTable) -> None:
         self._embedder, self._query, self._document = Embedder(model), table.max_query_tokens, table.max_document_tokens
@@ -239,7 +239,7 @@ class EmbedderBatches:
 
 
 class RowNames:
-    """Takes the names of the rows past a data collator, as "rows"."""
+    """A wrapper that passes the names of rows around a data collator, as "rows"."""
 
     def __init__(self, collator: Any) -> None:
         self._collator = collator
@@ -251,13 +251,13 @@ class RowNames:
 
 
 def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
-    """No text twice in a batch, where it would be a negative of itself; which row it is from does not count."""
+    """Return a sampler without repeated texts in a batch, where they would be their own negatives; "row" does not count."""
     sampler: DefaultBatchSampler = NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
     return sampler
 
 
 def _report_unused(sets: DatasetDict, batch: int) -> None:
-    """Report the rows that several processes leave out in an epoch, as the library shares full batches only.
+    """Report the rows that several processes skip in an epoch, as the library shares only full batches.
 
     Raises:
         InputError: no set fills a batch.
@@ -265,18 +265,18 @@ def _report_unused(sets: DatasetDict, batch: int) -> None:
     left = [f"{len(rows) % batch:,} of {len(rows):,} ({name})" for name, rows in sets.items() if len(rows) % batch]
     if all(len(rows) < batch for rows in sets.values()):
         raise InputError(
-            f"several processes share full batches, and no set has train.batch = {batch} rows: {', '.join(left)}; lower it"
+            f"several processes share only full batches, and no set has train.batch = {batch} rows: {', '.join(left)}; lower it"
         )
     if left:
-        log.warning("several processes share full batches only; rows left out in each epoch: %s", ", ".join(left))
+        log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
 
 
 def _no_examples(rows: object) -> None:
-    """In place of the library's, which copies training texts into the card of every checkpoint."""
+    """Do nothing, unlike the library, which copies training texts into the card of every checkpoint."""
 
 
 def _accumulated(recipe: Recipe) -> dict[str, Any]:
-    """Queries of one forward on one device, and how many such make a step."""
+    """Return the arguments for the queries of one forward pass on one device, and for the passes of a step."""
     table, world = recipe.train, processes()
     _divides("train.batch", table.batch, world)
     group = min(table.group or table.batch, table.batch // world)
@@ -290,7 +290,7 @@ def _accumulated(recipe: Recipe) -> dict[str, Any]:
 
 def _divides(name: str, whole: int, parts: int) -> None:
     if whole % parts:
-        raise InputError(f"{name} = {whole} cannot be shared by {parts} (processes times train.group); choose a multiple")
+        raise InputError(f"{name} = {whole} is not a multiple of {parts} (processes times train.group); choose a multiple")
 
 
 def _watched(trainer: Any, watch: Watch) -> Trainer:

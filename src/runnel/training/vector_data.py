@@ -29,8 +29,8 @@ from runnel.training.vectors import VectorItem, make_vector_item
 log = logging.getLogger("runnel")
 
 _LOADED = 64  # documents held in memory
-_ELSEWHERE = 4  # one question in so many is also asked to a document that does not answer it
-_ASIDE = 10  # one document in so many calibrates
+_ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
+_ASIDE = 10  # one document in 10 calibrates
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class ReadDocuments:
 
 
 class VectorData(Dataset[tuple[str, VectorItem]]):
-    """Questions about documents that have been read; an item is made when it is asked for.
+    """Questions about documents that have been read; an item is made on access.
 
     Attributes:
         lengths: (n,) int64 ones: batches have equally many questions.
@@ -139,7 +139,7 @@ def _question(number: int, key: str, example: Evidence, query: VectorQuery, docu
     place = np.concatenate([[0], full.cumsum()])
     try:
         if not full.any():
-            raise InputError("the document has no tokens; leave it out")
+            raise InputError("the document has no tokens; remove the example")
         labels = [np.flatnonzero(label_sentences(document.text, document.spans, [span])) for span in example.spans]
     except InputError as error:
         raise InputError(f"evidence example {name}: {error}") from error
@@ -161,7 +161,7 @@ def split_documents(questions: Sequence[Question], held_out: int) -> tuple[list[
 
 
 def ask_elsewhere(questions: Sequence[Question]) -> list[Question]:
-    """Return one question in four, asked to another document, if it is about one document only."""
+    """Return one question in four, asked about another document, if it is about only one."""
     documents = list(dict.fromkeys(question.document for question in questions))
     number = {document: place for place, document in enumerate(documents)}
     asked = Counter(text for text, _ in {(question.text, question.document) for question in questions})

@@ -88,7 +88,7 @@ def score_items(head: VectorScore, items: Sequence[VectorItem]) -> list[Tensor]:
 
 
 class VectorModule(nn.Module):
-    """The weights that are trained, and their average over the last steps, which is what evaluation uses and the run keeps.
+    """The trained weights, and their average over the last steps, which evaluation uses and the run saves.
 
     `chance` is the factor and the summand that make a score the logit of an answer.
     """
@@ -175,9 +175,9 @@ class VectorTrainer(DocumentTrainer):
         return super().compute_loss(model, {**inputs, "items": items}, return_outputs, num_items_in_batch)
 
     def finish(self, aside: Documents | None) -> None:
-        """Make the head what was averaged, calibrated on documents that were not trained on.
+        """Set the head to the averaged weights, calibrated on documents that were not trained on.
 
-        Without them the calibration is the one that was learned with the weights.
+        Without such documents it keeps the calibration that was learned with the weights.
         """
         head = self.module.head
         head.load_state_dict(self.module.mean.state_dict())
