@@ -1,4 +1,4 @@
-"""What a `MatchScore` head is given: marks on tokens that match, lexical features, and the scores of sentences as they pass.
+"""Inputs of a `MatchScore` head: marks on matching tokens, lexical features, and scores of sentences computed while reading.
 
 T  tokens of a text   D  width of hidden vectors   S  sentences   F  lexical features   K  kinds of mark   V  vocabulary
 """
@@ -21,15 +21,15 @@ _ROWS = 1 << 12  # sentences whose words are counted at a time
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A query and a document to be read as one row, in which a pair or the document's sentences (n) are scored.
+    """A query and a document to read as one row, in which a pair or the document's sentences (n) are scored.
 
     Attributes:
-        request: what is read. Its positions are where the scored units end. With a head that matches, its ranges are what they
-            are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their lexical
-            features (n, F) float32.
-        cut: tokens of the document left out for `max_tokens`.
-        sentences: of the document; None for a pair.
-        labels: (S,) float32, 1 for sentences that answer the query, if they are known.
+        request: the row. Its positions are the ends of the scored units. With a head that matches, its ranges are the text that
+            the units are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their
+            lexical features (n, F) float32.
+        cut: tokens of the document cut by `max_tokens`.
+        sentences: sentences of the document; None for a pair.
+        labels: (S,) float32, 1 for sentences that answer the query; None if unknown.
     """
 
     request: Request
@@ -44,12 +44,12 @@ class Item:
 
     @property
     def full(self) -> np.ndarray:
-        """(S,) bool: the sentences with a token, which are scored; of a pair (1,)."""
+        """(S,) bool, True for sentences with a token, which are scored; (1,) for a pair."""
         return np.ones(1, dtype=bool) if self.sentences is None else self.sentences.full
 
 
 class DocumentMarks:
-    """Marks (T, K) of a document's tokens that follow a query, made for the segment that is read; see `request.Marks`."""
+    """Marks (T, K) of a document's tokens after a query, computed for each segment as it is read; see `request.Marks`."""
 
     def __init__(self, ids: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> None:
         self._ids, self._match = ids, np.zeros_like(idf)
@@ -67,7 +67,7 @@ class DocumentMarks:
 def query_marks(
     tokens: int, start: int, query_ids: np.ndarray, document_ids: np.ndarray, idf: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return marks (tokens, K) of a row whose query starts at `start`, and the share (1, 1) of its idf that the document has.
+    """Return marks (tokens, K) of a row whose query starts at `start`, and the share (1, 1) of its idf in the document.
 
     Args:
         document_ids: distinct and sorted.
@@ -84,18 +84,18 @@ def query_marks(
 
 
 def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """(n,) bool: which values are among the known ones, which are sorted."""
+    """Return (n,) bool: whether each value is in the sorted `known`."""
     if not len(known):
         return np.zeros(len(values), dtype=bool)
     return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
 
 
 class SentenceScores:
-    """Scores of a document's sentences, each made, but for its lexical part, when its last token has passed.
+    """Scores of a document's sentences, each computed, except for its lexical part, after its last token is read.
 
     Args:
         tokens: the document.
-        weights: (T,) of its tokens in means.
+        weights: (T,) weights of its tokens in means.
         query_mean: (D,) weighted mean of the query's hidden vectors.
     """
 
@@ -104,7 +104,7 @@ class SentenceScores:
         self._sums = RangeSums(np.stack([tokens.bounds[self._full], tokens.bounds[self._full + 1]], axis=1), weights)
         self._totals, self._ends = self._sums.totals(), tokens.ends[self._full]
         self._query, self._head = query_mean[None], head
-        self._end = query_mean  # hidden vector at the end of the sentence that is open between two segments
+        self._end = query_mean  # hidden vector at the end of a sentence that continues in the next segment
         self._scores = np.full(len(tokens.spans), np.nan, dtype=np.float32)
 
     def take(self, start: int, hidden: Tensor) -> None:
@@ -115,7 +115,7 @@ class SentenceScores:
         if last > first:
             places = self._ends[first:last] - start
             ends = hidden[torch.from_numpy(places.clip(min=0))]
-            if places[0] < 0:  # whitespace follows it in this segment
+            if places[0] < 0:  # only its trailing whitespace is in this segment
                 ends[0] = self._end
             means = (sums / self._totals[first:last, None]).float()
             self._scores[self._full[first:last]] = self._head(means, ends, self._query, None).numpy()
@@ -129,10 +129,10 @@ class SentenceScores:
 
 
 def lexical_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
-    """What exact matches alone say of each sentence: (S, 2) float32.
+    """Compute features of each sentence from exact matches: (S, 2) float32.
 
-    Column 0: share of the query's static idf that the sentence contains. Column 1: BM25 (k1 0.9, b 0.4) with the
-    sentences of this document as the collection, divided by the sum of the query's idf in it.
+    Column 0: share of the query's static idf in the sentence. Column 1: BM25 (k1 0.9, b 0.4) with the sentences of this
+    document as the collection, divided by the sum of the query's idf in it.
 
     Args:
         ids: (T,) ids of the request; bounds: (S+1,) token boundaries of the sentences; query_ids: ids of the query.
