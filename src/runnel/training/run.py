@@ -239,7 +239,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
             f"the trainer of {recipe.job!r} cannot save weights that FSDP has sharded over devices; use several processes "
             "without FSDP (accelerate launch --multi_gpu), which share every batch"
         )
-    before = _recall_before(trainer, data)
+    before = _measure_before(trainer, data)
     for callback in [recorder, *(tensorboard(folder) if trainer.is_world_process_zero() else [])]:
         trainer.add_callback(callback)
     last = find_whole_checkpoint(folder / "checkpoints")
@@ -273,11 +273,11 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     )
 
 
-def _recall_before(trainer: Trainer, data: RunData) -> dict[str, float]:
-    """Measure what a head over stored vectors does before training; it may start from weights that are good already."""
+def _measure_before(trainer: Trainer, data: RunData) -> dict[str, float]:
+    """Measure a head over stored vectors before training: it may start from weights that are good already."""
     if not isinstance(trainer, VectorTrainer) or data.held_out is None:
         return {}
-    return {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items() if "recall" in name}
+    return {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
 
 
 def _require_steps(trainer: Trainer, recipe: Recipe, data: RunData) -> None:

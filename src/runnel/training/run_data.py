@@ -76,9 +76,10 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
         InputError: a file cannot be read, or no examples are left to train on.
     """
     table, seed = recipe.data, recipe.train.seed
-    guard = Decontaminator(table.exclude if write else ())
+    stored = recipe.job == "sentences" and model.head("sentences").stored
+    guard = Decontaminator(table.exclude if write or stored else ())  # no table keeps the examples for heads over stored vectors
     if recipe.job == "sentences":
-        return _evidence(recipe, model, folder, guard, write=write)
+        return _evidence(recipe, model, folder, guard, stored=stored, write=write)
     rows: dict[str, Dataset] = {}
     for number, one in enumerate(table.sets):
         path = folder / f"{number}.arrow"
@@ -110,15 +111,16 @@ def _report(guard: Decontaminator) -> None:
         log.warning("left out: %s", guard)
 
 
-def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
+def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, stored: bool, write: bool) -> RunData:
     table = recipe.data
     clean = (guard.clean(read_evidence(one.path)) for one in table.sets)
     examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
-    if model.head("sentences").stored:  # documents are read as inference reads them; `model` has its weights in fp32
+    if stored:  # documents are read as inference reads them; `model` has its weights in fp32
         reader = SentenceRetriever.load(recipe.model.name)
         reader.model.unit = model.unit
         data = RunData(*read_vector_data(reader, examples, folder / "documents", table.held_out, write=write))
-        _report(guard)
+        if write:
+            _report(guard)
         return data
 
     def made(name: str, part: Iterator[Evidence]) -> SentenceData:

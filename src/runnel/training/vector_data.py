@@ -97,25 +97,25 @@ def read_vector_data(
         InputError: an example cannot be used, the message has its id; or none is left to train on.
     """
     texts: dict[str, str] = {}
-    given: list[tuple[str, Evidence]] = []
+    keyed: list[tuple[str, Evidence]] = []
     for example in examples:
         key = hashlib.blake2b(example.document.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        given.append((key, replace(example, document=texts.setdefault(key, example.document))))
-    if not given:
+        keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
+    if not keyed:
         raise InputError("there are no evidence examples to train on")
     if write:
         _read(reader, texts, folder)
     assert isinstance(reader.scorer, VectorScorer)
     documents = ReadDocuments(reader.scorer, folder, texts)
-    read = reader.scorer.read_queries(example.query for _, example in given)
+    queries = reader.scorer.read_queries(example.query for _, example in keyed)
     questions = [
         _question(number, key, example, query, documents.load(key))
-        for number, ((key, example), query) in enumerate(zip(given, read, strict=True))
+        for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))
     ]
     train, held, aside = split_documents(questions, held_out)
     if not train:
         raise InputError(
-            f"data.held_out = {held_out} of {len(given)} examples leaves no document to train on; lower it, or add documents"
+            f"data.held_out = {held_out} of {len(keyed)} examples leaves no document to train on; lower it, or add documents"
         )
     log.info("%d questions to train on, %d held out, %d for the calibration", len(train), len(held), len(aside))
     parts = [[*part, *ask_elsewhere(part)] for part in (train, aside)]
