@@ -69,7 +69,7 @@ class Remembered:
         self._folder = folder / "find" if folder is not None else None
 
     def place(self, name: str) -> Kept | None:
-        """Return the place of a file's document in the cache; None if it is not there and not to be stored."""
+        """Return the place of a file's document in the cache; None if it does not exist and is not to be stored."""
         if self._folder is None or not (self._keep or self._folder.is_dir()):
             return None
         if name == "-":
