@@ -1,4 +1,4 @@
-"""Inference of an encoder on the CPU: matrix products, and between them the kernels of `ops.attention`, `layer_norm` and `gelu`.
+"""Inference of an encoder on the CPU: matrix products, and between them the kernels of `kernels.py`.
 
 The products are torch's in fp32 and bf16, and `ops.int8_matmul`'s in 8 bits, whose inputs the kernels write as bytes. Biases
 are added by the kernels, in fp32.
@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep, count_workers
+from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, scratch
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
 from runnel.backbones.int8 import weight_dtype
 from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
-from runnel.ops.attention import attend, scratch
-from runnel.ops.gelu import bias_gelu, bias_gelu_bytes
-from runnel.ops.layer_norm import add_layer_norm
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, float_array, index_array
 

@@ -11,10 +11,8 @@ from helpers.tiny_backbones import cumulative
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.ops.attention import attend, scratch
-from runnel.ops.gelu import bias_gelu, bias_gelu_bytes
+from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, scratch
 from runnel.ops.int8_matmul import bytes_per_group
-from runnel.ops.layer_norm import add_layer_norm
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array
 

@@ -1,0 +1,353 @@
+"""The kernels of an encoder's layer between its matrix products (CPU inference): LayerNorm, GELU and softmax attention.
+
+    T  tokens      S  sequences    n  length of a sequence      D  width = H P     H  heads     P  head size    F  inner width
+    G  groups of 8-bit outputs     Kp  a group's width padded to whole words       Np, Pp  n and P padded to LANES
+
+Each is one pass over its memory and adds the bias of the product before it. Attention is within each of many packed sequences,
+in both directions. Its task is one head of one sequence: keys and values are laid out once, and queries are processed in blocks
+that fit the first-level cache together with their scores. So a result depends only on its own sequence, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from runnel.ops.int8_matmul import quantize_row
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, build_constant
+from runnel.ops.numba_matmul import ROWS, multiply
+from runnel.ops.simd import (
+    LANES,
+    VF32,
+    add,
+    address,
+    build_divide,
+    build_fma,
+    build_lanes_below,
+    build_polynomial,
+    ceil_div,
+    elementwise,
+    exp,
+    f32x16,
+    fma,
+    keep,
+    load,
+    load_some,
+    mul,
+    next_task,
+    reduction,
+    round_up,
+    shift,
+    splat,
+    store,
+    store_some,
+    sub,
+    total,
+)
+from runnel.ops.simd_tile import numbers_per_word, transpose
+
+_BLOCK = 16  # tokens per task of LayerNorm and GELU
+_QUERIES = 32  # queries per block of attention
+
+# ---- LayerNorm ---------------------------------------------------------------------------------------------------------
+
+
+@njit(**SERIAL)
+def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Pointer) -> Any:
+    """Set out = residual + added + bias for one token and return its mean. Pointers; `out` may be `residual`."""
+    whole, rest = width - width % LANES, width % LANES
+    sums = splat(np.float32(0.0))
+    for c in range(0, whole, LANES):
+        v = add(load(residual, c), add(load(added, c), load(bias, c)))
+        store(out, c, v)
+        sums = add(sums, v)
+    if rest:
+        v = add(load_some(residual, whole, rest), add(load_some(added, whole, rest), load_some(bias, whole, rest)))
+        store_some(out, whole, v, rest)
+        sums = add(sums, v)
+    return total(sums) / np.float32(width)
+
+
+@njit(**SERIAL)
+def _deviation(row: Pointer, mean: Number, width: int) -> Any:
+    """Return the mean square of row - mean."""
+    whole, rest = width - width % LANES, width % LANES
+    center, squares = splat(mean), splat(np.float32(0.0))
+    for c in range(0, whole, LANES):
+        v = sub(load(row, c), center)
+        squares = fma(v, v, squares)
+    if rest:
+        v = keep(sub(load_some(row, whole, rest), center), rest)
+        squares = fma(v, v, squares)
+    return total(squares) / np.float32(width)
+
+
+@njit(**SERIAL)
+def _normalize(row: Pointer, mean: Number, inverse: Number, weight: Pointer, shift_by: Pointer, width: int) -> None:
+    """row = (row - mean) * inverse * weight + shift_by, in place."""
+    whole, rest = width - width % LANES, width % LANES
+    center, factor = splat(mean), splat(inverse)
+    for c in range(0, whole, LANES):
+        store(row, c, fma(mul(sub(load(row, c), center), factor), load(weight, c), load(shift_by, c)))
+    if rest:
+        v = mul(sub(load_some(row, whole, rest), center), factor)
+        store_some(row, whole, fma(v, load_some(weight, whole, rest), load_some(shift_by, whole, rest)), rest)
+
+
+@njit(**SERIAL)
+def _copy(row: Pointer, width: int, out: Pointer) -> None:
+    whole, rest = width - width % LANES, width % LANES
+    for c in range(0, whole, LANES):
+        store(out, c, load(row, c))
+    if rest:
+        store_some(out, whole, load_some(row, whole, rest), rest)
+
+
+@njit(**PARALLEL)
+def add_layer_norm(
+    residual: Array, added: Array, bias: Array, weight: Array, shift_by: Array, eps: Number, out: Array, low: Array, scales: Array
+) -> None:
+    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, x = residual + added + bias. Inside `numba_math.parallel()`.
+
+    Args:
+        residual: (T, D) fp32.
+        added: (T, D) fp32 or bf16 bits (uint16).
+        bias, weight, shift_by: (D,) fp32.
+        out: (T, D) fp32; may be `residual`.
+        low: a copy of `out` for the next product: (T, D) bf16 bits or (T, G Kp) uint8; (T, 0) fp32 if that uses `out`.
+        scales: (T, G) fp32, scales of the bytes; (T, 0) without bytes.
+    """
+    tokens, width = residual.shape
+    groups = scales.shape[1]
+    size, padded = width // max(1, groups), low.shape[1] // max(1, groups)
+    for block in prange(ceil_div(tokens, _BLOCK)):
+        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
+            row, target = shift(address(out), t * width), shift(address(low), t * low.shape[1])
+            mean = _add(shift(address(residual), t * width), shift(address(added), t * width), address(bias), width, row)
+            inverse = np.float32(1.0) / np.sqrt(_deviation(row, mean, width) + np.float32(eps))
+            _normalize(row, mean, inverse, address(weight), address(shift_by), width)
+            for g in range(groups):
+                scales[t, g] = quantize_row(shift(row, g * size), size, shift(target, g * padded))
+            if groups == 0 and low.shape[1]:
+                _copy(row, width, target)
+
+
+# ---- GELU --------------------------------------------------------------------------------------------------------------
+
+# Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 for |x| <= _END, and within 2e-8 of a half beyond; fitted by
+# reweighted least squares in fp64. Highest powers first. In fp32 the result has an error of at most 2e-7 max(1, |x|).
+_END = 5.5
+_P = (
+    2.282993395499275e-08,
+    6.3268574862180675e-06,
+    1.667907649267483e-4,
+    4.664966695949949e-3,
+    3.366523478850658e-2,
+    0.39894225854283266,
+)
+_Q = (1.1979583582935856e-06, 7.29323578524655e-05, 1.8730919496306097e-3, 2.8536430754691915e-2, 0.25105241647376714, 1.0)
+
+
+def _build_gelu(builder: Any, x: Any) -> Any:
+    zero, half, one = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
+    square = builder.fmul(x, x)
+    large = builder.fcmp_ordered(">", square, build_constant(VF32, _END * _END))
+    square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
+    ratio = build_divide(builder, build_polynomial(builder, square, _P), build_polynomial(builder, square, _Q))
+    inside = build_fma(builder, x, ratio, half)
+    outside = builder.select(builder.fcmp_ordered(">", x, zero), one, zero)
+    phi = builder.select(large, outside, inside)
+    return builder.fmul(x, phi)
+
+
+_gelu = elementwise(1, _build_gelu, "x Phi(x), with Phi the normal distribution; exactly 0 or x beyond 5.5")
+
+
+@njit(**SERIAL)
+def _gelu_row(x: Pointer, bias: Pointer, width: int, out: Pointer) -> None:
+    """Set out = gelu(x + bias) for one token. Pointers; `out` may be `x`."""
+    whole, rest = width - width % LANES, width % LANES
+    for c in range(0, whole, LANES):
+        store(out, c, _gelu(add(load(x, c), load(bias, c))))
+    if rest:
+        store_some(out, whole, _gelu(add(load_some(x, whole, rest), load_some(bias, whole, rest))), rest)
+
+
+@njit(**PARALLEL)
+def bias_gelu(x: Array, bias: Array) -> None:
+    """Set x = gelu(x + bias), in place. Call it inside `numba_math.parallel()`.
+
+    Args:
+        x: (T, F) fp32 or bf16 bits (uint16).
+        bias: (F,) fp32.
+    """
+    tokens, width = x.shape
+    for block in prange(ceil_div(tokens, _BLOCK)):
+        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
+            row = shift(address(x), t * width)
+            _gelu_row(row, address(bias), width, row)
+
+
+@njit(**PARALLEL)
+def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array) -> None:
+    """Run `bias_gelu` with an 8-bit result for `int8_matmul.multiply`: out (T, G Kp) uint8, scales (T, G) fp32; keep x."""
+    tokens, width = x.shape
+    groups = scales.shape[1]
+    size, padded = width // groups, out.shape[1] // groups
+    for block in prange(ceil_div(tokens, _BLOCK)):
+        middle = np.empty(width, np.float32)
+        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
+            _gelu_row(shift(address(x), t * width), address(bias), width, address(middle))
+            for g in range(groups):
+                target = shift(address(out), t * out.shape[1] + g * padded)
+                scales[t, g] = quantize_row(shift(address(middle), g * size), size, target)
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------------
+
+
+def _build_larger(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+_larger = elementwise(2, _build_larger, "The larger of a and b; b if one of them is NaN.")
+_largest = reduction(_build_larger, "The largest lane.")
+
+
+@intrinsic
+def _only(typing_context: Any, x: Any, count: Any) -> Any:
+    """Return x in the first `count` lanes, minus infinity in the others."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.select(build_lanes_below(builder, values[1]), values[0], build_constant(VF32, -math.inf))
+
+    return f32x16(f32x16, types.intp), generate
+
+
+def scratch(head_size: int, longest: int, workers: int) -> NDArray[np.float32]:
+    """Allocate memory (workers, numbers) for `attend`, for sequences of at most `longest` tokens."""
+    return np.empty((workers, _offsets.py_func(head_size, longest)[-1]), np.float32)
+
+
+@njit(**SERIAL)
+def _offsets(head_size: int, tokens: int) -> Any:
+    """Return where keys (Pp, Np), values (Np, Pp), queries (32, Pp), scores (32, Np) and weighted values (32, Pp) end."""
+    wide, long = round_up(head_size), round_up(tokens)
+    keys, queries = wide * long, _QUERIES * wide
+    scores = 2 * keys + queries + _QUERIES * long
+    return keys, 2 * keys, 2 * keys + queries, scores, scores + queries
+
+
+@njit(**SERIAL)
+def _take(source: Pointer, stride: int, tokens: int, bias: Pointer, scale: Number, size: int, rows: int, out: Pointer) -> None:
+    """Set out (rows, Pp) = scale * (source + bias) for the first `tokens` tokens, zero elsewhere. Pointers."""
+    wide, whole, factor, zero = round_up(size), size - size % LANES, splat(scale), splat(np.float32(0.0))
+    for t in range(min(tokens, rows)):
+        row, target = shift(source, t * stride), shift(out, t * wide)
+        for c in range(0, whole, LANES):
+            store(target, c, mul(add(load(row, c), load(bias, c)), factor))
+        if whole < wide:
+            store(target, whole, mul(add(load_some(row, whole, size - whole), load_some(bias, whole, size - whole)), factor))
+    for c in range(min(tokens, rows) * wide, rows * wide, LANES):
+        store(out, c, zero)
+
+
+@njit(**SERIAL)
+def _softmax(row: Pointer, count: int) -> Any:
+    """Set row = exp(row - max) for `count` numbers, 0 up to a whole vector; return the inverse of their sum. Pointer."""
+    whole, rest = count - count % LANES, count % LANES
+    if rest:
+        store(row, whole, _only(load(row, whole), rest))
+    top = load(row, 0)
+    for c in range(LANES, whole + rest, LANES):
+        top = _larger(load(row, c), top)
+    center, sums = splat(_largest(top)), splat(np.float32(0.0))
+    for c in range(0, whole + rest, LANES):
+        v = exp(sub(load(row, c), center))
+        store(row, c, v)
+        sums = add(sums, v)
+    return np.float32(1.0) / total(sums)
+
+
+@njit(**SERIAL)
+def _write(seen: Pointer, inverse: Number, size: int, out: Pointer) -> Any:
+    """Set out = seen * inverse for one query; return the scale if `out` is bytes. Pointers."""
+    factor = splat(inverse)
+    if numbers_per_word(out) == 4:
+        for c in range(0, size, LANES):
+            store(seen, c, mul(load(seen, c), factor))
+        return quantize_row(seen, size, out)
+    for c in range(0, size, LANES):
+        store_some(out, c, mul(load(seen, c), factor), size - c)
+    return np.float32(1.0)
+
+
+@njit(**SERIAL)
+def _head(
+    source: Pointer, stride: int, bias: Pointer, size: int, tokens: int, memory: Array, out: Pointer, row: int, scales: Array
+) -> None:
+    """Compute one head of one sequence.
+
+    Args:
+        source: pointer to the first token's query; its key follows after stride / 3 numbers, its value after another stride / 3.
+        bias: pointer to the query's bias, with the key's and the value's at the same distances.
+        memory: (numbers,) fp32.
+        out: pointer to the first token's output; rows are `row` apart.
+        scales: (n,) of the bytes, or (0,).
+    """
+    width, wide, long, place = stride // 3, round_up(size), round_up(tokens), _offsets(size, tokens)
+    keys, values = memory[: place[0]].reshape((wide, long)), memory[place[0] : place[1]].reshape((long, wide))
+    queries = memory[place[1] : place[2]].reshape((_QUERIES, wide))
+    scores, seen = memory[place[2] : place[3]].reshape((_QUERIES, long)), memory[place[3] : place[4]].reshape((_QUERIES, wide))
+    one, softer = np.float32(1.0), np.float32(1.0 / np.sqrt(size))
+    for t in range(0, long, LANES):
+        _take(shift(source, t * stride + width), stride, tokens - t, shift(bias, width), one, size, LANES, address(queries))
+        for c in range(0, wide, LANES):
+            transpose(shift(address(queries), c), wide, shift(address(keys), c * long + t), long)
+    _take(shift(source, 2 * width), stride, tokens, shift(bias, 2 * width), one, size, long, address(values))
+    for first in range(0, tokens, _QUERIES):
+        count = min(_QUERIES, tokens - first)
+        rows = round_up(count, ROWS)
+        _take(shift(source, first * stride), stride, count, bias, softer, size, rows, address(queries))
+        multiply(scores, queries, wide, 1, keys, rows, size, np.float32(0.0))
+        for t in range(count):
+            queries[t, 0] = _softmax(shift(address(scores), t * long), tokens)  # the query is no longer needed
+        multiply(seen, scores, long, 1, values, rows, tokens, np.float32(0.0))
+        for t in range(count):
+            scale = _write(shift(address(seen), t * wide), queries[t, 0], size, shift(out, (first + t) * row))
+            if scales.shape[0]:
+                scales[first + t] = scale
+
+
+@njit(**PARALLEL)
+def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, scales: Array, memory: Array) -> None:
+    """Set out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside `numba_math.parallel()`.
+
+    Args:
+        qkv: (T, 3 D) fp32 or bf16 bits (uint16): all heads' queries, all keys, all values.
+        bias: (3 D,) fp32, added to `qkv`.
+        cu_seqlens: (S+1,) int64.
+        heads: H.
+        out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group: (T, H Kp) uint8.
+        scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
+        memory: as from `scratch`.
+    """
+    stride, row = qkv.shape[1], out.shape[1]
+    size = stride // 3 // heads
+    tasks = (cu_seqlens.shape[0] - 1) * heads
+    counter = np.zeros(1, np.int64)
+    for worker in prange(memory.shape[0]):
+        task = next_task(address(counter))
+        while task < tasks:
+            start, h = cu_seqlens[task // heads], task % heads
+            tokens = cu_seqlens[task // heads + 1] - start
+            source = shift(address(qkv), start * stride + h * size)
+            target = shift(address(out), start * row + h * (row // heads))
+            own = scales[start : start + tokens, h] if scales.shape[1] else scales[0, :0]
+            _head(source, stride, shift(address(bias), h * size), size, tokens, memory[worker], target, row, own)
+            task = next_task(address(counter))
