@@ -179,6 +179,42 @@ def test_an_index(run, beir, tmp_path):
     assert again["metrics"].keys() == words["metrics"].keys()
 
 
+def test_an_existing_index(run, beir, tmp_path):
+    pytest.importorskip("lancedb")
+    tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
+    words = ("--dense-weight", 0, "--rerank", 0, "--json", "--metrics", "MRR@10")
+    made = results(run("evaluate", "tiny", "beir", "--as", "index", "--out", "made", *words))["beir"]
+    assert "4 added, 1 failed" in run("index", "beir/corpus.jsonl.gz", "--to", "library", "--model", "tiny").out
+    command = ("evaluate", "tiny", "beir", "--in", "library", "--out", "out", *words)
+    done = run(*command)
+    found = results(done)["beir"]
+    assert "note: 1 relevant documents are not in library, the first is 'd4'" in done.err  # it has no text
+    assert (found["metrics"], found["documents"], found["as"]) == (made["metrics"], 4, "index")
+    ranked = [line.split()[2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
+    assert set(ranked) == {"d0", "d1", "d2", f"{beir}/corpus.jsonl.gz#d3"}  # d3 is not judged
+    assert not (tmp_path / "out" / "beir.index").exists()
+    (tmp_path / "qrels.txt").write_text((beir / "qrels" / "test.tsv").read_text())
+    done = run("evaluate", "tiny", "qrels.txt", "--queries", "beir/queries.jsonl", "--in", "library", *words)
+    assert results(done)["qrels"]["metrics"] == made["metrics"]
+    (tmp_path / "d5.txt").write_text("another document")
+    assert run("index", "d5.txt", "--to", "library").code == 0
+    assert "finished work with another commit" in run(*command).err
+
+
+def test_an_index_of_other_documents(run, beir, tmp_path):
+    pytest.importorskip("lancedb")
+    tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "d1").write_text("cat")
+    assert run("index", "beir/queries.jsonl", "--to", "library", "--model", "tiny").code == 0
+    done = run("evaluate", "tiny", "beir", "--in", "library")
+    assert done.code == 1 and "none of the 3 relevant documents is in the index, the first is 'd1'" in done.err
+    assert run("index", "a", "b", "--to", "two", "--model", "tiny").code == 0
+    done = run("evaluate", "tiny", "beir", "--in", "two")
+    assert done.code == 1 and "judges 'd1', which could be" in done.err and "/a/d1' or" in done.err
+
+
 def test_compare(run, beir, fake, tmp_path):
     run("evaluate", "bm25", "beir", "--out", "a")
     fake.embed = ToyEmbedder()
@@ -208,7 +244,8 @@ def test_compare_needs_results_of_one_task(run, tmp_path):
         (["bm25", "bier"], "unknown task 'bier'; did you mean beir?"),
         (["bm25", "scifact"], "unknown task 'scifact'; expected a BEIR folder, or a file of judgments (qrels) or evidence"),
         (["bm25", "beir", "beir"], "two tasks are called 'beir'"),
-        (["bm25", "beir", "--as", "embed"], "bm25 is BM25, so it cannot be evaluated as embed; leave --as out"),
+        (["bm25", "beir", "--as", "embed"], "bm25 is BM25, so it cannot be evaluated as embed; leave --as and --in out"),
+        (["bm25", "beir", "--in", "library"], "bm25 is BM25, so it cannot be evaluated as index; leave --as and --in out"),
         (["bm25", "beir", "--metrics", "ndgc@10"], "unknown metric 'ndgc@10'; did you mean nDCG@10?"),
         (["bm25", "beir", "--out", "no/folder"], "no/folder: the directory no does not exist; create it first"),
         (["bm25", "qrels.txt"], "qrels.txt has ids instead of texts; also give --corpus and --queries"),
@@ -228,7 +265,9 @@ def test_bad_arguments(run, beir, tmp_path, arguments, message):
     [
         (["bm25"], "give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER"),
         (["--questions", "q.jsonl"], "--questions needs the index to search: --in DIR"),
-        (["bm25", "beir", "--in", "library"], "--in goes with --questions"),
+        (["pocket", "beir", "--sweep"], "--sweep goes with --questions"),
+        (["pocket", "beir", "--in", "library", "--as", "embed"], "--as has no effect with --in, which has the documents"),
+        (["pocket", "beir", "--in", "library", "--corpus", "c"], "--corpus has no effect with --in, which has the documents"),
         (["--compare", "a", "b", "--out", "c"], "--out has no effect with --compare"),
         (["pocket", "beir", "--questions", "q.jsonl", "--in", "l"], "TASK has no effect with --questions"),
         (["bm25", "beir", "--run", "r"], "--run goes with --as rerank"),
@@ -355,6 +394,17 @@ def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
     assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
     found = results(run("evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
     assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
+    cut = run("evaluate", "toy", evidence, "--as", "embed", "--segment-tokens", 2)
+    assert cut.code == 2 and "--segment-tokens is for documents" in " ".join(cut.err.replace("│", " ").split())
+
+
+def test_sentences_are_cut(run, evidence, fake, tmp_path):
+    fake.embed = ToyEmbedder()
+    limits = []
+    fake.embed.encode_document = lambda texts, max_tokens: limits.append(max_tokens) or fake.embed.encode_query(texts)
+    command = ("evaluate", "toy", evidence, "--as", "embed", "--out", "out")
+    assert run(*command, "--max-tokens", 3).code == 0 and set(limits) == {3}
+    assert "finished work with another max_tokens (3, now 4)" in run(*command, "--max-tokens", 4).err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runnel.errors import InputError
-from runnel.evaluation.questions import DEPTH, ask, locate, read_questions, summarize, sweep
+from runnel.evaluation.questions import DEPTH, ask, locate, rank_with, read_questions, settings_of, summarize, tries, weigh
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit, Places
 from runnel.text.sentences import split_sentences
@@ -160,7 +160,10 @@ def test_a_sweep_searches_with_every_setting(tmp_path):
     path = tmp_path / "q.jsonl"
     path.write_text('{"question": "sleep", "file": "dogs.pdf"}\n{"question": "a bird", "file": "rows.csv"}\n')
     questions = read_questions(path)
-    settings = sweep(questions, locate(questions, index), index)
+    targets, ranks = locate(questions, index), {}
+    for name, options, question in tries(questions, index):
+        ranks.setdefault(name, []).append(rank_with(question, targets[question.id], index, options))
+    settings = weigh(settings_of(index), ranks)
     assert settings[0].name == "default" and {s.name for s in settings} >= {"words only", "meaning only", "both, meaning 0.5"}
     assert [s.metrics["MRR"] for s in settings[1:]] == sorted((s.metrics["MRR"] for s in settings[1:]), reverse=True)
     words = next(s for s in settings if s.name == "words only")

@@ -86,7 +86,8 @@ Questions = Annotated[
     ),
 ]
 Place = Annotated[
-    str | None, typer.Option("--in", metavar="DIR", help="With --questions: the index to search.", show_default=False)
+    str | None,
+    typer.Option("--in", metavar="DIR", help="Existing index to search, for --questions or tasks.", show_default=False),
 ]
 TopK = Annotated[
     int, typer.Option("--top-k", "-k", min=1, max=50, help="With --questions: documents that a reader would look at.")
@@ -137,7 +138,10 @@ def evaluate(
         return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
     from runnel.commands.evaluate_retrieval import System
 
-    system = System(model, "embed", dtype, depth, run, bm25, search, prompts)
+    if place is not None:
+        refuse({"--as": how != "index" and how, "--corpus": corpus}, "has no effect with --in, which has the documents")
+        how = "index"
+    system = System(model, "embed", dtype, depth, run, bm25, search, prompts, place=place)
     reading = _given(max_query_tokens=max_query_tokens, max_tokens=max_tokens, segment_tokens=segment_tokens)
     reading |= _given(stride=stride, aggregate=aggregate)
     jobs = _jobs(tasks, system, how, reading)
@@ -176,11 +180,13 @@ def _jobs(tasks: Sequence[str], system: System, how: How | None, reading: Mappin
     if not kinds & {"embed", "index"}:
         names = {"query": "--prompt", "document": "--document-prompt"}
         refuse({names[name]: True for name in system.prompts}, "is put before texts that an embedder reads; none reads here")
-    ranked = {job.system.how for job in jobs if not job.evidence}
-    _check_reading(ranked, reading)
-    for one in ranked & {"embed", "rerank"}:
-        system = replace(system, how=one, reading=reading_of(system.model, one, reading))
-        jobs = [job if job.evidence else job._replace(system=system) for job in jobs]
+    reads = {job.system.how for job in jobs if not job.evidence or job.system.how == "embed"}
+    _check_reading(reads, reading)
+    if any(job.evidence and job.system.how == "embed" for job in jobs):
+        refuse({"--segment-tokens": reading.get("segment_tokens")}, "is for documents; evidence ranks sentences")
+    for one in reads & {"embed", "rerank"}:
+        found = reading_of(system.model, one, reading)
+        jobs = [job._replace(system=replace(job.system, reading=found)) if job.system.how == one else job for job in jobs]
     return jobs
 
 
@@ -191,7 +197,6 @@ def _given(**options: Any) -> dict[str, Any]:
 
 def _check_usage(what: Sequence[str] | None, options: Mapping[str, object]) -> None:
     """Raise a usage error unless the arguments are those of tasks, of questions or of a comparison."""
-    others = {name: options[name] for name in ("--in", "--sweep")}
     if options["--compare"] is not None:
         refuse({"MODEL": what, **{n: v for n, v in options.items() if n != "--compare"}}, "has no effect with --compare")
     elif options["--questions"] is not None:
@@ -199,13 +204,13 @@ def _check_usage(what: Sequence[str] | None, options: Mapping[str, object]) -> N
         if options["--in"] is None:
             raise typer.BadParameter("--questions needs the index to search: --in DIR")
     else:
-        refuse(others, "goes with --questions")
+        refuse({"--sweep": options["--sweep"]}, "goes with --questions")
         if len(what or []) < 2:
             raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
 
 
 def _check_reading(kinds: Collection[str], given: Mapping[str, object]) -> None:
-    """Raise a usage error for options about what is read that have no effect on any task; `kinds` are those of documents."""
+    """Raise a usage error for options about what is read that have no effect on any task; `kinds` are those that read texts."""
     options = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
     if not {"embed", "rerank"}.intersection(kinds):
         refuse(options, "goes with embedders and rerankers")
@@ -257,7 +262,7 @@ def _ask(
     from runnel.commands import evaluate_questions
 
     with _folder(out) as folder:
-        result, values = evaluate_questions.measure(Path(questions), place, model, top_k, search, sweep=sweep)
+        result, values = evaluate_questions.measure(Path(questions), place, model, top_k, search, folder, sweep=sweep)
         result = _save(result, values, folder)
     if as_json:
         print_json(result)

@@ -1,46 +1,89 @@
-"""A user's own questions in `runnel evaluate`: what search finds, what went wrong, and the settings to use."""
+"""A user's own questions in `runnel evaluate`: what search finds, what went wrong, and the settings to use.
+
+The answers are written question by question to FOLDER/TASK.answers.jsonl, and the ranks of a sweep to FOLDER/TASK.sweep.jsonl;
+interrupted work resumes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import Meter, note_compiling, one_line, print_table, print_text
+from runnel.commands.display import note_compiling, one_line, print_table, print_text, say
+from runnel.commands.evaluate_retrieval import state_of
+from runnel.commands.resume import Output, file_digest
+from runnel.commands.runs import Item, append_lines, finish_run, read_lines_of
 
 if TYPE_CHECKING:
-    from runnel.evaluation.questions import Answer, Setting
+    from runnel.evaluation.questions import Answer, Question, Setting
 
 _SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
 _VISIBLE = 0.0005  # a smaller difference is not shown
 
 
 def measure(
-    path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], *, sweep: bool
+    path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], folder: Path, *, sweep: bool
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """Return the result and the values of each question."""
+    """Return the result and the values of each question; `folder` keeps the answers, and the ranks of a sweep."""
     note_compiling()
     from runnel.evaluation import questions as own
     from runnel.search.index import Index
 
     questions = own.read_questions(path)
+    settings: dict[str, object] = {"questions": file_digest(str(path)), **state_of(place), "model": model}
+    name = path.name.split(".")[0]
     index = Index.open(place, model)
     targets = own.locate(questions, index)
-    with Meter("searching", unit="questions") as meter:
-        answers = []
-        for question in questions:
-            answers.append(own.ask(question, targets[question.id], index, top_k, options))
-            meter.add(1)
-    result = {"task": path.name.split(".")[0], "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
+    answered = _rows(
+        folder / f"{name}.answers.jsonl",
+        settings | {"options": dict(options), "top_k": top_k},
+        questions,
+        lambda question: _row(own.ask(question, targets[question.id], index, top_k, options)),
+    )
+    answers = [_answer(question, row) for question, row in zip(questions, answered, strict=True)]
+    result = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
     result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
     result |= {"metrics": own.summarize(answers), "answers": [_as_json(answer) for answer in answers]}
     if sweep:
-        settings = own.sweep(questions, targets, index)
-        result["settings"] = [_setting(one) for one in settings]
-        result["advice"] = advice(settings, place)
+
+        def rank(tried: tuple[str, Mapping[str, float], Question]) -> dict[str, object]:
+            setting, options, question = tried
+            return {"setting": setting, "id": question.id, "rank": own.rank_with(question, targets[question.id], index, options)}
+
+        ranks: dict[str, list[int | None]] = {}
+        for row in _rows(folder / f"{name}.sweep.jsonl", settings, own.tries(questions, index), rank):
+            ranks.setdefault(row["setting"], []).append(row["rank"])
+        weighed = own.weigh(own.settings_of(index), ranks)
+        result["settings"] = [_setting(one) for one in weighed]
+        result["advice"] = advice(weighed, place)
     return result, {answer.question.id: answer.values() for answer in answers}
+
+
+def _rows(
+    out: Path, settings: Mapping[str, object], items: Iterable[Item], row_of: Callable[[Item], Mapping[str, object]]
+) -> list[dict[str, Any]]:
+    """Return the row of each item, written to OUT unless it is there."""
+    with Output(out) as output:
+        if output.begin(settings) is None:
+            append_lines(output, items, row_of, label="searching")
+            finish_run(output, {})
+        else:
+            say(f"note: {out} is finished already")
+    return read_lines_of(out)
+
+
+def _row(answer: Answer) -> dict[str, object]:
+    return {name: value for name, value in asdict(answer).items() if name != "question"} | {"id": answer.question.id}
+
+
+def _answer(question: Question, row: Mapping[str, Any]) -> Answer:
+    from runnel.evaluation.questions import Answer, Problem
+
+    problem = row["problem"] and Problem(**row["problem"])
+    return Answer(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem)
 
 
 def show(result: Mapping[str, Any]) -> None:

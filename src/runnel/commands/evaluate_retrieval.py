@@ -28,6 +28,7 @@ from runnel.text.trec import read_scores
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
     from runnel.models.reranker import Reranker
+    from runnel.search.index import Index
     from runnel.training.candidates import Ranker
     from runnel.training.corpora import Texts
 
@@ -49,6 +50,7 @@ class System:
         depth: documents of a query to return or rerank; None: what the metrics look at, 100 at least.
         bm25: k1 and b, where they are given.
         search: options of `Index.search`, where they are given.
+        place: an existing index to search; None: one is made of the task's corpus.
         prompts: of an embedder, instead of its own: "query", "document".
         reading: what an embedder or a reranker reads of texts.
     """
@@ -62,6 +64,7 @@ class System:
     search: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
+    place: str | None = None
 
 
 def kind_of(model: str, how: How | None) -> How | None:
@@ -74,7 +77,7 @@ def kind_of(model: str, how: How | None) -> How | None:
     found: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
     if found is not None and how is not None:
         raise InputError(
-            f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as out"
+            f"{model} is {'BM25' if found == 'bm25' else 'a run'}, so it cannot be evaluated as {how}; leave --as and --in out"
         )
     return found or how
 
@@ -95,11 +98,13 @@ def measure(
     """Return the result of a retrieval task and the values of its queries; the run is in `folder`.
 
     Raises:
-        InputError: as `find_task`, `read_task` and `read_run_of`; or texts are missing that the system has to read.
+        InputError: as `find_task`, `read_task`, `read_run_of` and `Stored`; or texts are missing that the system has to read.
     """
     source = find_task(path, corpus, queries)
-    if system.how != "run" and (source.corpus is None or source.queries is None):
-        missing = [f"--{name}" for name in ("corpus", "queries") if getattr(source, name) is None]
+    if system.place is not None:
+        source = replace(source, corpus=None)  # the index has the documents
+    needed = () if system.how == "run" else ("queries",) if system.place is not None else ("corpus", "queries")
+    if missing := [f"--{name}" for name in needed if getattr(source, name) is None]:
         raise InputError(f"{source.qrels} has ids instead of texts; also give {' and '.join(missing)}")
     task = read_task(source)
     for note in task.notes:
@@ -109,7 +114,7 @@ def measure(
     values = evaluate(metrics, task.qrels, read_run_of(run, task))
     result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
     result |= {
-        "documents": None if task.corpus is None else len(task.corpus),
+        "documents": state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus),
         "depth": system.depth if system.how != "run" else None,
         "reading": system.reading.settings(),
     }
@@ -118,10 +123,11 @@ def measure(
 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     """Write the run of a system, or find it finished."""
-    assert task.corpus is not None and task.source.corpus is not None
     out = folder / name
-    texts = [file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
+    texts = [path and file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
     settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
+    if system.place is not None:
+        settings |= state_of(system.place)
     settings |= {"queries": text_digest("\n".join(task.queries)), **system.bm25, **system.search}
     settings["prompts"] = dict(system.prompts)
     settings |= system.reading.settings()
@@ -192,7 +198,10 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
     from runnel.training.candidates import bm25_ranker
 
     corpus, depth = task.corpus, system.depth
-    assert corpus is not None and depth is not None
+    assert depth is not None
+    if system.place is not None:
+        return _stored(task, model, system.place, depth, system.search)
+    assert corpus is not None
     if system.how == "index":
         return _index(corpus, model, folder / f"{task.source.name}.index", depth, system.search)
     if system.how == "bm25":
@@ -238,11 +247,37 @@ def _index(corpus: Texts, embedder: Embedder, place: Path, depth: int, options: 
     if changes.failed:
         say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
 
+    return _search_of(index, depth, options, lambda name: name)
+
+
+def _stored(task: Task, embedder: Embedder, place: str, depth: int, options: Mapping[str, Any]) -> Search:
+    """Search an existing index, whose ids may be paths that end with those of the task."""
+    from runnel.evaluation.stored import names_of
+    from runnel.search.index import Index
+
+    index = Index.open(place, embedder)
+    names, missing = names_of(index.store.content_hashes(), task)
+    if missing:
+        say(f"note: {len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}")
+    return _search_of(index, depth, options, lambda name: names.get(name, name))
+
+
+def _search_of(index: Index, depth: int, options: Mapping[str, Any], name_of: Callable[[str], str]) -> Search:
     def search(queries: Sequence[str]) -> Iterator[list[tuple[str, float]]]:
         for query in queries:
-            yield [(hit.id, hit.score) for hit in index.search(query, depth, sentences=0, **options)]
+            yield [(name_of(hit.id), hit.score) for hit in index.search(query, depth, sentences=0, **options)]
 
     return search
+
+
+def state_of(place: str) -> dict[str, object]:
+    """Return what results depend on of an index: its place and its last commit."""
+    from runnel.search.stores import open_store
+
+    store = open_store(place)
+    last = store.commits()[-1]
+    store.close()
+    return {"index": place, "commit": last.number, "documents": last.documents}
 
 
 def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:

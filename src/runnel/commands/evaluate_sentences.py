@@ -5,25 +5,23 @@ The ranks are written question by question to FOLDER/TASK.ranks.jsonl; interrupt
 
 from __future__ import annotations
 
-import itertools
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import Meter, note_compiling, print_table, print_text, say
+from runnel.commands.display import note_compiling, print_table, print_text, say
 from runnel.commands.evaluate_retrieval import System, load_model
 from runnel.commands.options import DTYPES
-from runnel.commands.resume import Output, appending, file_digest, whole_lines
+from runnel.commands.resume import Output, file_digest
+from runnel.commands.runs import append_lines, finish_run, read_lines_of
 from runnel.errors import InputError
-from runnel.files import replacing
 
 if TYPE_CHECKING:
     from runnel.evaluation.sentences import Judged, Scorer
     from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.training.data import Evidence
 
 
 def measure(
@@ -58,29 +56,26 @@ def _judged(path: Path, system: System, out: Path) -> list[Judged]:
     from runnel.training.data import Dropped, read_evidence
 
     settings: dict[str, object] = {"model": system.model, "as": system.how, "evidence": file_digest(str(path))}
-    settings |= {**system.bm25, "prompts": dict(system.prompts)}
+    settings |= {**system.bm25, "prompts": dict(system.prompts), **system.reading.settings()}
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         score, fingerprint = _scorer(system)
         if output.begin(settings | {"fingerprint": fingerprint}) is not None:
             say(f"note: {out} is finished already")
         else:
-            (part,), dropped = output.parts, Dropped()
-            done = whole_lines(part)
-            if done:
-                say(f"note: resuming after {done:,} questions of an earlier run")
+            dropped = Dropped()
             examples = enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1)
-            with Meter("reading", unit="questions") as meter, appending(part) as append:
-                for number, example in itertools.islice(examples, done, None):
-                    found = judge(example, *score(example.query, example.document), logits=system.how == "sentences")
-                    append(json.dumps(asdict(found) | {"query": example.id or str(number)}, ensure_ascii=False).encode() + b"\n")
-                    meter.add(1)
-            with part.open("rb") as ranks, replacing(out) as new, new.open("wb") as file:
-                shutil.copyfileobj(ranks, file)
+
+            def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
+                number, example = numbered
+                found = judge(example, *score(example.query, example.document), logits=system.how == "sentences")
+                return asdict(found) | {"query": example.id or str(number)}
+
+            append_lines(output, examples, judged_row, label="reading")
             if dropped.counts:
                 say(f"note: {path}: {dropped}")
-            output.end({"count": dropped.kept})
-    judged = [Judged(**json.loads(line)) for line in out.read_text(encoding="utf-8").split("\n") if line]
+            finish_run(output, {"count": dropped.kept})
+    judged = [Judged(**row) for row in read_lines_of(out)]
     names = [one.query for one in judged]
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
@@ -99,7 +94,9 @@ def _scorer(system: System) -> tuple[Scorer, str | None]:
         retriever = _retriever(system.model, system.dtype)
         return by_retriever(retriever), retriever.model.backbone.fingerprint()
     embedder = load_model(system)
-    return by_embedder(embedder), embedder.model.backbone.fingerprint()
+    return by_embedder(
+        embedder, system.reading.max_tokens, system.reading.max_query_tokens
+    ), embedder.model.backbone.fingerprint()
 
 
 @cache

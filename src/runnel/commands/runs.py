@@ -1,16 +1,21 @@
-"""TREC runs that commands write query by query, so that interrupted work resumes."""
+"""TREC runs, and lines of JSON, that commands write query by query, so that interrupted work resumes."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
-from runnel.commands.display import say
-from runnel.commands.resume import Output
+from runnel.commands.display import Meter, say
+from runnel.commands.resume import Output, appending, whole_lines
 from runnel.errors import InputError
 from runnel.files import replacing
+
+Item = TypeVar("Item")
 
 
 def finished_queries(part: Path) -> set[str]:
@@ -51,3 +56,19 @@ def finish_run(output: Output, facts: Mapping[str, object]) -> dict[str, object]
     with part.open("rb") as ranked, replacing(output.path) as new, new.open("wb") as file:
         shutil.copyfileobj(ranked, file)
     return output.end(facts)
+
+
+def append_lines(output: Output, items: Iterable[Item], row_of: Callable[[Item], Mapping[str, object]], *, label: str) -> None:
+    """Append a line of JSON to the part for each question that has none yet; `items` are in the same order in every run."""
+    (part,) = output.parts
+    if done := whole_lines(part):
+        say(f"note: resuming after {done:,} questions of an earlier run")
+    with Meter(label, unit="questions") as meter, appending(part) as append:
+        for item in itertools.islice(items, done, None):
+            append(json.dumps(row_of(item), ensure_ascii=False).encode() + b"\n")
+            meter.add(1)
+
+
+def read_lines_of(path: Path) -> list[dict[str, Any]]:
+    """Return the objects that `append_lines` wrote."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]

@@ -13,6 +13,7 @@ from runnel.errors import InputError, MissingDependency
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
 _ROUNDS = 10_000  # of the randomization test and of the bootstrap
+_RESAMPLED = 4000  # of the interval over sets
 _BLOCK = 1 << 22  # numbers in memory at a time
 
 Metrics = Mapping[str, Any]
@@ -91,7 +92,7 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
     return sorted(sorted(scores, reverse=True), key=lambda name: -np.float32(scores[name]))
 
 
-def mean(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def mean(values: Mapping[Any, Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over queries."""
     first = next(iter(values.values()), {})
     return {metric: float(np.mean([one[metric] for one in values.values()])) for metric in first}
@@ -134,6 +135,21 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).tolist()
     p = (extreme + 1) / (_ROUNDS + 1)
     return Comparison(n, float(np.mean(a)), float(np.mean(b)), float(difference.mean()), low, high, p)
+
+
+def interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean over sets of paired differences, each set alike, and its 90 % bootstrap interval.
+
+    Args:
+        sets: the set of each query; queries are resampled within their set.
+        difference: float64 (N,), of each query.
+    """
+    rng = np.random.default_rng(seed)
+    names, of = sorted(set(sets)), np.array(sets)
+    parts = [difference[of == name] for name in names]
+    drawn = np.mean([p[rng.integers(len(p), size=(_RESAMPLED, len(p)))].mean(1) for p in parts], axis=0)
+    low, high = np.percentile(drawn, [5, 95])
+    return float(np.mean([p.mean() for p in parts])), float(low), float(high)
 
 
 def _library() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,11 +85,13 @@ class Answer:
     def values(self) -> dict[str, float]:
         """Return the metrics of this question; those of places only if it expects one."""
         ranks = {"": self.rank} | ({"place ": self.place} if self.question.has_place else {})
-        values: dict[str, float] = {}
-        for name, rank in ranks.items():
-            values |= {f"{name}hits@{k}": float(rank is not None and rank <= k) for k in CUTOFFS}
-            values[f"{name}MRR"] = 0.0 if rank is None else 1 / rank
-        return values
+        return {key: value for name, rank in ranks.items() for key, value in _values(name, rank).items()}
+
+
+def _values(name: str, rank: int | None) -> dict[str, float]:
+    """Return the metrics of a rank, with `name` before theirs."""
+    hits = {f"{name}hits@{k}": float(rank is not None and rank <= k) for k in CUTOFFS}
+    return hits | {f"{name}MRR": 0.0 if rank is None else 1 / rank}
 
 
 def read_questions(path: str | Path) -> list[Question]:
@@ -315,24 +317,28 @@ def settings_of(index: Index) -> dict[str, dict[str, float]]:
     return tried
 
 
-def sweep(questions: Sequence[Question], targets: Mapping[str, Target], index: Index) -> list[Setting]:
-    """Search with every setting; the default comes first, then the others by MRR, best first."""
-    found: dict[str, list[Answer]] = {}
-    tried = settings_of(index)
-    for name, options in tried.items():
-        found[name] = [_rank_only(question, targets[question.id], index, options) for question in questions]
-    base = [answer.values()["MRR"] for answer in found["default"]]
+def tries(questions: Sequence[Question], index: Index) -> Iterator[tuple[str, Mapping[str, float], Question]]:
+    """Yield every search of a sweep: the name of the setting, its options, and the question."""
+    for name, options in settings_of(index).items():
+        for question in questions:
+            yield name, options, question
+
+
+def rank_with(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> int | None:
+    """Return the rank of the first document that answers, as `Answer.rank`."""
+    hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
+    return next((hit.rank for hit in hits if hit.id in target.documents), None)
+
+
+def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]) -> list[Setting]:
+    """Return the settings that were tried by the ranks of the questions; the default comes first, then by MRR, best first."""
+    values = {name: [_values("", rank) for rank in found] for name, found in ranks.items()}
+    base = [one["MRR"] for one in values["default"]]
     settings = [
-        Setting(name, tried[name], summarize(answers), compare(base, [answer.values()["MRR"] for answer in answers]))
-        for name, answers in found.items()
+        Setting(name, tried[name], mean(dict(enumerate(found))), compare(base, [one["MRR"] for one in found]))
+        for name, found in values.items()
     ]
     return [settings[0], *sorted(settings[1:], key=lambda one: -one.metrics["MRR"])]
-
-
-def _rank_only(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> Answer:
-    hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
-    rank = next((hit.rank for hit in hits if hit.id in target.documents), None)
-    return Answer(Question(question.id, question.query, question.files), rank, None, None, ())
 
 
 def _short(text: str, most: int = 70) -> str:

@@ -126,8 +126,8 @@ def by_bm25(k1: float, b: float) -> Scorer:
     return score
 
 
-def by_embedder(embedder: Embedder) -> Scorer:
-    """Score by the cosine of the query and each sentence, which is read by itself."""
+def by_embedder(embedder: Embedder, max_tokens: int | None = None, max_query_tokens: int | None = None) -> Scorer:
+    """Score by the cosine of the query and each sentence, which is read by itself; longer ones are cut."""
     last: dict[str, Any] = {}
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
@@ -135,10 +135,10 @@ def by_embedder(embedder: Embedder) -> Scorer:
             last.clear()
             spans = split_sentences(document)
             full = np.array([bool(document[s:e].strip()) for s, e in spans])
-            last[document] = spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]])
+            last[document] = spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens)
         spans, full, vectors = last[document]
         scores = np.full(len(spans), -1.0, np.float32)
-        scores[full] = vectors @ embedder.encode_query([query])[0]
+        scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens)[0]
         return spans, scores
 
     return score
