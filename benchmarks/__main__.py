@@ -2,13 +2,15 @@
 
 python -m benchmarks page docs             measure and write docs/performance.md, its json and its plots
 python -m benchmarks check                 measure the bars in minutes
-python -m benchmarks compare MODEL...      compare models or shapes with other systems
+python -m benchmarks compare MODEL...      speed and memory of models or shapes by length and batch, next to other systems
+python -m benchmarks read MODEL...         time and work of reading documents, with the best batch
+python -m benchmarks train MODEL...        training speed and memory by batch, with adapters or all weights
+python -m benchmarks lengths MODEL CORPUS  write the lengths in tokens of documents, or of their pieces
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from benchmarks.speed import OTHERS, Settings
 from runnel.commands.display import describe, say
 from runnel.errors import RunnelError
+from runnel.files import write
 from runnel.speed.shapes import DTYPES
 
 
@@ -23,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return 1 on a failure, a failed check or a lost bar."""
     given = _parser().parse_args(arguments)
     try:
-        return {"page": _page, "check": _check, "compare": _compare}[given.command](given)
+        return globals()[f"_{given.command}"](given)
     except (RunnelError, OSError) as error:
         say(f"error: {describe(error)}")
         return 1
@@ -36,19 +39,50 @@ def _parser() -> argparse.ArgumentParser:
     page.add_argument("folder", type=Path, metavar="FOLDER")
     page.add_argument("--only", metavar="SECTION", help="measure this section alone: search or parts")
     commands.add_parser("check", help="measure every bar that this machine can show, in about seven minutes")
-    compare = commands.add_parser("compare", help="compare models with other systems")
-    compare.add_argument("models", nargs="+", metavar="MODEL-OR-SHAPE")
-    compare.add_argument("--with", dest="others", nargs="+", choices=OTHERS, default=[], help="other systems")
+    compare = _of_models(commands, "compare", "speed and memory of models by length and batch", [1])
     compare.add_argument("--tokens", nargs="+", type=int, default=[512, 2048], help="tokens of a text (default: 512 2048)")
-    compare.add_argument("--texts", nargs="+", type=int, default=[1], help="texts at a time (default: 1)")
-    compare.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=["bf16"], help="of our weights (default: bf16)")
-    compare.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     compare.add_argument("--memory", action="store_true", help="also peak memory")
-    compare.add_argument("--training", action="store_true", help="also training, with --texts as batch sizes")
     compare.add_argument("--remembered", action="store_true", help="also reranking with remembered documents")
-    compare.add_argument("--padding", metavar="FILE", help="also the work that padding adds, for one length a line")
-    compare.add_argument("--to", type=Path, metavar="FOLDER", help="write comparison.json and comparison.png there too")
+    read = _of_models(commands, "read", "time and work of reading documents, with the best batch", [1, 8, 32])
+    read.add_argument("--documents", required=True, metavar="FILE-or-NxT", help="lengths in tokens, or N texts of T tokens")
+    read.add_argument("--cut", nargs="+", type=int, metavar="TOKENS", help="cut texts to these numbers of tokens, one by one")
+    read.add_argument("--count", action="store_true", help="count the work, and measure nothing")
+    train = _of_models(commands, "train", "training speed and memory by batch", [1, 4, 16])
+    train.add_argument("--tokens", type=int, default=512, help="tokens of a text (default: 512)")
+    train.add_argument("--lora", nargs="+", type=int, default=[0], metavar="RANK", help="adapters; 0: all weights (default)")
+    lengths = commands.add_parser("lengths", help="write the lengths in tokens of a corpus, for `read --documents`")
+    lengths.add_argument("model", help="a model folder, or a built-in model, whose tokenizer counts")
+    lengths.add_argument("corpus", type=Path, metavar="CORPUS", help="a BEIR folder, or a jsonl, csv or tsv file")
+    lengths.add_argument("--to", type=Path, required=True, metavar="FILE", help="the file to write")
+    lengths.add_argument("--pieces", metavar="WORDS", help="chunks of so many words, or: sentences (default: whole documents)")
     return parser
+
+
+def _of_models(commands: Any, name: str, text: str, texts: list[int]) -> argparse.ArgumentParser:
+    """Add a command that measures models, with the options that such commands share."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text)
+    parser.add_argument("models", nargs="+", metavar="MODEL-OR-SHAPE")
+    parser.add_argument("--with", dest="others", nargs="+", choices=OTHERS, default=[], help="other systems")
+    shown = " ".join(map(str, texts))
+    parser.add_argument("--texts", nargs="+", type=int, default=texts, help=f"texts of a batch (default: {shown})")
+    parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=["bf16"], help="of our weights (default: bf16)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--segment", type=int, default=1024, help="tokens of a step, of all its texts (default: 1024)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: 3)")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="keep json, table and plot there, and resume there")
+    return parser
+
+
+def _settings(given: argparse.Namespace, tokens: list[int]) -> Settings:
+    cells = tuple((texts, length) for texts in given.texts for length in tokens)
+    more = {"device": given.device, "segment": given.segment, "rounds": given.rounds}
+    return Settings(tuple(given.models), cells, tuple(given.dtypes), tuple(given.others), **more)
+
+
+def _common(given: argparse.Namespace, *more: str) -> dict[str, Any]:
+    """Return the settings that all parts of a measurement share."""
+    names = ("texts", "dtypes", "others", "device", "segment", "rounds", *more)
+    return {name: getattr(given, name) for name in names}
 
 
 def _page(given: argparse.Namespace) -> int:
@@ -67,27 +101,72 @@ def _check(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from benchmarks.compare import compare
-    from benchmarks.padding import read_lengths
-    from benchmarks.page import failures
-    from benchmarks.page_text import comparison_text
+    from benchmarks.comparison_text import comparison_text
+    from benchmarks.kept import Kept, failures
     from benchmarks.plots import plot_speed
 
-    settings = Settings(
-        tuple(given.models),
-        tuple((texts, tokens) for texts in given.texts for tokens in given.tokens),
-        tuple(given.dtypes),
-        tuple(given.others),
-        device=given.device,
-        memory=given.memory,
-    )
-    lengths = read_lengths(given.padding) if given.padding else ()
-    result: dict[str, Any] = compare(settings, say, train=given.training, remember=given.remembered, lengths=lengths)
-    _print(comparison_text(result))
-    if given.to is not None:
-        (given.to / "comparison.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        plot_speed(result["points"], given.to / "comparison.png")
+    kept = Kept(given.to, "comparison", _common(given, "tokens", "memory", "remembered"))
+    settings = replace(_settings(given, given.tokens), memory=given.memory)
+    result = compare(settings, kept, say, remember=given.remembered)
+    text = comparison_text(result)
+    _print(text)
+    kept.publish(text, lambda file: plot_speed(result["points"], file))
     return int(bool(failures(result)))
+
+
+def _read(given: argparse.Namespace) -> int:
+    from benchmarks import reading
+    from benchmarks.compare import read
+    from benchmarks.comparison_text import comparison_text, table_of_work
+    from benchmarks.kept import Kept, failures
+    from benchmarks.plots import plot_reading
+
+    documents, cuts = reading.read_documents(given.documents), given.cut or [None]
+    result: dict[str, Any] = {"reading": []}
+    if not given.count:
+        kept = Kept(given.to, "reading", _common(given) | {"documents": documents})
+        result = read(_settings(given, [0]), documents, cuts, kept, say)
+    best = {(row["model"], row["cut"]): row["batch"] for row in result["reading"] if row["best"] and row["system"] == "runnel"}
+    counted = [
+        reading.work(model, reading.cut(documents, cut), batch) | {"cut": cut}
+        for model in given.models
+        for cut in cuts
+        for batch in ([best[model, cut]] if (model, cut) in best else given.texts)
+    ]
+    text = f"## Work for a document\n\n{table_of_work(counted, len(documents))}"
+    if not given.count:
+        text = f"{comparison_text(result)}\n\n{text}"
+        kept.publish(text, lambda file: plot_reading(result["reading"], file))
+    _print(text)
+    return int(bool(failures(result)))
+
+
+def _train(given: argparse.Namespace) -> int:
+    from benchmarks.compare import train
+    from benchmarks.kept import Kept, failures
+    from benchmarks.page_text import training_table
+    from benchmarks.plots import plot_training
+
+    kept = Kept(given.to, "training", _common(given, "tokens"))
+    ranks = [rank or None for rank in given.lora]
+    rows = train(_settings(given, [given.tokens]), given.tokens, ranks, kept, say)
+    text = training_table(rows)
+    _print(text)
+    kept.publish(text, lambda file: plot_training(rows, file))
+    return int(bool(failures({"training": rows})))
+
+
+def _lengths(given: argparse.Namespace) -> int:
+    from benchmarks.reading import lengths_of
+
+    found = list(lengths_of(given.model, given.corpus, given.pieces))
+    write(given.to, "".join(" ".join(map(str, pieces)) + "\n" for pieces in found if pieces))
+    read = sum(map(bool, found))
+    say(f"{given.to}: {read:,} documents with {sum(map(sum, found)):,} tokens; left out {len(found) - read:,} without text")
+    return 0
 
 
 def _print(text: str) -> None:

@@ -1,21 +1,22 @@
-"""Compare models with other systems, and measure training, remembered documents and padding: `python -m benchmarks compare`."""
+"""The commands `compare`, `train` and `read` of `python -m benchmarks`: models next to other systems, in parts that are kept."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from benchmarks import reading
 from benchmarks.extras import remembered, training
-from benchmarks.padding import padding
+from benchmarks.kept import Kept, Part, joined
+from benchmarks.reading import Documents
 from benchmarks.speed import Settings, measure
 from runnel.hardware import available_memory
-from runnel.speed.machine import machine
 from runnel.speed.measure import Progress
-from runnel.speed.shapes import describe_subject
 from runnel.speed.subject import check_device, check_subject
 
-TRAINING_TOKENS = 512
 _PACKAGES = {"transformers": "transformers", "bert": "transformers", "llama.cpp": "llama_cpp"}
 _INSTALL = {"transformers": 'pip install "runnel[baselines]"', "llama_cpp": "pip install llama-cpp-python"}
 
@@ -33,57 +34,73 @@ def absent(settings: Settings) -> tuple[tuple[str, ...], list[dict[str, str]]]:
     return tuple(found), skipped
 
 
-def compare(
-    settings: Settings,
-    progress: Progress,
-    *,
-    train: bool = False,
-    remember: bool = False,
-    lengths: tuple[int, ...] = (),
-) -> dict[str, Any]:
-    """Measure every model of `settings`; values for JSON.
+def compare(settings: Settings, kept: Kept, progress: Progress, *, remember: bool = False) -> dict[str, Any]:
+    """Measure every model of `settings`, each a part that is kept; values for JSON.
 
     Args:
-        train: also training, `TRAINING_TOKENS` tokens a text, with the batch sizes of the cells.
         remember: also reranking with remembered documents.
-        lengths: of texts in tokens, for the work that padding adds.
 
     Raises:
         InputError, BackendUnavailable: see `check_subject` and `check_device`.
     """
-    check_device(settings.device)
-    for model in settings.models:
-        check_subject(model, settings.dtypes, settings.device, settings.segment, None)
+    _check(settings.models, settings)
     others, skipped = absent(settings)
-    report = measure(replace(settings, others=others), progress)
-    report.skipped[:0] = skipped
-    batches = tuple(dict.fromkeys(batch for batch, _ in settings.cells))
-    return {
-        "machine": machine(),
-        **report.to_dict(),
-        "training": [row for model in settings.models for row in _training(settings, model, batches, others, progress)]
-        if train
-        else [],
-        "remembered": [
-            row.to_dict()
-            for model in (settings.models if remember else ())
-            for row in remembered(model, settings.dtypes[0], progress, rounds=settings.rounds, device=settings.device)
-        ],
-        "padding": [
-            {"model": model} | padding(lengths, batch, describe_subject(model))
-            for model in settings.models
-            for batch in (batches if lengths else ())
-        ],
-    }
+
+    def measured(model: str) -> Part:
+        part = measure(replace(settings, models=(model,), others=others), progress).to_dict()
+        rows = remembered(model, settings.dtypes[0], progress, rounds=settings.rounds, device=settings.device) if remember else []
+        return part | {"remembered": [row.to_dict() for row in rows]}
+
+    found = joined([kept.part(model, partial(measured, model)) for model in settings.models])
+    return {"machine": kept.machine} | found | {"skipped": skipped + found["skipped"]}
 
 
-def _training(
-    settings: Settings, model: str, batches: tuple[int, ...], others: tuple[str, ...], progress: Progress
-) -> list[dict[str, Any]]:
-    limit = int(0.9 * available_memory()) if settings.device == "cpu" else None
-    more = {"device": settings.device, "memory_limit": limit, "slow_s": settings.slow_s}
-    return [
-        point.to_dict()
-        for system in ("runnel", *(["bert"] if "bert" in others else []))
-        for point in training(model, system, batches, TRAINING_TOKENS, progress, **more)  # type: ignore[arg-type]
+def train(settings: Settings, tokens: int, ranks: Sequence[int | None], kept: Kept, progress: Progress) -> list[dict[str, Any]]:
+    """Measure training steps of every model, and of BERT if it is among the others, with the batch sizes of the cells.
+
+    Args:
+        tokens: of a text.
+        ranks: of adapters, each measured; None: all weights are trained.
+
+    Raises:
+        InputError, BackendUnavailable: see `check_subject` and `check_device`.
+    """
+    _check(settings.models, settings)
+    sizes = tuple(dict.fromkeys(batch for batch, _ in settings.cells))
+
+    def measured(model: str, system: str, rank: int | None) -> Part:
+        limit = int(0.9 * available_memory()) if settings.device == "cpu" else None
+        rows = training(
+            model, system, sizes, tokens, progress,
+            device=settings.device, memory_limit=limit, slow_s=settings.slow_s, rounds=settings.rounds, lora=rank,
+        )  # fmt: skip
+        return {"training": [row.to_dict() for row in rows]}
+
+    runs = [(model, "runnel", rank) for model in settings.models for rank in ranks]
+    runs += [(model, "bert", None) for model in settings.models if "bert" in settings.others and None in ranks]
+    return joined([kept.part(f"{m}, {s}, {r or 'all weights'}", partial(measured, m, s, r)) for m, s, r in runs])["training"]
+
+
+def read(settings: Settings, documents: Documents, cuts: Sequence[int | None], kept: Kept, progress: Progress) -> dict[str, Any]:
+    """Measure reading documents, cut to each of `cuts` tokens, with the batch sizes of the cells; see `reading.measure`.
+
+    Raises:
+        InputError, BackendUnavailable: see `check_subject` and `check_device`.
+    """
+    _check(settings.models, settings)
+    others, skipped = absent(settings)
+    chosen = replace(settings, others=others)
+    sizes = sorted({batch for batch, _ in settings.cells})
+    parts = [
+        kept.part(f"{model}, {tokens or 'whole'}", partial(reading.measure, chosen, model, documents, tokens, sizes, progress))
+        for model in settings.models
+        for tokens in cuts
     ]
+    found = joined(parts)
+    return {"machine": kept.machine} | found | {"skipped": skipped + found["skipped"]}
+
+
+def _check(models: Sequence[str], settings: Settings) -> None:
+    check_device(settings.device)
+    for model in models:
+        check_subject(model, settings.dtypes, settings.device, settings.segment, None)

@@ -26,6 +26,7 @@ class Training:
     tokens: int
     batch: int
     memory_limit: int | None
+    lora: int | None = None
     outcome: str = "ok"
     note: str = ""
     seconds: list[float] = field(default_factory=list)
@@ -48,8 +49,9 @@ def training(
     memory_limit: int | None = None,
     slow_s: float = 100.0,
     rounds: int = 2,
+    lora: int | None = None,
 ) -> list[Training]:
-    """Measure training tokens/s for each batch size, each in a process limited to `memory_limit` bytes.
+    """Measure training tokens/s for each batch size, each in a process limited to `memory_limit` bytes; `lora`: see `Spec`.
 
     The gradient must agree with fp64 first. Batches larger than one that ran out of memory are not tried, nor batches that would
     take longer than `slow_s`.
@@ -57,7 +59,7 @@ def training(
     found: list[Training] = []
     wrong = _gradient_problem(Spec(system, model, "fp32", device), progress)
     for batch in batches:
-        point = Training(model, system, tokens, batch, memory_limit)
+        point = Training(model, system, tokens, batch, memory_limit, lora)
         found.append(point)
         before = found[-2] if len(found) > 1 else None
         if wrong is not None:
@@ -69,7 +71,7 @@ def training(
             point.outcome, point.note = "left out", f"it would take more than {slow_s:,.0f} s"
         else:
             progress(f"{model}: training {system}, {batch} x {tokens} tokens")
-            _train(point, Spec(system, model, "fp32", device, memory_limit, cold=True), rounds)
+            _train(point, Spec(system, model, "fp32", device, memory_limit, cold=True, lora=lora), rounds)
     return found
 
 

@@ -1,15 +1,24 @@
-"""What padding costs: floating-point operations for texts of given lengths, packed and padded."""
+"""What padding costs: floating-point operations for texts of given lengths, packed and padded, counted in three ways.
+
+T  tokens of a text      Q  tokens of a chunk      H  heads      G  groups      N  state size      P  head size
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.mamba2.model import Mamba2
 from runnel.errors import InputError
 
 WAYS = ("packed", "padded_sorted", "padded")  # in the order in which they are shown
-COUNTS = {"": "linear layers, recurrence, attention", "standard_": "2 x parameters, attention"}  # by the keys' prefix
+COUNTS = {  # by the keys' prefix
+    "": "linear layers, recurrence, attention",
+    "standard_": "2 x parameters, attention",
+    "ssd_": "2 x parameters, SSD in chunks of 256",
+}
+_CHUNK = 256  # Q of the released kernels; the fastest in paper D
 
 
 def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str, int]:
@@ -18,7 +27,7 @@ def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str,
     Returns:
         "texts", "batch", "tokens" (of all texts), "padded" and "padded_sorted" (tokens read in the given order, and sorted by
         length), "flops" (per token in linear layers, convolution and recurrence), and for each of `WAYS` "packed_flops" by
-        `Backbone.flops` and "standard_packed_flops" by `Backbone.standard_flops`.
+        `Backbone.flops`, "standard_packed_flops" by `Backbone.standard_flops` and, of Mamba-2, "ssd_packed_flops" by `ssd_flops`.
 
     Raises:
         InputError: no lengths, one below 1, or a batch below 1.
@@ -28,26 +37,28 @@ def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str,
     read = {"packed": list(lengths), "padded": _padded(lengths, batch), "padded_sorted": _padded(sorted(lengths), batch)}
     facts = {"texts": len(lengths), "batch": batch, "tokens": sum(lengths), "flops": backbone.flops_per_token}
     facts |= {way: sum(read[way]) for way in ("padded", "padded_sorted")}
-    for prefix, count in zip(COUNTS, (backbone.flops, backbone.standard_flops), strict=True):
-        facts |= {f"{prefix}{way}_flops": sum(map(count, tokens)) for way, tokens in read.items()}
+    counts = {"": backbone.flops, "standard_": backbone.standard_flops}
+    if isinstance(backbone, Mamba2):
+        counts["ssd_"] = lambda tokens: ssd_flops(backbone, tokens)
+    for prefix, count in counts.items():
+        for way, tokens in read.items():
+            facts[f"{prefix}{way}_flops"] = sum(texts * count(length) for length, texts in Counter(tokens).items())
     return facts
 
 
-def read_lengths(path: str) -> tuple[int, ...]:
-    """Read lengths in tokens from a file with one whole number a line.
+def ssd_flops(backbone: Mamba2, tokens: int) -> int:
+    """Return the operations for a text with the recurrence as matrix products of chunks, a multiply-add counting 2.
 
-    Raises:
-        InputError: a line is something else.
+    To 2 for each parameter and token come, for each layer and token: Q G N (C with B), Q H P (the result with x), H N P (the
+    state of the chunk) and H N P (its output), and H N P for each chunk (the states passed on).
+
+    Source: Dao and Gu (2024), section 6, which then sets Q = N = P.
     """
-    lengths = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            if not line.strip().isdecimal() or int(line) < 1:
-                raise InputError(f"{path}, line {number}: expected a text's length in tokens, got {line.strip()[:40]!r}")
-            lengths.append(int(line))
-    if not lengths:
-        raise InputError(f"{path} holds no lengths; write one whole number a line")
-    return tuple(lengths)
+    c = backbone.config
+    q, state = min(_CHUNK, tokens), c.num_heads * c.state_size * c.head_size
+    each = q * c.groups * c.state_size + q * c.num_heads * c.head_size + 2 * state
+    chunks = -(-tokens // q)
+    return backbone.standard_flops(tokens) + 2 * c.num_layers * (tokens * each + chunks * state)
 
 
 def _padded(lengths: Sequence[int], batch: int) -> list[int]:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import BARS, LONG, SEARCHED, bar_values, help_seconds, long_texts, rows, search_values
-from benchmarks.compare import TRAINING_TOKENS, absent
+from benchmarks.compare import absent
 from benchmarks.extras import remembered, searched, training
+from benchmarks.kept import failures
 from benchmarks.padding import padding
 from benchmarks.page_text import page_text
 from benchmarks.plots import plot_chunks, plot_segments, plot_speed
@@ -35,8 +36,6 @@ _SHORT = (128, 64)
 _SLOW_S = 25.0
 _TRAINING_LIMIT = 4 << 30
 _V = (128, 512, 1024, 4096, None)
-RESULTS = ("ok", "left out", "out of memory", "missing")  # outcomes that may be published; of other systems also "refused"
-_NAMES = ("model", "operator", "system", "way", "dtype", "chunk", "batch", "tokens")  # what a row is of
 FAILED = "performance-failed.json"  # a measurement that is not published
 
 # The grid of the page. Chosen so that all of it takes seventeen minutes, a third of them the fresh processes that memory takes.
@@ -76,6 +75,7 @@ PROFILED = (
     ("xlstm-scaled", "bf16"),
 )
 PROFILED_TOKENS = 1024
+TRAINING_TOKENS = 512
 TRAINING = (
     ("pocket-mamba2", "runnel", (1, 4, 16, 64, 256)),
     ("pocket-mamba2", "bert", (1, 4, 16, 64, 256)),
@@ -118,22 +118,6 @@ def write_section(folder: Path, name: str, progress: Progress) -> bool:
     known = {row["what"]: row for row in (*result["bars"], *new)}
     result["bars"] = [known[bar.what] for bar in BARS.values() if bar.what in known]
     return _publish(folder, result, {name: found}, progress)
-
-
-def failures(result: Mapping[str, Any]) -> list[str]:
-    """Name every failed check and every row without a figure whose reason is none of `RESULTS`."""
-    found = []
-    for section, value in result.items():
-        for row in value if isinstance(value, list) else [value]:
-            if isinstance(row, dict) and not (row.get("passed", True) and _is_result(row)):
-                name = " ".join(str(row[key]) for key in _NAMES if row.get(key))
-                found.append(f"{section}: {name}: {row.get('outcome', 'check failed')}: {row['note']}")
-    return found
-
-
-def _is_result(row: Mapping[str, Any]) -> bool:
-    outcome = row.get("outcome", "ok")
-    return outcome in RESULTS or (outcome == "refused" and row.get("system", "runnel") != "runnel")
 
 
 def _publish(folder: Path, result: Mapping[str, Any], measured: Mapping[str, Any], progress: Progress) -> bool:

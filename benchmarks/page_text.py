@@ -1,4 +1,4 @@
-"""The words and tables of docs/performance.md and of a comparison, in Markdown."""
+"""The words and tables of docs/performance.md, in Markdown."""
 
 from __future__ import annotations
 
@@ -16,17 +16,8 @@ Values = dict[str, Any]
 def page_text(result: Values) -> str:
     """Return docs/performance.md from what `page.py` measured."""
     parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _chunks(result)]
-    parts += [_training(result), _remembered(result), _search(result), _padding(result), _checks(result)]
+    parts += [_training(result), _remembered(result), _search(result), _padding(result), checks(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def comparison_text(result: Values) -> str:
-    """Return the tables of what `compare.py` measured."""
-    parts = [in_words(result["machine"]), f"## Speed\n\n{_speed_table(result)}"]
-    titles = {"training": ("Training", _training_table), "remembered": ("Reranking", _remembered_table)}
-    titles["padding"] = ("GFLOP for the listed lengths", _padding_table)
-    parts += [f"## {title}\n\n{text(result[key])}" for key, (title, text) in titles.items() if result[key]]
-    return "\n\n".join([*parts, _checks(result)])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -52,7 +43,8 @@ def _apart(result: Values, section: str) -> str:
     return f"Measured apart from the rest of this page: {apart['date']}, {apart['machine']}." if apart else ""
 
 
-def _mib(row: Values) -> str:
+def mebibytes(row: Values) -> str:
+    """Return the peak memory of a row."""
     return "–" if row.get("peak_bytes") is None else f"{row['peak_bytes'] / _MIB:,.0f}"
 
 
@@ -82,10 +74,10 @@ def _bars(result: Values) -> str:
 
 def _speed(result: Values) -> str:
     text = "## Speed\n\nReading texts, tokenization excluded, in segments of 1,024 tokens."
-    return f"{text}\n\n{_speed_table(result)}\n\n![tokens per second and memory](performance.png)"
+    return f"{text}\n\n{speed_table(result)}\n\n![tokens per second and memory](performance.png)"
 
 
-def _speed_table(result: Values) -> str:
+def speed_table(result: Values) -> str:
     """Return the table of all points, and the systems that were not compared."""
     points = result["points"]
     ours = {_place(p): p for p in points if p["system"] == "runnel"}
@@ -105,7 +97,7 @@ def _speed_table(result: Values) -> str:
                 times,
                 figure(point, "of_roofline", 2) if point["system"] == "runnel" else "–",
                 "–" if point["ms_per_document"] is None else f"{point['ms_per_document']:,.1f}",
-                _mib(point),
+                mebibytes(point),
             ]
         )
     head = [
@@ -119,8 +111,13 @@ def _speed_table(result: Values) -> str:
         "ms per text",
         "peak MiB",
     ]
+    return "\n\n".join(filter(None, [table(head, rows), skipped(result)]))
+
+
+def skipped(result: Values) -> str:
+    """Return the list of systems that could not be compared."""
     skipped = "".join(f"\n- {s['system']}, {s['model']}: {s['reason']}" for s in result["skipped"])
-    return table(head, rows) + (f"\n\nNot compared:\n{skipped}" if skipped else "")
+    return f"Not compared:\n{skipped}" if skipped else ""
 
 
 def _place(point: Values) -> tuple[Any, ...]:
@@ -139,7 +136,7 @@ def _long(result: Values) -> str:
         known = all(p["tokens_per_s"] and p["peak_bytes"] for p in (first, point))
         speed = f"{point['tokens_per_s']['median'] / first['tokens_per_s']['median']:.2f}" if known else "–"
         memory = f"{point['peak_bytes'] / first['peak_bytes']:.3f}" if known else "–"
-        rows.append([point["model"], f"{point['tokens']:,}", figure(point, "tokens_per_s"), _mib(point), speed, memory])
+        rows.append([point["model"], f"{point['tokens']:,}", figure(point, "tokens_per_s"), mebibytes(point), speed, memory])
     head = ["model", "tokens", "tokens/s", "peak MiB", "speed over the first", "memory over the first"]
     return "## One long text\n\n" + table(head, rows)
 
@@ -152,7 +149,7 @@ def _segments(result: Values) -> str:
             "all (horizontal)" if p["segment"] is None else f"{p['segment']:,}",
             "–" if not p["tokens_per_s"] else _seconds(p),
             figure(p, "tokens_per_s", extremes=True, middle="mean"),
-            _mib(p),
+            mebibytes(p),
         ]
         for p in result["segments"]
     ]
@@ -203,7 +200,7 @@ def _chunks(result: Values) -> str:
         cells = [by_place[operator, batch, tokens, size] for size in sizes]
         name = [operator, f"{batch} x {tokens:,}"]
         rows.append([*name, "tokens/s", *(figure(cell, "tokens_per_s", extremes=True, middle="mean") for cell in cells)])
-        rows.append([*name, "MiB", *map(_mib, cells)])
+        rows.append([*name, "MiB", *map(mebibytes, cells)])
     return f"""### Chunks inside an operator
 
 Q is free in the parallel form of three operators, plain torch in fp32, which runs where there are no kernels (the compiled
@@ -247,11 +244,16 @@ def _training(result: Values) -> str:
 Forward, backward and AdamW over all weights, fp32, texts of {first["tokens"]} tokens, one vector a text. Each process may
 take {limit} of memory; "bert" is a transformer of as many weights.
 
-{_training_table(result["training"])}"""
+{training_table(result["training"])}"""
 
 
-def _training_table(rows: Sequence[Values]) -> str:
-    cells = [[r["model"], r["system"], str(r["batch"]), figure(r, "tokens_per_s", extremes=True), _mib(r)] for r in rows]
+def training_table(rows: Sequence[Values]) -> str:
+    """Return the table of training steps; with adapters "system" has their rank."""
+    systems = [f"{r['system']}, LoRA of rank {r['lora']}" if r.get("lora") else r["system"] for r in rows]
+    cells = [
+        [r["model"], system, str(r["batch"]), figure(r, "tokens_per_s", extremes=True), mebibytes(r)]
+        for r, system in zip(rows, systems, strict=True)
+    ]
     return table(["model", "system", "texts", "tokens/s", "peak MiB"], cells)
 
 
@@ -263,10 +265,11 @@ def _remembered(result: Values) -> str:
 
 {first["documents"]} documents of {first["tokens"]} tokens, one query.
 
-{_remembered_table(result["remembered"])}"""
+{remembered_table(result["remembered"])}"""
 
 
-def _remembered_table(rows: Sequence[Values]) -> str:
+def remembered_table(rows: Sequence[Values]) -> str:
+    """Return the table of reranking with remembered documents."""
     head = ["model", "documents as", "ms per document", "whole pairs over this", "correlation of scores"]
     cells = []
     for row in rows:
@@ -357,11 +360,13 @@ def _padding_table(rows: Sequence[Values]) -> str:
         ]
         for row in rows
         for prefix, counted in COUNTS.items()
+        if f"{prefix}packed_flops" in row
     ]
     return table(head, cells)
 
 
-def _checks(result: Values) -> str:
+def checks(result: Values) -> str:
+    """Return the table of comparisons with fp64."""
     rows = []
     for check in result["checks"]:
         cosine = "–" if check["cosine"] is None else f"{check['cosine']:.6f}"

@@ -1,4 +1,4 @@
-"""Plots: tokens/s and peak memory over length, and paper D's sweep over segments."""
+"""Plots: speed and peak memory over length and batch, and paper D's sweep over segments."""
 
 from __future__ import annotations
 
@@ -21,6 +21,35 @@ def plot_speed(points: Sequence[dict[str, Any]], file: Path) -> None:
         _band(left, cells, "tokens", "tokens_per_s", label, "median")
         _peaks(right, cells, "tokens", label)
     _close(figure, file, (left, "tokens per second", "tokens of a text"), (right, "peak memory, MiB", "tokens of a text"))
+
+
+def plot_reading(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """Plot the time for all documents and peak memory over what texts are cut to; a line for each system, its best batches."""
+    figure, (left, right) = _open(2)
+    for label, cells in _series([row for row in rows if row["best"]], "longest", "seconds"):
+        _band(left, cells, "longest", "seconds", label, "median")
+        _peaks(right, cells, "longest", label)
+    note = "tokens that texts are cut to"
+    _close(figure, file, (left, "seconds for all texts", note), (right, "peak memory, MiB", note))
+
+
+def plot_training(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """Plot training tokens/s and peak memory over the batch; a line for each system, with adapters or all weights."""
+    figure, (left, right) = _open(2)
+    for label, cells in _series(rows, "batch", "tokens_per_s"):
+        _band(left, cells, "batch", "tokens_per_s", label, "median")
+        _peaks(right, cells, "batch", label)
+    _close(figure, file, (left, "tokens per second", "texts of a batch"), (right, "peak memory, MiB", "texts of a batch"))
+
+
+def _series(rows: Sequence[dict[str, Any]], x: str, y: str) -> Iterable[tuple[str, list[dict[str, Any]]]]:
+    """Return the rows with a figure, by system and in order of `x`, with a label."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row[x]):
+        if row[y]:
+            adapters = f", LoRA {row['lora']}" if row.get("lora") else ""
+            found.setdefault(f"{row['model']}: {row['system']}{adapters} {row.get('dtype', '')}".strip(), []).append(row)
+    return found.items()
 
 
 def plot_segments(points: Sequence[dict[str, Any]], file: Path) -> None:

@@ -27,6 +27,7 @@ class Spec:
         dtype: "bf16", "fp32" or "int8"; llama.cpp: "bf16" or "q8_0".
         memory_limit: bytes after which its allocations fail.
         cold: build the system and run nothing yet.
+        lora: train adapters of this rank alone; None: all weights.
     """
 
     system: str
@@ -35,6 +36,7 @@ class Spec:
     device: str = "cpu"
     memory_limit: int | None = None
     cold: bool = False
+    lora: int | None = None
 
 
 class Worker:

@@ -109,14 +109,7 @@ def specs(settings: Settings, model: str) -> list[Spec]:
 
 def _measure_model(settings: Settings, model: str, report: Report, progress: Progress) -> None:
     with ExitStack() as stack:
-        workers: list[Worker] = []
-        for spec in specs(settings, model):
-            progress(f"{model}: starting {spec.system} in {spec.dtype}")
-            worker = stack.enter_context(Worker(spec))
-            if "ready" in worker.first:
-                workers.append(worker)
-            else:
-                _not_ready(worker, report)
+        workers = start(settings, model, stack, report, progress)
         passed = check(workers, report, progress)
         points = [point for worker in workers for point in _cells(settings, worker, passed[worker.spec])]
         report.points += points
@@ -126,6 +119,19 @@ def _measure_model(settings: Settings, model: str, report: Report, progress: Pro
             if point.system != "linear layers" and may_repeat(point, settings.slow_s):
                 progress(f"{model}: memory of {point.title} in {point.dtype}, {point.batch} x {point.tokens:,} tokens")
                 peak(point, Spec(point.system, model, point.dtype, settings.device, cold=True))
+
+
+def start(settings: Settings, model: str, stack: ExitStack, report: Report, progress: Progress) -> list[Worker]:
+    """Start the processes that a model needs; `report` has those that could not be started."""
+    workers: list[Worker] = []
+    for spec in specs(settings, model):
+        progress(f"{model}: starting {spec.system} in {spec.dtype}")
+        worker = stack.enter_context(Worker(spec))
+        if "ready" in worker.first:
+            workers.append(worker)
+        else:
+            _not_ready(worker, report)
+    return workers
 
 
 def _not_ready(worker: Worker, report: Report) -> None:

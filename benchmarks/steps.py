@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,11 @@ _QUERY_TOKENS = 16
 
 
 class Trainer:
-    """Training steps of a system: forward, backward and AdamW over all weights, one vector a text."""
+    """Training steps of a system: forward, backward and AdamW over all weights, or over adapters (`lora`), one vector a text."""
 
-    def __init__(self, system: System) -> None:
-        self._module = _trainable(system)
-        self._optimizer = torch.optim.AdamW(self._module.parameters(), lr=1e-5)
+    def __init__(self, system: System, lora: int | None = None) -> None:
+        self._module = _trainable(system) if lora is None else _adapted(system, lora)
+        self._optimizer = torch.optim.AdamW([p for p in self._module.parameters() if p.requires_grad], lr=1e-5)
 
     def step(self, ids: Tensor) -> None:
         """Run one step on ids (B, T)."""
@@ -71,6 +72,17 @@ def _trainable(system: System) -> nn.Module:
     if isinstance(system, EqualBert):
         return system.model.train().requires_grad_(True)
     raise InputError(f"{system.title} is not trained here")
+
+
+def _adapted(system: System, rank: int) -> nn.Module:
+    """Freeze the weights of a system and add adapters to its linear layers."""
+    from runnel.training.adapters import add_lora
+
+    if not isinstance(system, Subject):
+        raise InputError(f"{system.title} is not trained with adapters here; name a transformer such as pythia-410m as a model")
+    model: Any = SimpleNamespace(backbone=system.backbone.train().requires_grad_(False), source=system.name)  # all that it needs
+    add_lora(model, rank, rank)
+    return system.backbone
 
 
 def _loss(module: nn.Module, ids: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks import steps
 from benchmarks.llama import LlamaCpp
@@ -77,6 +78,23 @@ class Job:
         seconds = self.clock.once(lambda: self.system.run(ids, request["segment"]))
         return {"seconds": seconds, "peak_bytes": peak_bytes(self.spec["device"])}
 
+    def read(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the seconds to read batches of texts of these lengths, and the peak memory. Systems other than ours pad them."""
+        texts = [
+            [ids[:n] for ids, n in zip(self._ids(len(lengths), max(lengths)), lengths, strict=True)]
+            for lengths in request["batches"]
+        ]
+
+        def call() -> None:
+            for batch in texts:
+                if isinstance(self.system, Subject):
+                    self.system.read(batch, request["segment"])
+                else:
+                    self.system.run(pad_sequence(batch, batch_first=True), None)
+
+        reset_peak(self.spec["device"])
+        return {"seconds": self.clock.once(call), "peak_bytes": peak_bytes(self.spec["device"])}
+
     def parts(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of a run by part, after a run that allocates buffers."""
         assert isinstance(self.system, Subject)
@@ -87,7 +105,7 @@ class Job:
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of one training step; the first one allocates the optimizer's buffers and does not count."""
         if self.trainer is None:
-            self.trainer = steps.Trainer(self.system)
+            self.trainer = steps.Trainer(self.system, self.spec["lora"])
             self.trainer.step(self._ids(request["batch"], request["tokens"]))
         trainer, ids = self.trainer, self._ids(request["batch"], request["tokens"])
         return {"seconds": self.clock.once(lambda: trainer.step(ids)), "peak_bytes": peak_bytes(self.spec["device"])}

@@ -8,10 +8,11 @@ import pytest
 import typer
 
 from benchmarks.__main__ import _parser
+from benchmarks.reading import read_documents
 from runnel.cli import app
 from runnel.commands.bench import _names, _numbers
 from runnel.evaluation.metrics import parse_metrics
-from runnel.speed.shapes import DTYPES, check_name
+from runnel.speed.shapes import DTYPES, SHAPES, check_name
 from runnel.training import recipes
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -66,8 +67,11 @@ def test_command_can_be_run(command):
     program, *arguments = shlex.split(command, comments=True)
     if program == "python":
         assert arguments[:2] == ["-m", "benchmarks"]
-        for name in getattr(_parser().parse_args(arguments[2:]), "models", ()):
-            check_name(name)
+        parsed = _parser().parse_args(arguments[2:])
+        for name in getattr(parsed, "models", ()):
+            assert name in SHAPES
+        if re.fullmatch(r"\d+x\d+", getattr(parsed, "documents", "")):
+            assert read_documents(parsed.documents)
         return
     assert program == "runnel"
     name, *arguments = arguments

@@ -8,13 +8,17 @@ from helpers.bench_workers import wrong_hidden
 
 from benchmarks import compare
 from benchmarks.compare import absent
-from benchmarks.page import failures
-from benchmarks.page_text import comparison_text
+from benchmarks.comparison_text import comparison_text
+from benchmarks.kept import Kept, failures
 from benchmarks.speed import Settings
 from runnel.errors import BackendUnavailable, InputError
 
 WAYS = {"whole pairs": [10.0], "fp32 states": [0.5]}
 RERANK = {"seconds": WAYS, "agreement": dict.fromkeys(WAYS, 1.0)}
+
+
+def compared(given, **more):
+    return compare.compare(given, Kept(None, "comparison", {}), lambda said: None, **more)
 
 
 def settings(**changes):
@@ -30,14 +34,14 @@ def settings(**changes):
 )
 def test_refused_at_once(changes, message, fake_workers):
     with pytest.raises(InputError, match=message):
-        compare.compare(settings(**changes), lambda said: None)
+        compared(settings(**changes))
     assert not fake_workers.started
 
 
 def test_a_gpu_that_is_not_there(monkeypatch, fake_workers):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BackendUnavailable, match="a GPU was requested but torch sees none"):
-        compare.compare(settings(device="cuda"), lambda said: None)
+        compared(settings(device="cuda"))
 
 
 def test_absent_packages_are_named(monkeypatch):
@@ -55,32 +59,25 @@ def test_the_shape_of_a_result(fake_workers, monkeypatch):
     monkeypatch.setattr(compare, "absent", lambda given: (("bert",), []))
     fake_workers.answers = {"runnel": {"rerank": RERANK}}
     given = settings(others=("bert",), memory=True, cells=((1, 64), (2, 64)))
-    result = compare.compare(given, lambda said: None, train=True, remember=True, lengths=(3, 5))
+    result = compared(given, remember=True)
     assert json.loads(json.dumps(result)) == result
-    assert set(result) == {"machine", "points", "checks", "skipped", "training", "remembered", "padding"}
+    assert set(result) == {"machine", "points", "checks", "skipped", "remembered"}
     assert failures(result) == []
-    assert [(row["system"], row["batch"]) for row in result["training"]] == [
-        ("runnel", 1),
-        ("runnel", 2),
-        ("bert", 1),
-        ("bert", 2),
-    ]
     assert [row["way"] for row in result["remembered"]] == ["whole pairs", "fp32 states"]
-    assert [(row["batch"], row["tokens"], row["padded"]) for row in result["padding"]] == [(1, 8, 8), (2, 8, 10)]
     text = comparison_text(result)
     headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert headings == ["## Speed", "## Training", "## Reranking", "## GFLOP for the listed lengths", "## Checks"]
+    assert headings == ["## Speed", "## Reranking", "## Checks"]
     assert "| tiny | fp32 states | 5.00 | 20.0 | 1.00000 |" in text
 
 
-@pytest.mark.parametrize("answers", [{"hidden": wrong_hidden}, {"rerank": {"error": "no"}}, {"gradient": {"error": "no"}}])
+@pytest.mark.parametrize("answers", [{"hidden": wrong_hidden}, {"rerank": {"error": "no"}}])
 def test_what_failed_is_named(answers, fake_workers):
     fake_workers.answers = {"runnel": {"rerank": RERANK} | answers}
-    assert failures(compare.compare(settings(), lambda said: None, train=True, remember=True))
+    assert failures(compared(settings(), remember=True))
 
 
 def test_what_a_model_cannot_do_is_stated(fake_workers):
     fake_workers.answers = {"runnel": {"rerank": {"refused": "a BERT has no state"}}}
-    result = compare.compare(settings(), lambda said: None, remember=True)
+    result = compared(settings(), remember=True)
     assert [(row["outcome"], row["note"]) for row in result["remembered"]] == [("refused", "a BERT has no state")]
     assert "| tiny |  | refused: a BERT has no state |" in comparison_text(result)

@@ -39,26 +39,37 @@ def test_a_page_needs_its_folder(capsys):
 
 def test_compare(fake_workers, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: True)
-    full = {"out_of_memory": "cannot allocate"}
     ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
     fake_workers.answers = {
-        "runnel": {
-            "rerank": {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)},
-            "train": lambda request: full if request["batch"] == 2 else {"seconds": 1.0, "peak_bytes": 1 << 20},
-        },
+        "runnel": {"rerank": {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}},
         "transformers": {"first": {"refused": "it has none"}},
     }
-    (tmp_path / "lengths").write_text("3\n5\n")
-    what = "compare tiny --tokens 64 --texts 1 2 --dtypes bf16 fp32 --with transformers bert --memory --training --remembered"
-    assert main([*what.split(), "--padding", str(tmp_path / "lengths"), "--to", str(tmp_path)]) == 0
+    what = "compare tiny --tokens 64 --texts 1 2 --dtypes bf16 fp32 --with transformers bert --memory --remembered"
+    assert main([*what.split(), "--to", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "| tiny | runnel | bf16 | 2 x 64 | 1,000 (1,000–1,000) |" in out
-    assert "out of memory: cannot allocate" in out and "- transformers, tiny: it has none" in out
+    assert "- transformers, tiny: it has none" in out
     assert "| tiny | fp32 states | 5.00 | 20.0 |" in out
-    assert len(json.loads((tmp_path / "comparison.json").read_text())["padding"]) == 2
-    assert (tmp_path / "comparison.png").stat().st_size > 1000
+    assert list(json.loads((tmp_path / "comparison.json").read_text())["parts"]) == ["tiny"]
+    assert (tmp_path / "comparison.png").stat().st_size > 1000 and (tmp_path / "comparison.md").read_text() == out
+    fake_workers.started.clear()
+    assert main([*what.split(), "--to", str(tmp_path)]) == 0 and not fake_workers.started
+
+
+def test_train(fake_workers, capsys):
+    full = {"out_of_memory": "cannot allocate"}
+    fake_workers.answers = {
+        "runnel": {"train": lambda request: full if request["batch"] == 2 else {"seconds": 1.0, "peak_bytes": 1 << 20}}
+    }
+    assert main("train tiny --texts 1 2 --lora 0 32 --with bert".split()) == 0
+    out = capsys.readouterr().out
+    assert "| tiny | runnel | 2 | out of memory: cannot allocate | – |" in out
+    assert "| tiny | runnel, LoRA of rank 32 | 1 | 512 (512–512) | 1 |" in out and "| tiny | bert | 2 |" in out
+    assert {spec.lora for spec in fake_workers.started} == {None, 32}
     fake_workers.answers["runnel"]["train"] = {"error": "it broke"}
-    assert main(["compare", "tiny", "--tokens", "64", "--training"]) == 1
+    assert main(["train", "tiny"]) == 1
+    assert main(["train", "tiny", "--to", "nowhere"]) == 1
+    assert "nowhere is not a folder; create it first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

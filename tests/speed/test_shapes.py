@@ -4,9 +4,15 @@ import pytest
 import torch
 from helpers.tiny import tiny_model
 
+from runnel.backbones.transformer.config import TransformerConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
-from runnel.speed.shapes import SHAPES, check_name, describe_subject, load_subject
+from runnel.speed.shapes import SHAPES, check_name, describe_subject, load_subject, random_backbone
+
+TINY_LLAMA = TransformerConfig.of(
+    {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1}
+    | {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64}
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +21,27 @@ from runnel.speed.shapes import SHAPES, check_name, describe_subject, load_subje
         ("mamba-130m", 129_135_360),
         ("mamba2-130m", 128_989_632),
         ("mamba2-370m", 368_346_624),
+        ("mamba-790m", 793_204_224),
+        ("mamba-1.4b", 1_372_178_432),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-70b", 70_553_706_496 - 128256 * 8192),
+        ("mistral-7b-v0.1", 7_241_732_096 - 32000 * 4096),
+        ("mistral-7b-v0.3", 7_248_023_552 - 32768 * 4096),
+        ("qwen2-1.5b", 1_543_714_304),
+        ("pythia-160m", 162_322_944 - 50304 * 768),
+        ("pythia-410m", 405_334_016 - 50304 * 1024),
+        ("pythia-1b", 1_011_781_632 - 50304 * 2048),
+        ("opt-125m", 125_239_296),
+        ("opt-350m", 331_196_416),
+        ("opt-1.3b", 1_315_758_080),
+        ("bert-base", 109_482_240 - 768 * 769),  # and without the pooler
+        ("bert-large", 335_141_888 - 1024 * 1025),
+        ("roberta-base", 124_645_632 - 768 * 769),
+        ("roberta-large", 355_359_744 - 1024 * 1025),
+        ("bart-base", 139_420_416),
+        ("bart-large", 406_291_456),
+        ("t5-base", 222_903_552),
+        ("t5-large", 737_668_096),
         ("codestral-7b", 7_285_403_648 - 32768 * 4096),
         ("rwkv7-0.1b", 191_034_624 - 65536 * 768),
         ("rwkv7-0.4b", 450_767_872 - 65536 * 1024),
@@ -30,6 +57,18 @@ def test_published_sizes(name, parameters):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_can_be_built(name):
     assert describe_subject(name).flops_per_token > 0
+
+
+def test_a_transformer_keeps_its_positions_in_fp32_and_agrees_with_fp64():
+    ids = torch.arange(40)
+    found = load_subject("tiny-bert", torch.bfloat16)
+    assert {p.dtype for p in found.parameters()} == {torch.bfloat16}
+    expected = load_subject("tiny-bert", torch.float64)(ids)[0]
+    assert torch.cosine_similarity(found(ids)[0].double(), expected).min() > 0.999
+    rotary = random_backbone("transformer", TINY_LLAMA, torch.bfloat16)
+    assert {b.dtype for b in rotary.buffers() if b.is_floating_point()} == {torch.float32}
+    with pytest.raises(InputError, match=r"BERT: .* has no 8-bit kernels"):
+        load_subject("tiny-bert", torch.int8)
 
 
 def test_unknown_names_list_the_nearest():
@@ -66,7 +105,6 @@ def test_every_weight_has_an_effect(architecture):
     from runnel.backbones.mamba2.model import Mamba2Config
     from runnel.backbones.rwkv7.model import Rwkv7Config
     from runnel.backbones.xlstm.model import XlstmConfig
-    from runnel.speed.shapes import random_backbone
 
     configs = {
         "mamba1": Mamba1Config(64, 32, 2),

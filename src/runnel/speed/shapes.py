@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import build_backbone, meta_backbone
-from runnel.backbones.checkpoint.facts import describe_checkpoint
+from runnel.backbones.checkpoint.build import build_backbone, check_int8, meta_backbone
+from runnel.backbones.checkpoint.facts import describe_checkpoint, meta_transformer
 from runnel.backbones.checkpoint.files import read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
 from runnel.backbones.config import BackboneConfig
@@ -23,28 +24,83 @@ from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.backbones.transformer.config import recognizes
+from runnel.backbones.transformer.config import TransformerConfig, choose_attention, recognizes
 from runnel.backbones.transformer.formats import load as load_transformer
+from runnel.backbones.transformer.model import Transformer
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int8": torch.int8}  # by the names in options
 
+
+def _layers(width: int, layers: int, heads: int, ffn: int) -> dict[str, int]:
+    return {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": ffn}
+
+
+def _bart(width: int, layers: int) -> dict[str, int]:
+    sizes = {"layers": layers, "attention_heads": width // 64, "ffn_dim": 4 * width}
+    return {"d_model": width} | {f"{part}_{name}": size for part in ("encoder", "decoder") for name, size in sizes.items()}
+
+
+def _opt(width: int, layers: int, heads: int) -> dict[str, int]:
+    return {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "ffn_dim": 4 * width}
+
+
+_ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+_PYTHIA = {"vocab_size": 50304, "max_position_embeddings": 2048}
+_LLAMA = {"vocab_size": 128256, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 5e5}
+_MISTRAL = _layers(4096, 32, 32, 14336) | {"num_key_value_heads": 8, "max_position_embeddings": 32768}
+
+# The papers' transformers: model_type, and the fields of config.json that differ from the transformers library's defaults.
+_TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert-base": ("bert", {}),
+    "bert-large": ("bert", _layers(1024, 24, 16, 4096)),
+    "roberta-base": ("roberta", _ROBERTA),
+    "roberta-large": ("roberta", _ROBERTA | _layers(1024, 24, 16, 4096)),
+    "electra-base": ("electra", _layers(768, 12, 12, 3072) | {"embedding_size": 768}),
+    "electra-large": ("electra", _layers(1024, 24, 16, 4096) | {"embedding_size": 1024}),
+    "bart-base": ("bart", _bart(768, 6)),
+    "bart-large": ("bart", _bart(1024, 12)),
+    "t5-base": ("t5", {"d_model": 768, "num_layers": 12, "num_heads": 12, "d_ff": 3072}),
+    "t5-large": ("t5", {"d_model": 1024, "num_layers": 24, "num_heads": 16, "d_ff": 4096}),
+    "opt-125m": ("opt", {}),
+    "opt-350m": ("opt", _opt(1024, 24, 16) | {"word_embed_proj_dim": 512, "do_layer_norm_before": False}),
+    "opt-1.3b": ("opt", _opt(2048, 24, 32) | {"word_embed_proj_dim": 2048}),
+    "pythia-160m": ("gpt_neox", _PYTHIA | _layers(768, 12, 12, 3072)),
+    "pythia-410m": ("gpt_neox", _PYTHIA | _layers(1024, 24, 16, 4096)),
+    "pythia-1b": ("gpt_neox", _PYTHIA | _layers(2048, 16, 8, 8192)),
+    "llama-3.2-1b": ("llama", _LLAMA | _layers(2048, 16, 32, 8192)),
+    "llama-3.1-70b": ("llama", _LLAMA | _layers(8192, 80, 64, 28672)),
+    "qwen2-1.5b": ("qwen2", {"vocab_size": 151936, "num_key_value_heads": 2} | _layers(1536, 28, 12, 8960)),
+    "mistral-7b-v0.1": ("mistral", _MISTRAL | {"vocab_size": 32000, "sliding_window": 4096}),
+    "mistral-7b-v0.3": ("mistral", _MISTRAL | {"vocab_size": 32768, "sliding_window": None, "rope_theta": 1e6}),
+}
+
 # Published shapes; "scaled" ones keep a 7B model's proportions (heads, groups, ratios of widths) with less depth and width.
 SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {
     "mamba-130m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=768, num_layers=24)),
     "mamba-370m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=1024, num_layers=48)),
+    "mamba-790m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=1536, num_layers=48)),
+    "mamba-1.4b": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=2048, num_layers=48)),
     "mamba2-130m": ("mamba2", Mamba2Config(vocab_size=50288, hidden_size=768, num_layers=24)),
     "mamba2-370m": ("mamba2", Mamba2Config(vocab_size=50288, hidden_size=1024, num_layers=48)),
+    "mamba2-780m": ("mamba2", Mamba2Config(vocab_size=50288, hidden_size=1536, num_layers=48)),
     "mamba2-1.3b": ("mamba2", Mamba2Config(vocab_size=50288, hidden_size=2048, num_layers=48)),
     "codestral-7b": ("mamba2", Mamba2Config(vocab_size=32768, hidden_size=4096, num_layers=64, groups=8)),
     "codestral-scaled": ("mamba2", Mamba2Config(vocab_size=32768, hidden_size=1024, num_layers=12, groups=8)),
     "rwkv7-0.1b": ("rwkv7", Rwkv7Config(vocab_size=65536, hidden_size=768, num_layers=12)),
     "rwkv7-0.4b": ("rwkv7", Rwkv7Config(vocab_size=65536, hidden_size=1024, num_layers=24)),
+    "rwkv7-7.2b": ("rwkv7", Rwkv7Config(65536, 4096, 32, decay_rank=128, a_rank=128, v_rank=96, gate_rank=480)),
     "xlstm-7b": ("xlstm", XlstmConfig(50304, 4096, 32, num_heads=8, qk_size=2048, v_size=4096, ffn_size=10944)),
     "xlstm-scaled": ("xlstm", XlstmConfig(50304, 1024, 6, num_heads=4, qk_size=512, v_size=1024, ffn_size=2752)),
     "tiny": ("mamba2", Mamba2Config(vocab_size=256, hidden_size=64, num_layers=2, state_size=16, head_size=16)),
+    "tiny-bert": ("transformer", TransformerConfig.of({"model_type": "bert", "vocab_size": 256} | _layers(64, 2, 2, 128))),
+    **{
+        # T5 with its decoder, as in paper B's rerankers
+        name: ("transformer", TransformerConfig.of({"model_type": kind} | fields, "first" if kind == "t5" else None))
+        for name, (kind, fields) in _TRANSFORMERS.items()
+    },
 }
 
 
@@ -84,16 +140,30 @@ def describe_subject(name: str) -> Backbone:
     """Return the same backbone on the meta device: names and shapes without weights."""
     check_name(name)
     if name in SHAPES:
-        return meta_backbone(*SHAPES[name])
+        architecture, config = SHAPES[name]
+        return meta_transformer(config) if isinstance(config, TransformerConfig) else meta_backbone(architecture, config)
     return describe_checkpoint(BUILT_IN.get(name, name)).backbone
 
 
 def random_backbone(architecture: str, config: BackboneConfig, dtype: torch.dtype, device: str = "cpu") -> Backbone:
     """Return a random backbone in evaluation mode. Every weight affects the result, so that a check covers it."""
     torch.manual_seed(0)
+    if isinstance(config, TransformerConfig):
+        return _random_transformer(config, dtype, torch.device(device))
     model = BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
     _unsettle(model)
     return build_backbone(architecture, config.to_dict(), model.state_dict(), dtype=dtype, device=device)
+
+
+def _random_transformer(config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> Transformer:
+    """Return a transformer with random weights, buffers (positions) in fp32, and flash attention where it runs."""
+    if dtype == torch.int8:
+        check_int8(Transformer, device, config.family.title)
+    backbone = Transformer(config, attention=choose_attention("auto", config.family, device, dtype))
+    _unsettle(backbone)
+    for parameter in backbone.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return backbone.to(device).eval()
 
 
 @torch.no_grad()

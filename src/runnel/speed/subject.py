@@ -42,8 +42,12 @@ class Subject:
 
     def run(self, ids: Tensor, segment: int | None) -> None:
         """Read ids (B, T), `segment` tokens of all texts per step; None: all in one step."""
-        engine = self.engine(ids.numel(), whole=True) if segment is None else self.engine(segment)
-        engine.run([Request(text.numpy()) for text in ids])
+        self.read(list(ids), segment)
+
+    def read(self, texts: Sequence[Tensor], segment: int | None) -> None:
+        """Read texts (T,) of any lengths, packed, as `run` does."""
+        engine = self.engine(sum(map(len, texts)), whole=True) if segment is None else self.engine(segment)
+        engine.run([Request(text.numpy()) for text in texts])
 
     def engine(self, step_tokens: int, whole: bool = False) -> Engine:
         """Return the engine of a step size."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -81,7 +79,8 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     config, tensors = read_config(path), open_weights(path)
     heads: dict[str, tuple[int, ...]] = {}
     if config is not None and recognizes(config):
-        backbone, layout = _transformer(config)
+        backbone = meta_transformer(TransformerConfig.of(config))
+        layout = f"{backbone.title}, transformers layout"
         heads = {found[1]: tensor.shape for name, tensor in tensors.items() if (found := SCORERS.match(name))}
     else:
         known = recognize(config, tensors, str(path))
@@ -97,9 +96,7 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     return CheckpointFacts(path, layout, backbone, heads, files, dict(stored))
 
 
-def _transformer(values: Mapping[str, Any]) -> tuple[Backbone, str]:
-    """Build it from its config alone: only the library knows which tensors it needs, once it loads them."""
-    config = TransformerConfig.of(values)
+def meta_transformer(config: TransformerConfig) -> Transformer:
+    """Return a transformer on the meta device. Only the library knows its tensors, so no checkpoint is compared with them."""
     with torch.device("meta"):
-        model = model_class(config)(config.for_library(), **options(config))
-    return Transformer(config, model), f"{config.family.title}, transformers layout"
+        return Transformer(config, model_class(config)(config.for_library(), **options(config)))
