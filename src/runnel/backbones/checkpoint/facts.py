@@ -79,7 +79,7 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     config, tensors = read_config(path), open_weights(path)
     heads: dict[str, tuple[int, ...]] = {}
     if config is not None and recognizes(config):
-        backbone = meta_transformer(TransformerConfig.of(config))
+        backbone: Backbone = meta_transformer(TransformerConfig.of(config))
         layout = f"{backbone.title}, transformers layout"
         heads = {found[1]: tensor.shape for name, tensor in tensors.items() if (found := SCORERS.match(name))}
     else:
