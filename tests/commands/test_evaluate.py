@@ -1,15 +1,14 @@
-"""`runnel evaluate` on retrieval and evidence tasks: metrics, runs written, interrupted work resumed, bad input named."""
+"""`runnel evaluate` on retrieval tasks: metrics, runs written, interrupted work resumed, bad input named."""
 
-import gzip
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.command_line import FakeReranker, FakeRetriever, fake_model
+from helpers.command_line import FakeReranker
+from helpers.judged_tasks import ToyEmbedder, results
 from helpers.tiny import tiny_encoder
 
-from runnel.commands import evaluate_retrieval, evaluate_sentences
+from runnel.commands import evaluate_retrieval
 
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")
@@ -18,59 +17,6 @@ pytest.importorskip("ir_measures")
 @pytest.fixture(autouse=True)
 def no_models_of_other_tests():
     evaluate_retrieval._model.cache_clear()
-
-
-@pytest.fixture
-def beir(tmp_path):
-    """Three judged queries, of which one shares no word with any document."""
-    (tmp_path / "beir" / "qrels").mkdir(parents=True)
-    documents = ["red cat", "blue cat", "red red dog", "a blue bird and a red cat and a dog", " "]
-    rows = (json.dumps({"_id": f"d{n}", "title": "", "text": text}) + "\n" for n, text in enumerate(documents))
-    (tmp_path / "beir" / "corpus.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
-    queries = {"1": "blue cats cat", "2": "red dog", "3": "zebra", "4": "not judged"}
-    (tmp_path / "beir" / "queries.jsonl").write_text(
-        "".join(json.dumps({"_id": q, "text": text}) + "\n" for q, text in queries.items())
-    )
-    (tmp_path / "beir" / "qrels" / "test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n1\td1\t2\n1\td0\t1\n2\td0\t1\n2\td2\t0\n3\td4\t1\n"
-    )
-    return tmp_path / "beir"
-
-
-class ToyEmbedder:
-    """Vectors of the words red, blue, cat and dog; can be told to stop after some documents or queries."""
-
-    dimension = 4
-
-    def __init__(self, stop_after=None, stop_at_query=False):
-        self.model = SimpleNamespace(backbone=SimpleNamespace(fingerprint=lambda: "f00d"), prompts={})
-        self.stop_after, self.stop_at_query, self.read = stop_after, stop_at_query, 0
-
-    def text_limit(self, max_tokens):
-        return max_tokens
-
-    def vector(self, text):
-        return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
-
-    def encode_query(self, texts, max_tokens=None):
-        if self.stop_at_query:
-            raise KeyboardInterrupt
-        return np.stack([self.vector(text) for text in texts])
-
-    def render(self, texts, *, prompt=None, max_tokens=None):
-        return texts
-
-    def encode_rows(self, rows, progress=None):
-        for text in rows:
-            if self.read == self.stop_after:
-                raise KeyboardInterrupt
-            self.read += 1
-            yield self.vector(text)
-
-
-def results(done):
-    assert done.code == 0, done.err
-    return {r["task"]: r for r in json.loads(done.out)["results"]}
 
 
 def test_bm25(run, beir, tmp_path):
@@ -331,96 +277,3 @@ def test_a_folder_with_several_judgments(run, beir):
     assert list(results(run("evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json"))) == ["beir", "beir-dev"]
     (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
     assert "beir/qrels has dev.tsv, train.tsv; expected test.tsv or one file only" in run("evaluate", "bm25", "beir").err
-
-
-# ---- evidence ----------------------------------------------------------------------------------------------------------
-
-DOCUMENT = "The red cat sat. A dog ran. The blue bird flew away."
-EVIDENCE = [
-    {"id": "a", "question": "red cat", "document": DOCUMENT, "evidence": [[0, 16]]},
-    {"question": "dog", "document": DOCUMENT, "evidence": [[19, 22]]},
-    {"id": "c", "question": "who flew", "document": DOCUMENT, "evidence": [[36, 40]]},
-    {"id": "d", "question": "zebra", "document": DOCUMENT, "evidence": []},
-]
-
-
-@pytest.fixture
-def evidence(tmp_path):
-    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
-    evaluate_sentences._retriever.cache_clear()
-    return "evidence.jsonl"
-
-
-class StoppingRetriever(FakeRetriever):
-    def __init__(self, stop_after=None):
-        super().__init__()
-        self.model, self.stop_after, self.scans = fake_model(unit="sentence"), stop_after, 0
-
-    def scan(self, query, documents, **options):
-        if self.scans == self.stop_after:
-            raise KeyboardInterrupt
-        self.scans += 1
-        return super().scan(query, documents, **options)
-
-
-@pytest.mark.parametrize("stop", [None, 0, 1, 3])
-def test_evidence(run, evidence, fake, tmp_path, stop):
-    command = ("evaluate", "toy", evidence, "--out", "out")
-    if stop is not None:
-        fake.find = StoppingRetriever(stop)
-        assert run(*command).code == 130
-        with (tmp_path / "out" / "evidence.ranks.jsonl.part").open("a") as part:
-            part.write('{"torn')
-        evaluate_sentences._retriever.cache_clear()
-    fake.find = StoppingRetriever()
-    done = run(*command)
-    assert done.code == 0, done.err
-    assert fake.find.scans == 4 - (stop or 0)
-    result = json.loads((tmp_path / "out" / "evidence.json").read_text())
-    assert (result["kind"], result["as"], result["queries"], result["unanswered"]) == ("sentences", "sentences", 3, 1)
-    assert result["metrics"]["Recall@1"] == 1 and result["by_position"][0]["name"] == "0 to 20 %"
-    assert [row["sentences"] for row in result["calibration"]] == [1, 2, 9]  # scores 2, 1 and 0
-    assert "evidence at 0 to 20 %" in done.out and "sigmoid" in done.out
-    values = [json.loads(line) for line in (tmp_path / "out" / "evidence.queries.jsonl").read_text().splitlines()]
-    assert [value["query"] for value in values] == ["a", "2", "c"]
-    again = run(*command, "--metrics", "P@1")
-    assert "evidence.ranks.jsonl is finished already" in again.err and "P@1" in again.out
-
-
-def test_baselines_on_the_same_sentences(run, evidence, beir, fake):
-    fake.embed = ToyEmbedder()
-    fake.embed.encode_document = fake.embed.encode_query
-    both = results(run("evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
-    assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
-    found = results(run("evaluate", "toy", evidence, "--as", "embed", "--json"))["evidence"]
-    assert found["as"] == "embed" and found["calibration"] == [] and found["metrics"]["Recall@5"] == 1
-    cut = run("evaluate", "toy", evidence, "--as", "embed", "--segment-tokens", 2)
-    assert cut.code == 2 and "--segment-tokens is for documents" in " ".join(cut.err.replace("│", " ").split())
-
-
-def test_sentences_are_cut(run, evidence, fake, tmp_path):
-    fake.embed = ToyEmbedder()
-    limits = []
-    fake.embed.encode_document = lambda texts, max_tokens: limits.append(max_tokens) or fake.embed.encode_query(texts)
-    command = ("evaluate", "toy", evidence, "--as", "embed", "--out", "out")
-    assert run(*command, "--max-tokens", 3).code == 0 and set(limits) == {3}
-    assert "finished work with another max_tokens (3, now 4)" in run(*command, "--max-tokens", 4).err
-
-
-@pytest.mark.parametrize(
-    ("rows", "arguments", "message"),
-    [
-        (EVIDENCE[3:], ["bm25"], "evidence.jsonl has no question with evidence; expected spans in one at least"),
-        ([EVIDENCE[0]] * 2, ["bm25"], "evidence.jsonl: two questions have the id 'a'; expected each id once"),
-        ([EVIDENCE[0] | {"evidence": [[40, 99]]}], ["bm25"], "line 1: span [40, 99] is empty or not inside the document"),
-        (
-            EVIDENCE,
-            ["toy", "--as", "rerank"],
-            "evidence.jsonl is a task that ranks sentences; toy cannot be evaluated on it as rerank",
-        ),
-    ],
-)
-def test_bad_evidence(run, evidence, tmp_path, rows, arguments, message):
-    (tmp_path / evidence).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = run("evaluate", arguments[0], evidence, *arguments[1:])
-    assert done.code == 1 and message in done.err

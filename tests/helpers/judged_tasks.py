@@ -1,0 +1,61 @@
+"""A pytest plugin: a small BEIR folder, and an embedder of toy vectors."""
+
+import gzip
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def beir(tmp_path):
+    """Three judged queries, of which one shares no word with any document."""
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    documents = ["red cat", "blue cat", "red red dog", "a blue bird and a red cat and a dog", " "]
+    rows = (json.dumps({"_id": f"d{n}", "title": "", "text": text}) + "\n" for n, text in enumerate(documents))
+    (tmp_path / "beir" / "corpus.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    queries = {"1": "blue cats cat", "2": "red dog", "3": "zebra", "4": "not judged"}
+    (tmp_path / "beir" / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": q, "text": text}) + "\n" for q, text in queries.items())
+    )
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n1\td1\t2\n1\td0\t1\n2\td0\t1\n2\td2\t0\n3\td4\t1\n"
+    )
+    return tmp_path / "beir"
+
+
+class ToyEmbedder:
+    """Vectors of the words red, blue, cat and dog; can be told to stop after some documents or queries."""
+
+    dimension = 4
+
+    def __init__(self, stop_after=None, stop_at_query=False):
+        self.model = SimpleNamespace(backbone=SimpleNamespace(fingerprint=lambda: "f00d"), prompts={})
+        self.stop_after, self.stop_at_query, self.read = stop_after, stop_at_query, 0
+
+    def text_limit(self, max_tokens):
+        return max_tokens
+
+    def vector(self, text):
+        return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
+
+    def encode_query(self, texts, max_tokens=None):
+        if self.stop_at_query:
+            raise KeyboardInterrupt
+        return np.stack([self.vector(text) for text in texts])
+
+    def render(self, texts, *, prompt=None, max_tokens=None):
+        return texts
+
+    def encode_rows(self, rows, progress=None):
+        for text in rows:
+            if self.read == self.stop_after:
+                raise KeyboardInterrupt
+            self.read += 1
+            yield self.vector(text)
+
+
+def results(done):
+    assert done.code == 0, done.err
+    return {r["task"]: r for r in json.loads(done.out)["results"]}
