@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from runnel.commands.display import print_json, print_table, print_text
+from runnel.commands.display import print_json
+from runnel.commands.evaluate_results import VERSION, compare_folders, save, show
 from runnel.commands.options import BOption, DocumentPrompt, Dtype, Json, K1Option, Prompt, refuse
-from runnel.errors import InputError, ReadError
-from runnel.files import write
+from runnel.errors import InputError
 
 if TYPE_CHECKING:
     from runnel.commands.evaluate_retrieval import How, System
-
-VERSION = 1  # of the result files
 
 What = Annotated[
     list[str] | None,
@@ -132,7 +129,7 @@ def evaluate(
     others = {"--as": how, "--questions": questions, "--in": place, "--sweep": sweep, "--compare": compare, "--out": out}
     _check_usage(what, others)
     if compare is not None:
-        return _compare(*compare, as_json=as_json)
+        return compare_folders(*compare, as_json=as_json)
     model, *tasks = what or [""]
     if questions is not None:
         return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
@@ -149,7 +146,7 @@ def evaluate(
     if as_json:
         print_json({"version": VERSION, "results": results})
     else:
-        _show(results)
+        show(results)
     return 0
 
 
@@ -243,7 +240,7 @@ def _measure(
                 found = evaluate_sentences.measure(path, system, metrics, folder)
             else:
                 found = evaluate_retrieval.measure(path, *texts, system, parsed, folder)
-            results.append(_save(*found, folder))
+            results.append(save(*found, folder))
     return results
 
 
@@ -263,7 +260,7 @@ def _ask(
 
     with _folder(out) as folder:
         result, values = evaluate_questions.measure(Path(questions), place, model, top_k, search, folder, sweep=sweep)
-        result = _save(result, values, folder)
+        result = save(result, values, folder)
     if as_json:
         print_json(result)
     else:
@@ -283,79 +280,3 @@ def _folder(out: str | None) -> Iterator[Path]:
         raise InputError(f"{out}: the directory {folder.parent} does not exist; create it first")
     folder.mkdir(exist_ok=True)
     yield folder
-
-
-def _save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:
-    """Write a result whole, that of each query first."""
-    result = {"version": VERSION, **result}
-    lines = (json.dumps({"query": query, **one}, ensure_ascii=False) for query, one in values.items())
-    write(folder / f"{result['task']}.queries.jsonl", "".join(f"{line}\n" for line in lines))
-    write(folder / f"{result['task']}.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    return result
-
-
-def _show(results: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the retrieval tasks, and one for each evidence task."""
-    from runnel.commands import evaluate_sentences
-
-    retrieval = [result for result in results if result["kind"] == "retrieval"]
-    if retrieval:
-        metrics = list(retrieval[0]["metrics"])
-        rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in retrieval]
-        if len(retrieval) > 1:
-            means = (sum(r["metrics"][m] for r in retrieval) / len(retrieval) for m in metrics)
-            rows.append(["mean", "", *(f"{value:.4f}" for value in means)])
-        print_text(f"{retrieval[0]['model']} as {retrieval[0]['as']}")
-        print_table(["task", "queries", *metrics], rows)
-    for result in results:
-        if result["kind"] == "sentences":
-            evaluate_sentences.show(result)
-
-
-def _compare(first: str, second: str, *, as_json: bool) -> int:
-    """Compare each task and metric that two folders have in common."""
-    from runnel.evaluation.metrics import compare
-
-    a, b = _read_results(Path(first)), _read_results(Path(second))
-    tasks = [task for task in a if task in b]
-    if not tasks:
-        raise InputError(
-            f"{first} and {second} have no task in common ({', '.join(a)}; {', '.join(b)}); evaluate both on one task"
-        )
-    found = []
-    for task in tasks:
-        if set(a[task]) != set(b[task]):
-            raise InputError(f"{task}: {first} and {second} have different queries; evaluate both with the same judgments")
-        metrics = dict.fromkeys(metric for values in a[task].values() for metric in values)
-        for metric in metrics:
-            pairs = [
-                (v[metric], b[task][query][metric]) for query, v in a[task].items() if metric in v and metric in b[task][query]
-            ]
-            if not pairs:
-                continue
-            one = compare([x for x, _ in pairs], [y for _, y in pairs])
-            fields = {name: getattr(one, name) for name in ("queries", "a", "b", "difference", "low", "high", "p")}
-            found.append({"task": task, "metric": metric, **fields})
-    if as_json:
-        print_json({"version": VERSION, "a": first, "b": second, "comparisons": found})
-        return 0
-    rows = [
-        [c["task"], c["metric"], f"{c['queries']:,}", f"{c['a']:.4f}", f"{c['b']:.4f}", f"{c['difference']:+.4f}",
-         f"{c['low']:+.4f} to {c['high']:+.4f}", f"{c['p']:.4f}"]
-        for c in found
-    ]  # fmt: skip
-    print_table(["task", "metric", "queries", first, second, "difference", "95 % interval", "p"], rows, left=2)
-    return 0
-
-
-def _read_results(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """Return task -> query -> metric -> value, as `_save` writes them."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for path in sorted(folder.glob("*.queries.jsonl")):
-        from runnel.text.lines import read_json
-
-        rows = (row for _, row in read_json(path))
-        found[path.name.removesuffix(".queries.jsonl")] = {str(row.pop("query")): row for row in rows}
-    if not found:
-        raise ReadError(f"{folder} has no results (TASK.queries.jsonl); expected what `runnel evaluate --out {folder}` writes")
-    return found
