@@ -188,7 +188,10 @@ def test_compare_needs_results_of_one_task(run, tmp_path):
     ("arguments", "message"),
     [
         (["bm25", "bier"], "unknown task 'bier'; did you mean beir?"),
-        (["bm25", "scifact"], "unknown task 'scifact'; expected a BEIR folder, or a file of judgments (qrels) or evidence"),
+        (
+            ["bm25", "scifact"],
+            "unknown task 'scifact'; expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence",
+        ),
         (["bm25", "beir", "beir"], "two tasks are called 'beir'"),
         (["bm25", "beir", "--as", "embed"], "bm25 is BM25, so it cannot be evaluated as embed; leave --as and --in out"),
         (["bm25", "beir", "--in", "library"], "bm25 is BM25, so it cannot be evaluated as index; leave --as and --in out"),

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from runnel.commands.display import print_json
-from runnel.commands.evaluate_results import VERSION, compare_folders, save, show
+from runnel.commands.evaluate_results import VERSION, compare_folders, means, save, show
 from runnel.commands.options import BOption, DocumentPrompt, Dtype, Json, K1Option, Prompt, refuse
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
     from runnel.commands.evaluate_retrieval import How, System
+    from runnel.evaluation.benchmarks import Set
 
 What = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL TASK...]",
-        help="A model, bm25 or a run file; and BEIR folders, qrels or evidence files.",
+        help="A model, bm25 or a run file; and BEIR folders, benchmarks, qrels or evidence files.",
         show_default=False,
     ),
 ]
@@ -141,32 +142,44 @@ def evaluate(
     system = System(model, "embed", dtype, depth, run, bm25, search, prompts, place=place)
     reading = _given(max_query_tokens=max_query_tokens, max_tokens=max_tokens, segment_tokens=segment_tokens)
     reading |= _given(stride=stride, aggregate=aggregate)
-    jobs = _jobs(tasks, system, how, reading)
-    results = _measure(jobs, (corpus, queries), None if metrics is None else metrics.split(","), out)
+    jobs = _jobs(tasks, (corpus, queries), system, how, reading)
+    results = _measure(jobs, None if metrics is None else metrics.split(","), out)
     if as_json:
-        print_json({"version": VERSION, "results": results})
+        print_json({"version": VERSION, "results": results, "means": means(results)})
     else:
         show(results)
     return 0
 
 
 class _Job(NamedTuple):
-    """A task, whether it is one of evidence, and what is evaluated on it."""
+    """A set of retrieval, or a file of evidence, and what is evaluated on it."""
 
-    path: Path
-    evidence: bool
+    task: Set | Path
     system: System
 
+    @property
+    def evidence(self) -> bool:
+        return isinstance(self.task, Path)
 
-def _jobs(tasks: Sequence[str], system: System, how: How | None, reading: Mapping[str, Any]) -> list[_Job]:
-    """Return the tasks with what the system is evaluated as; raise a usage error for options that have no effect."""
+
+def _jobs(
+    tasks: Sequence[str], texts: tuple[str | None, str | None], system: System, how: How | None, reading: Mapping[str, Any]
+) -> list[_Job]:
+    """Return the sets of all tasks with what the system is evaluated as; raise a usage error for options that have no effect.
+
+    `texts` are the corpus and queries of qrels.
+    """
     from runnel.commands.evaluate_retrieval import kind_of, reading_of
-    from runnel.evaluation.tasks import expect_task, is_evidence
+    from runnel.evaluation.benchmarks import find_sets
+    from runnel.evaluation.tasks import is_evidence
 
     kind = kind_of(system.model, how)
-    evidence = {task: is_evidence(expect_task(task)) for task in tasks}
-    default: dict[bool, How] = {True: "sentences", False: "embed"}
-    jobs = [_Job(Path(task), evidence[task], replace(system, how=kind or default[evidence[task]])) for task in tasks]
+    jobs = []
+    for task in tasks:
+        if Path(task).is_file() and is_evidence(Path(task)):
+            jobs.append(_Job(Path(task), replace(system, how=kind or "sentences")))
+        else:
+            jobs += [_Job(one, replace(system, how=kind or "embed")) for one in find_sets(task, *texts)]
     kinds = {job.system.how for job in jobs}
     if "rerank" not in kinds:
         refuse({"--run": system.candidates}, "goes with --as rerank")
@@ -217,29 +230,27 @@ def _check_reading(kinds: Collection[str], given: Mapping[str, object]) -> None:
         refuse({name: options.get(name) for name in ("--stride", "--aggregate")}, "goes with --segment-tokens")
 
 
-def _measure(
-    jobs: Sequence[_Job], texts: tuple[str | None, str | None], metrics: Sequence[str] | None, out: str | None
-) -> list[dict[str, Any]]:
-    """Return the result of each task, which is also written to OUT; `texts` are the corpus and queries of qrels."""
+def _measure(jobs: Sequence[_Job], metrics: Sequence[str] | None, out: str | None) -> list[dict[str, Any]]:
+    """Return the result of each task, which is also written to OUT."""
     from runnel.commands import evaluate_retrieval, evaluate_sentences
     from runnel.evaluation.metrics import METRICS, parse_metrics
-    from runnel.evaluation.tasks import find_task
 
-    parsed = parse_metrics(METRICS if metrics is None else metrics)
-    names = [evaluate_sentences.name_of(job.path) if job.evidence else find_task(job.path, *texts).name for job in jobs]
+    parse_metrics(METRICS if metrics is None else metrics)
+    names = [evaluate_sentences.name_of(job.task) if isinstance(job.task, Path) else job.task.name for job in jobs]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two tasks are called {repeated!r}, and their results would be in one file; evaluate them one by one")
-    for path, evidence, system in jobs:
-        if system.how not in (("bm25", "embed", "sentences") if evidence else ("bm25", "embed", "rerank", "index", "run")):
-            ranks = "sentences" if evidence else "documents"
-            raise InputError(f"{path} is a task that ranks {ranks}; {system.model} cannot be evaluated on it as {system.how}")
+    for job, name in zip(jobs, names, strict=True):
+        how = job.system.how
+        if how not in (("bm25", "embed", "sentences") if job.evidence else ("bm25", "embed", "rerank", "index", "run")):
+            what = f"{job.task} is a task that ranks sentences" if job.evidence else f"{name} is a task that ranks documents"
+            raise InputError(f"{what}; {job.system.model} cannot be evaluated on it as {how}")
     results = []
     with _folder(out) as folder:
-        for path, evidence, system in jobs:
-            if evidence:
-                found = evaluate_sentences.measure(path, system, metrics, folder)
+        for task, system in jobs:
+            if isinstance(task, Path):
+                found = evaluate_sentences.measure(task, system, metrics, folder)
             else:
-                found = evaluate_retrieval.measure(path, *texts, system, parsed, folder)
+                found = evaluate_retrieval.measure(task, system, metrics, folder)
             results.append(save(*found, folder))
     return results
 

@@ -23,19 +23,52 @@ def save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Pa
     return result
 
 
+def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the means over the sets of each group, then over all sets of retrieval, where a group counts as one.
+
+    Sets may have different metrics: "score" is the mean of the first of each, "metrics" has those that all of them have.
+    """
+    units: dict[str, list[dict[str, Any]]] = {}
+    for one in results:
+        if one["kind"] == "retrieval":
+            units.setdefault(one["group"] or one["task"], []).append(one)
+    groups = [_mean(name, [one["metrics"] for one in sets]) for name, sets in units.items() if sets[0]["group"]]
+    by_name = {one["name"]: one["metrics"] for one in groups}
+    each = [by_name.get(name, sets[0]["metrics"]) for name, sets in units.items()]
+    return [*groups, _mean("mean", each)] if len(each) > 1 else groups
+
+
+def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
+    common = [metric for metric in sets[0] if all(metric in one for one in sets)]
+    score = sum(next(iter(one.values())) for one in sets) / len(sets)
+    return {
+        "name": name,
+        "sets": len(sets),
+        "score": score,
+        "metrics": {metric: sum(one[metric] for one in sets) / len(sets) for metric in common},
+    }
+
+
 def show(results: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the retrieval tasks, and one for each evidence task."""
+    """Print a table of the sets of retrieval for each choice of metrics, and one for each evidence task."""
     from runnel.commands import evaluate_sentences
 
     retrieval = [result for result in results if result["kind"] == "retrieval"]
+    tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for result in retrieval:
+        tables.setdefault(tuple(result["metrics"]), []).append(result)
     if retrieval:
-        metrics = list(retrieval[0]["metrics"])
-        rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in retrieval]
-        if len(retrieval) > 1:
-            means = (sum(r["metrics"][m] for r in retrieval) / len(retrieval) for m in metrics)
-            rows.append(["mean", "", *(f"{value:.4f}" for value in means)])
         print_text(f"{retrieval[0]['model']} as {retrieval[0]['as']}")
+    for metrics, shown in tables.items():
+        rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in shown]
+        rows += [
+            [one["name"] if one["name"] == "mean" else f"{one['name']}, mean", "", *(f"{one['metrics'][m]:.4f}" for m in metrics)]
+            for one in means(shown)
+        ]
         print_table(["task", "queries", *metrics], rows)
+    if len(tables) > 1:
+        (*_, overall) = means(retrieval)
+        print_text(f"{overall['score']:.4f} is the mean of the first metric of {overall['sets']} sets")
     for result in results:
         if result["kind"] == "sentences":
             evaluate_sentences.show(result)

@@ -19,13 +19,14 @@ from runnel.commands.rerank import Candidates, rank_all
 from runnel.commands.resume import Output, appending, file_digest, text_digest
 from runnel.commands.runs import finish_run, finished_queries, lines_of
 from runnel.errors import InputError
-from runnel.evaluation.metrics import Metrics, cutoff, evaluate, mean, ranked
+from runnel.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.evaluation.segments import Reading, recorded, segment_id
-from runnel.evaluation.tasks import Task, find_task, read_run_of, read_task
+from runnel.evaluation.tasks import Task, read_run_of, read_task
 from runnel.records import Document
 from runnel.text.trec import read_scores
 
 if TYPE_CHECKING:
+    from runnel.evaluation.benchmarks import Set
     from runnel.models.embedder import Embedder
     from runnel.models.reranker import Reranker
     from runnel.search.index import Index
@@ -93,14 +94,14 @@ def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
 
 
 def measure(
-    path: Path, corpus: str | None, queries: str | None, system: System, metrics: Metrics, folder: Path
+    one: Set, system: System, names: Sequence[str] | None, folder: Path
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """Return the result of a retrieval task and the values of its queries; the run is in `folder`.
+    """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own.
 
     Raises:
-        InputError: as `find_task`, `read_task`, `read_run_of` and `Stored`; or texts are missing that the system has to read.
+        InputError: as `read_task`, `read_run_of` and `Stored`; or texts are missing that the system has to read.
     """
-    source = find_task(path, corpus, queries)
+    source, metrics = one.source(folder), parse_metrics(one.metrics if names is None else names)
     if system.place is not None:
         source = replace(source, corpus=None)  # the index has the documents
     needed = () if system.how == "run" else ("queries",) if system.place is not None else ("corpus", "queries")
@@ -114,6 +115,7 @@ def measure(
     values = evaluate(metrics, task.qrels, read_run_of(run, task))
     result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
     result |= {
+        "group": one.group,
         "documents": state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus),
         "depth": system.depth if system.how != "run" else None,
         "reading": system.reading.settings(),

@@ -16,12 +16,19 @@ from runnel.training.formats import qrels_of
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a task. `corpus` and `queries` may be missing if a finished run is measured."""
+    """The files of a task. `corpus` and `queries` may be missing if a finished run is measured.
+
+    Attributes:
+        expected: how many judged queries the set has in papers; None: unknown.
+        notes: what was left out of a published set.
+    """
 
     name: str
     qrels: Path
     corpus: Path | None
     queries: Path | None
+    expected: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +61,8 @@ def expect_task(path: str | Path) -> Path:
         near = difflib.get_close_matches(path.name, names, 3)
         advice = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""
         raise InputError(
-            f"unknown task {str(path)!r}; {advice or 'expected a BEIR folder, or a file of judgments (qrels) or evidence'}"
+            f"unknown task {str(path)!r}; "
+            f"{advice or 'expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence'}"
         )
     return path
 
@@ -104,7 +112,9 @@ def read_task(source: Source) -> Task:
     relevant = {name for judged in qrels.values() for name, grade in judged.items() if grade > 0}
     if not relevant:
         raise InputError(f"{source.qrels} judges no document as relevant (grade above 0); expected one at least")
-    notes = []
+    notes = list(source.notes)
+    if source.expected not in (None, len(qrels)):
+        notes.append(f"{len(qrels):,} queries are judged; the papers' set has {source.expected:,}")
     if without := sum(not any(grade > 0 for grade in judged.values()) for judged in qrels.values()):
         notes.append(f"{without:,} of {len(qrels):,} queries have no relevant document, and count as 0")
     queries: dict[str, str] = {}

@@ -1,0 +1,292 @@
+"""Published benchmarks in folders as their authors publish them: NanoBEIR, LoCoV0, LoCoV1, LongEmbed and MS MARCO.
+
+A set in another form than BEIR's is written as a BEIR folder next to the results, from which it is evaluated.
+
+| form | files | metric |
+|---|---|---|
+| a data set of the hub, as NanoBEIR's | corpus/SPLIT-*.parquet, queries/..., qrels/... (or default/...) | nDCG@10 |
+| LongEmbed | SET/corpus.jsonl, queries.jsonl and qrels.jsonl; needle and passkey have eight lengths | nDCG@10, nDCG@1 |
+| LoCoV1 | LoCoV1-Documents/..., LoCoV1-Queries/..., of which the rows of the test split count | nDCG@10 |
+| LoCoV0 | SET/validation.jsonl of SCROLLS: "input" is the document, "output" the query | nDCG@10 |
+| MS MARCO | the files of passages or documents under their own names | those of the papers B and C |
+
+Source: Thakur et al., 2021; Saad-Falcon et al., 2024 (LoCo); Zhu et al., 2024 (LongEmbed); Craswell et al., 2020 and 2021.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.evaluation.generated import find_generated
+from runnel.evaluation.metrics import METRICS
+from runnel.evaluation.tasks import Source, expect_task, find_task
+from runnel.files import replacing
+from runnel.records import titled
+from runnel.text.lines import find, keys, read_json
+
+_NDCG = ("nDCG@10",)
+_LENGTH = "context_length"  # the column of LongEmbed's needle and passkey
+_IDS = ("_id", "id", "doc_id", "qid", "pid")
+_TEXTS = ("text", "passage", "query")
+
+
+class _Judged(NamedTuple):
+    """A set of MS MARCO: its files, what is reported, and the number of judged queries in the papers."""
+
+    corpus: str
+    queries: str
+    qrels: str
+    metrics: tuple[str, str]
+    expected: int
+
+
+_DEV, _DL = ("MRR@10", "Recall@1000"), ("nDCG@10", "R(rel=2)@1000")  # TREC counts grade 1 of a passage as not relevant
+_MSMARCO = {
+    "passage-dev": _Judged("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
+    "passage-dl19": _Judged("collection.tsv", "msmarco-test2019-queries.tsv", "2019qrels-pass.txt", _DL, 43),
+    "passage-dl20": _Judged("collection.tsv", "msmarco-test2020-queries.tsv", "2020qrels-pass.txt", _DL, 54),
+}
+_DEV, _DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
+_MSMARCO |= {
+    "document-dev": _Judged("msmarco-docs.tsv", "msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv", _DEV, 5193),
+    "document-dl19": _Judged("msmarco-docs.tsv", "msmarco-test2019-queries.tsv", "2019qrels-docs.txt", _DL, 43),
+    "document-dl20": _Judged("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _DL, 45),
+}
+
+Row = tuple[object, Mapping[str, Any]]  # its place, and its values
+
+
+@dataclass(frozen=True)
+class Set:
+    """A retrieval task, of a benchmark or by itself.
+
+    Attributes:
+        name: of its result files.
+        source: finds its files, or writes them into a folder.
+        metrics: what is reported unless the user says otherwise.
+        group: sets with one group count as one in means.
+    """
+
+    name: str
+    source: Callable[[Path], Source]
+    metrics: tuple[str, ...] = METRICS
+    group: str = ""
+
+
+def find_sets(task: str, corpus: str | None = None, queries: str | None = None) -> list[Set]:
+    """Return the sets of a task: a BEIR folder, qrels, a set or a whole benchmark, or generated:needle or generated:passkey.
+
+    Args:
+        task: a path; for one set of a folder that has several, the folder's path, / and the set's name.
+        corpus, queries: the texts of qrels.
+
+    Raises:
+        InputError: the task does not exist, or its folder has no known form; the message has the nearest names.
+        ReadError: a file is damaged.
+    """
+    if task.startswith("generated:"):
+        return [Set(one.name, one.write, ("nDCG@1",), one.kind) for one in find_generated(task.removeprefix("generated:"))]
+    path = Path(task)
+    if path.is_dir() and corpus is None and queries is None and not _is_beir(path):
+        if sets := _sets_of(path) or _inside(path):
+            return sets
+    elif not path.exists() and path.parent.is_dir() and (sets := _sets_of(path.parent)):
+        if chosen := [one for one in sets if path.name in (one.name, one.name.removeprefix(f"{path.parent.name}-"), one.group)]:
+            return chosen
+        near = difflib.get_close_matches(path.name, [one.name for one in sets], 3)
+        names = ", ".join(str(path.parent / name) for name in near or [one.name for one in sets])
+        raise InputError(f"unknown task {task!r}; {'did you mean' if near else 'expected one of'} {names}")
+    return [_ready(find_task(expect_task(path), corpus, queries))]
+
+
+def _sets_of(folder: Path) -> list[Set]:
+    """Return the sets of a folder in one of the forms above; none if it has another form, as BEIR's."""
+    name = folder.resolve().name
+    if sets := _msmarco(folder):
+        return sets
+    if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= set(next(read_rows([rows]))[1]):
+        return [Set(name, partial(_write_scrolls, name=name, rows=rows), _NDCG)]
+    loco = [part for part in sorted(folder.iterdir()) if part.name.lower() in ("locov1-documents", "locov1-queries")]
+    if len(loco) == 2:
+        return _loco(*(_files(part, "test") for part in loco))
+    tables = [_tables(folder, *names) for names in (["corpus"], ["queries"], ["qrels", "default"])]
+    return _hub(name, *tables) if all(tables) and not _is_beir(folder) else []
+
+
+def _inside(folder: Path) -> list[Set]:
+    """Return the sets of the folders in a folder; none if none of them is a set."""
+    inside = {}
+    for part in sorted(folder.iterdir()):
+        if part.is_dir() and not part.name.startswith("."):
+            inside[part.name] = [_ready(find_task(part))] if _is_beir(part) else _sets_of(part)
+    if any(inside.values()) and (unknown := [name for name, sets in inside.items() if not sets]):
+        raise InputError(f"{folder}: {', '.join(unknown)} is no task in a known form; give the paths of the tasks one by one")
+    return [one for sets in inside.values() for one in sets]
+
+
+def _is_beir(folder: Path) -> bool:
+    qrels = find(folder, "qrels.tsv", "qrels.txt") or any((folder / "qrels").glob("*.tsv*"))
+    return bool(qrels and find(folder, "corpus.jsonl", "corpus.tsv"))
+
+
+def _ready(source: Source, metrics: tuple[str, ...] = METRICS) -> Set:
+    return Set(source.name, lambda _: source, metrics)
+
+
+# ---- forms -------------------------------------------------------------------------------------------------------------
+
+
+def _msmarco(folder: Path) -> list[Set]:
+    sets = []
+    for name, one in _MSMARCO.items():
+        corpus, queries, qrels = (find(folder, file) for file in (one.corpus, one.queries, one.qrels))
+        if corpus and queries and qrels:
+            source = Source(f"{folder.resolve().name}-{name}", qrels, corpus, queries, one.expected)
+            sets.append(_ready(source, one.metrics))
+    return sets
+
+
+def _write_scrolls(folder: Path, name: str, rows: Path) -> Source:
+    documents = (_text(f"Passage_{i}", row, ("input",), where) for i, (where, row) in enumerate(read_rows([rows])))
+    queries = (_text(f"Query_{i}", row, ("output",), where) for i, (where, row) in enumerate(read_rows([rows])))
+    judged = ((f"Query_{i}", f"Passage_{i}", 1) for i, _ in enumerate(read_rows([rows])))
+    return _write(folder, name, documents, queries, judged)
+
+
+def _loco(documents: list[Path], queries: list[Path]) -> list[Set]:
+    names = dict.fromkeys(str(row["dataset"]) for _, row in read_rows(queries))
+    return [Set(name, partial(_write_loco, name=name, documents=documents, queries=queries), _NDCG) for name in names]
+
+
+def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> Source:
+    """Write a set of LoCoV1. As by its authors, documents without text are left out, with the queries that only they answer."""
+    rows = [row for row in read_rows(queries) if row[1]["dataset"] == name]
+    empty = {str(row["pid"]) for _, row in read_rows(documents) if row["dataset"] == name and row["passage"] is None}
+    kept = [(where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))]
+    texts = (one for one in read_rows(documents) if one[1]["dataset"] == name and one[1]["passage"] is not None)
+    judged = ((str(row["qid"]), str(pid), 1) for _, row in kept for pid in row["answer_pids"] if str(pid) not in empty)
+    source = _write(folder, name, _texts(texts), _texts(kept), judged)
+    note = f"{len(empty):,} documents without text are left out, with {len(rows) - len(kept):,} queries that only they answer"
+    return replace(source, notes=(note,)) if empty else source
+
+
+def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]], judged: dict[str, list[Path]]) -> list[Set]:
+    """Return the sets of a data set of the hub: of its split "test", else of all splits that have texts of their own."""
+    splits = ["test"] if "test" in judged and len(corpus) == 1 else list(judged)
+    if len(splits) > 1 and not set(splits) <= corpus.keys() & queries.keys():
+        raise InputError(f"{name} has judgments of {', '.join(splits)}, and texts of {', '.join(corpus)}; expected texts of each")
+    sets = []
+    for split in splits:
+        files = [one.get(split) or next(iter(one.values())) for one in (corpus, queries, judged)]
+        own = name if len(splits) == 1 else split
+        lengths = dict.fromkeys(row.get(_LENGTH) for _, row in read_rows(files[1]))
+        for length in lengths:
+            one = own if length is None else f"{own}-{length}"
+            write = partial(_write_hub, name=one, files=files, length=length)
+            sets.append(Set(one, write, _NDCG if length is None else ("nDCG@1",), "" if length is None else own))
+    return sets
+
+
+def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> Source:
+    corpus, queries, judged = ((row for row in read_rows(one) if row[1].get(_LENGTH) == length) for one in files)
+    return _write(folder, name, _texts(corpus), _texts(queries), (_judgment(row, where) for where, row in judged))
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------------
+
+
+def read_rows(files: Iterable[Path]) -> Iterator[Row]:
+    """Yield (place, values) for each row of jsonl and parquet files.
+
+    Raises:
+        ReadError: a file is damaged.
+        MissingDependency: pyarrow is not installed.
+    """
+    for path in files:
+        if path.suffix != ".parquet":
+            yield from read_json(path)
+            continue
+        try:
+            from pyarrow import ArrowException
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise MissingDependency(f"{path}: parquet needs pyarrow; run `pip install 'runnel[eval]'`") from error
+        try:
+            number = 0
+            for batch in ParquetFile(path).iter_batches(256):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+        except ArrowException as error:
+            raise ReadError(f"{path} is damaged or incomplete ({error}); download it again") from error
+
+
+def _tables(folder: Path, *names: str) -> dict[str, list[Path]]:
+    """Return the files of a table by split: NAME/SPLIT-00000-of-00001.parquet, NAME/SPLIT.jsonl or NAME.jsonl."""
+    for name in names:
+        if (file := find(folder, f"{name}.jsonl")) or (file := find(folder, f"{name}.parquet")):
+            return {name: [file]}
+        files = [file for ending in ("parquet", "jsonl") for file in sorted((folder / name).glob(f"*.{ending}"))]
+        if files:
+            splits: dict[str, list[Path]] = {}
+            for file in files:
+                splits.setdefault(re.sub(r"-\d{5}-of-\d{5}.*", "", file.stem), []).append(file)
+            return splits
+    return {}
+
+
+def _files(place: Path, split: str) -> list[Path]:
+    """Return the parquet and jsonl files in a folder, those of a split if names have it."""
+    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in (".parquet", ".jsonl"))
+    if not files:
+        raise ReadError(f"{place} has no parquet or jsonl files; download the data set again")
+    return [file for file in files if split in file.name] or files
+
+
+def _texts(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
+    return (_text(next((str(row[name]) for name in _IDS if name in row), ""), row, _TEXTS, where) for where, row in rows)
+
+
+def _text(key: str, row: Mapping[str, Any], names: tuple[str, ...], where: object) -> tuple[str, str]:
+    text = next((row[name] for name in names if name in row), None)
+    if not key or not isinstance(text, str):
+        raise InputError(f"{where}: expected an id and a text ({', '.join(names)}), got {keys(row)}")
+    return key, titled(row.get("title"), text)
+
+
+def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
+    query, document = (
+        next((row[n] for n in names if n in row), None) for names in (("query-id", "qid"), ("corpus-id", "doc_id"))
+    )
+    if query is None or document is None:
+        raise InputError(f'{where}: expected "query-id" and "corpus-id" (or "qid" and "doc_id"), got {keys(row)}')
+    return str(query), str(document), int(row.get("score", 1))
+
+
+def _write(
+    folder: Path,
+    name: str,
+    documents: Iterable[tuple[str, str]],
+    queries: Iterable[tuple[str, str]],
+    judged: Iterable[tuple[str, str, int]],
+) -> Source:
+    """Write a BEIR folder NAME.beir. White space in ids, which qrels and runs cannot have, becomes "_"."""
+    place = folder / f"{name}.beir"
+    place.mkdir(exist_ok=True)
+    for kind, texts in (("corpus", documents), ("queries", queries)):
+        with replacing(place / f"{kind}.jsonl") as new, new.open("w", encoding="utf-8") as file:
+            file.writelines(
+                json.dumps({"_id": "_".join(key.split()), "text": text}, ensure_ascii=False) + "\n" for key, text in texts
+            )
+    with replacing(place / "qrels.tsv") as new, new.open("w", encoding="utf-8") as file:
+        file.write("query-id\tcorpus-id\tscore\n")
+        file.writelines(f"{'_'.join(q.split())}\t{'_'.join(d.split())}\t{grade}\n" for q, d, grade in judged)
+    return replace(find_task(place), name=name)

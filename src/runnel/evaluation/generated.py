@@ -1,0 +1,124 @@
+"""LongEmbed's synthetic sets, needle and passkey, generated: the same texts on every machine.
+
+Each of the eight lengths is a set of its own with 100 documents and 50 queries; a document has at most 3/4 words for each token
+of the length. A document hides one sentence at a random place: a person's passkey in a text of five repeated sentences, or a fact
+in an essay. A query asks for one of the persons or facts.
+
+Source: Zhu et al., LongEmbed, 2024, 3.2; the filler of passkey is that of Mohtashami and Jaggi, 2023.
+Differs: the names, passkeys, facts and questions are ours, and so is the essay, whose sentences are put together at random from
+parts; the published essays are Paul Graham's. So figures are not those of the published sets.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+
+from runnel.errors import InputError
+from runnel.evaluation.tasks import Source, find_task
+from runnel.files import write
+
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_DOCUMENTS, _QUERIES = 100, 50
+_GRASS = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
+_FIRST = "Ada Amir Boris Carla Chen Dalia Emil Farah Goran Hana Igor Jonas Kira Leila Mateo Nadia Omar Petra Rosa Tariq".split()
+_LAST = "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs Lund Moreau Novak Okafor Petrov".split()
+_WHO = (
+    "A good editor", "The second draft", "Every new team", "A patient reader", "The founder of a small firm", "An old habit",
+    "The person who asks first", "A short list", "The quiet half of the room", "A plan without a date", "The first customer",
+    "A teacher in her tenth year", "The committee", "Whoever keeps the notes", "A plain sentence", "The last week of a project",
+)  # fmt: skip
+_DOES = (
+    "tends to notice", "rarely explains", "slowly changes", "makes room for", "takes the place of", "depends on", "gives away",
+    "hides behind", "learns to trust", "puts off", "begins with", "argues against", "is shaped by", "asks more of", "outlives",
+    "returns to",
+)  # fmt: skip
+_WHAT = (
+    "the work that nobody planned", "a question from the week before", "what the others already know", "a rule without a reason",
+    "the cost of waiting", "an idea that looked too small", "the opinion of a stranger", "a promise made in a hurry",
+    "the difference between two answers", "a problem with no owner", "the comfort of a long meeting", "the part that can be cut",
+    "an honest mistake", "the next page", "a friend's advice", "the shape of the whole",
+)  # fmt: skip
+_WHEN = (
+    "when the money runs out", "long before anyone says so", "and that is seldom a bad sign", "as most people find out late",
+    "unless someone writes it down", "because the alternative is worse", "even in a good year", "if there is time to look",
+    "which is why it is worth a second try", "and nobody remembers how it began", "after the first excitement is over",
+    "though it costs a little more", "while the rest of the day goes on", "so the lesson has to be learned again",
+    "without being told", "in the end",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A set of one length."""
+
+    kind: str  # "needle" or "passkey"
+    length: int  # tokens
+
+    @property
+    def name(self) -> str:
+        """The name of the set."""
+        return f"{self.kind}-{self.length}"
+
+    def write(self, folder: Path) -> Source:
+        """Write the set as a BEIR folder in `folder`."""
+        chance = random.Random(self.name)
+        hidden, questions = _passkeys(chance) if self.kind == "passkey" else _needles()
+        filler = self._filler(chance)
+        documents = [_hide(one, filler, self.length * 3 // 4, chance) for one in hidden]
+        asked = sorted(chance.sample(range(_DOCUMENTS), _QUERIES))
+        place = folder / f"{self.name}.beir"
+        place.mkdir(exist_ok=True)
+        for kind, texts in (("corpus", enumerate(documents)), ("queries", ((i, questions[i]) for i in asked))):
+            write(place / f"{kind}.jsonl", "".join(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in texts))
+        write(place / "qrels.tsv", "".join(f"{i} {i} 1\n" for i in asked))
+        return replace(find_task(place), name=self.name)
+
+    def _filler(self, chance: random.Random) -> list[str]:
+        """Return more sentences than the longest document of the set needs."""
+        if self.kind == "passkey":
+            return list(_GRASS) * (self.length // 12)
+        parts = (_WHO, _DOES, _WHAT, _WHEN)
+        return [" ".join(chance.choice(part) for part in parts) + "." for _ in range(self.length // 8)]
+
+
+def find_generated(name: str) -> list[Generated]:
+    """Return the sets called "needle", "passkey", or one of them with its length: "needle-256".
+
+    Raises:
+        InputError: there is no such set; the message has the nearest names.
+    """
+    sets = [Generated(kind, length) for kind in ("needle", "passkey") for length in LENGTHS]
+    chosen = [one for one in sets if name in (one.kind, one.name)]
+    if not chosen:
+        near = difflib.get_close_matches(name, ["needle", "passkey", *(one.name for one in sets)], 3) or ["needle", "passkey"]
+        raise InputError(f"unknown task 'generated:{name}'; did you mean {' or '.join(f'generated:{one}' for one in near)}?")
+    return chosen
+
+
+def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
+    names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
+    keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
+    pairs = zip(names, keys, strict=True)
+    hidden = [f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}." for name, key in pairs]
+    return hidden, [f"What is the pass key for {name}?" for name in names]
+
+
+def _needles() -> tuple[list[str], list[str]]:
+    lines = files("runnel.evaluation").joinpath("needles.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("\t") for line in lines]
+    return [fact for _, fact in pairs], [question for question, _ in pairs]
+
+
+def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Random) -> str:
+    """Return as much of the filler as fits into a number of words, with a sentence at a random place between two others."""
+    left, kept = words - len(sentence.split()), 0
+    while left >= len(filler[kept].split()):
+        left, kept = left - len(filler[kept].split()), kept + 1
+    place = chance.randint(0, kept)
+    return " ".join([*filler[:place], sentence, *filler[place:kept]])

@@ -1,0 +1,73 @@
+"""`runnel evaluate` on published benchmarks: their metrics, means in which a group of sets counts once, and resumed work."""
+
+import json
+
+import pytest
+
+pytest.importorskip("bm25s")
+pytest.importorskip("ir_measures")
+
+
+@pytest.fixture
+def longembed(tmp_path):
+    """One set of two queries, of which words find one; and needle in two lengths, in which words find 1 of 1 and 0 of 1."""
+    tables = {
+        "qmsum": (
+            [{"doc_id": "a", "text": "red cat"}, {"doc_id": "b", "text": "blue dog"}],
+            [{"qid": "1", "text": "cats and a cat"}, {"qid": "2", "text": "zebra"}],
+            [{"qid": "1", "doc_id": "a"}, {"qid": "2", "doc_id": "b"}],
+        ),
+        "needle": (
+            [{"doc_id": f"{n}{name}", "text": name, "context_length": n} for n in (256, 512) for name in ("gold", "iron")],
+            [{"qid": "256q", "text": "gold", "context_length": 256}, {"qid": "512q", "text": "gold", "context_length": 512}],
+            [
+                {"qid": "256q", "doc_id": "256gold", "context_length": 256},
+                {"qid": "512q", "doc_id": "512iron", "context_length": 512},
+            ],
+        ),
+    }  # fmt: skip
+    for name, rows in tables.items():
+        (tmp_path / "longembed" / name).mkdir(parents=True)
+        for kind, table in zip(("corpus", "queries", "qrels"), rows, strict=True):
+            (tmp_path / "longembed" / name / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+
+
+def test_each_set_has_its_metric_and_a_group_counts_once(run, longembed, tmp_path):
+    done = run("evaluate", "bm25", "longembed", "--out", "out", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert {one["task"]: one["metrics"] for one in found["results"]} == {
+        "needle-256": {"nDCG@1": 1.0},
+        "needle-512": {"nDCG@1": 0.0},
+        "qmsum": {"nDCG@10": 0.5},
+    }
+    assert found["means"] == [
+        {"name": "needle", "sets": 2, "score": 0.5, "metrics": {"nDCG@1": 0.5}},
+        {"name": "mean", "sets": 2, "score": 0.5, "metrics": {}},
+    ]
+    assert (tmp_path / "out" / "needle-256.trec").read_text().startswith("256q Q0 256gold 1 ")
+    done = run("evaluate", "bm25", "longembed", "--out", "out")
+    assert done.err.count("is finished already") == 3 and "needle, mean" in done.out
+    assert "0.5000 is the mean of the first metric of 2 sets" in done.out
+
+
+def test_metrics_of_the_user_are_those_of_all_sets(run, longembed):
+    done = run("evaluate", "bm25", "longembed", "--metrics", "Success@1,MRR", "--json")
+    assert done.code == 0, done.err
+    *_, overall = json.loads(done.out)["means"]
+    assert overall == {"name": "mean", "sets": 2, "score": 0.5, "metrics": {"Success@1": 0.5, "MRR": 0.5}}
+
+
+def test_generated_passkeys_are_found_by_their_words(run):
+    done = run("evaluate", "bm25", "generated:passkey-256", "--json")
+    assert done.code == 0, done.err
+    ((result,), means) = json.loads(done.out)["results"], json.loads(done.out)["means"]
+    assert result["task"] == "passkey-256" and result["queries"] == 50 and result["documents"] == 100
+    assert result["metrics"] == {"nDCG@1": 1.0} and means[0]["name"] == "passkey"
+
+
+def test_unknown_sets_and_names_used_twice_are_reported(run, longembed):
+    done = run("evaluate", "bm25", "longembed/needle/needle-257")
+    assert done.code == 1 and "unknown task 'longembed/needle/needle-257'; did you mean longembed/needle/needle-256" in done.err
+    done = run("evaluate", "bm25", "longembed", "longembed/qmsum")
+    assert done.code == 1 and "two tasks are called 'qmsum'" in done.err
