@@ -81,6 +81,7 @@ class Engine:
         mark_vectors: (K, D) fp32, the vectors that `Request.marks` add to the embeddings.
         weight: (V,) fp32 weight of each token id in `Request.ranges` (default: 1).
         whole: use horizontal inference.
+        step: what runs a step (default: `backbone.step`).
 
     Raises:
         InputError: a budget is not positive, or too small for one segment, or given together with `whole`.
@@ -97,11 +98,13 @@ class Engine:
         *,
         weight: Tensor | None = None,
         whole: bool = False,
+        step: Callable[..., Tensor] | None = None,
     ) -> None:
         if whole and backbone.recurrent and memory_bytes is not None:
             raise InputError("memory of horizontal inference grows with the longest text: give memory_bytes or whole, not both")
         self.backbone = backbone
         self.whole = whole
+        self._backbone_step = backbone.step if step is None else step
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
         self._lock = threading.RLock()  # the garbage collector may close an unfinished `map` within a step of the same thread
@@ -261,7 +264,7 @@ class Engine:
             lengths = [length for item, count in plan for length in item.blocks(count)]
             read_rows = write_rows = [-1] * len(lengths)
         cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)])
-        return self.backbone.step(
+        return self._backbone_step(
             ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), self._added(plan, ids.numel())
         )
 

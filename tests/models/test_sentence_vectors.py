@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from runnel import Embedder, SentenceRetriever
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model, load_model
-from runnel.models.blocks import lay_out
+from runnel.models.blocks import lay_out, passages_of
 from runnel.models.passages import read_documents
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.text.sentence_tokens import read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
@@ -26,9 +29,9 @@ LONG = "The " + "cat dog river sea mat " * 20 + "sat. "  # more tokens than can 
 QUERY = "the river"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
+@pytest.fixture(scope="module", params=[0, 1], ids=["one form", "layers of its own"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return tiny_encoder(tmp_path_factory.mktemp("tiny"), sentence_layers=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +49,16 @@ def expected_sums(model: Model, text: str) -> torch.Tensor:
     row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
     ends = model.backbone.block_ends(row.ids)
     assert ends is not None
-    hidden = torch.cat([model.backbone(torch.from_numpy(part).long())[0] for part in np.split(row.ids, ends[:-1])])
+    hidden = torch.cat([_read(model.backbone, torch.from_numpy(part).long()) for part in np.split(row.ids, ends[:-1])])
     hidden[torch.from_numpy(np.isin(row.ids, (2, 3)))] = 0
     return torch.stack([hidden[a:b].sum(0) for a, b in zip(row.starts, row.ends, strict=True)])
+
+
+def _read(backbone: Backbone, ids: torch.Tensor) -> torch.Tensor:
+    if not isinstance(backbone, Encoder) or not backbone.own_sentences:
+        return backbone(ids)[0]
+    row = torch.tensor([-1])
+    return backbone.step_sentences(ids, torch.tensor([0, len(ids)]), backbone.new_state(1), row, row)
 
 
 @settings(max_examples=25, deadline=None)
@@ -56,7 +66,9 @@ def expected_sums(model: Model, text: str) -> torch.Tensor:
 def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(model: Model, text: str, step: int) -> None:
     retriever = SentenceRetriever(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "engine", model.new_engine(step))
+        for engine in (model.engine, model.sentence_engine(texts=False)):
+            patch.setattr(engine, "step_tokens", step)
+            patch.setattr(engine, "text_tokens", step)
         (found,) = retriever.remember([text])
     assert "".join(text[a:b] for a, b in found.spans.tolist()) == text
     if not len(found.ids):
@@ -159,6 +171,39 @@ def test_damaged_and_foreign_data_is_refused(retriever: SentenceRetriever) -> No
             SentenceVectors.from_bytes(damaged, text, width)
 
 
+def test_vectors_of_passages_are_those_of_texts(model: Model) -> None:
+    """Whichever layers read the sentences, a passage is the mean that an Embedder gives."""
+    text = "".join([*SENTENCES, LONG]) * 2
+    (found,) = Reranker(model).remember([text]).documents.values()  # type: ignore[union-attr]
+    again = SentenceVectors.from_bytes(found.to_bytes(), text, 32)
+    (read,) = read_documents(Embedder(model), [text])
+    for one in (found, again):
+        sums = one.passage_sums(model.backbone)
+        starts = passages_of(one.bounds, model.backbone)
+        assert len(sums) == len(starts) - 1 == len(read.passages)
+        row = lay_out(one.ids, one.bounds, model.backbone, model.tokenizer)
+        hidden = torch.cat(
+            [model.backbone(torch.from_numpy(part).long())[0] for part in np.split(row.ids, _ends(model, row.ids))]
+        )
+        hidden[torch.from_numpy(np.isin(row.ids, (2, 3)))] = 0
+        expected = torch.stack([hidden[a:b].sum(0) for a, b in pairwise(row.edges.tolist())])
+        assert bool(((sums - expected).abs().amax(1) <= expected.abs().amax(1) / 127 * 3 + 1e-4).all())
+    assert (found.passages is not None) == model.backbone.own_sentences
+
+
+def _ends(model: Model, ids: np.ndarray) -> np.ndarray:
+    ends = model.backbone.block_ends(ids)
+    assert ends is not None
+    return ends[:-1]
+
+
+def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
+    model = tiny_encoder(tmp_path, sentence_layers=1)
+    (remembered,) = SentenceRetriever(model).remember(["The cat sat. A dog ran."])
+    with pytest.raises(InputError, match="remembered for its sentences alone; let a Reranker remember it"):
+        Reranker(model).score(QUERY, SentenceMemory({"a": remembered}))
+
+
 def _changed(values: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     return [
         {name: value for name, value in values.items() if name != "scales"},
@@ -170,6 +215,8 @@ def _changed(values: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         values | {"spans": values["spans"] + np.uint32(100)},
         values | {"vectors": values["vectors"] ^ np.int8(1)},
         values | {"ids": values["ids"] ^ np.uint16(1)},
+        values | {"passages": values["vectors"]},
+        values | {"passages": values["vectors"], "passage_scales": values["scales"]},
     ]
 
 

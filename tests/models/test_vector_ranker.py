@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Reranker, SentenceRetriever
+from runnel import Reranker
 from runnel.errors import InputError
-from runnel.models.blocks import passages_of
+from runnel.models.blocks import lay_out
 from runnel.models.lexical import static_bm25, word_table
 from runnel.models.sentence_vectors import SentenceMemory
 
@@ -20,9 +18,9 @@ DOCUMENTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "
 QUERY = "where does the river run"
 
 
-@pytest.fixture(scope="module")
-def reranker(tmp_path_factory: pytest.TempPathFactory) -> Reranker:
-    return Reranker(tiny_encoder(tmp_path_factory.mktemp("tiny")))
+@pytest.fixture(scope="module", params=[0, 1], ids=["one form", "layers of its own"])
+def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reranker:
+    return Reranker(tiny_encoder(tmp_path_factory.mktemp("tiny"), sentence_layers=request.param))
 
 
 def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None:
@@ -32,18 +30,19 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
     table = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
     text = f"{DOCUMENTS[0]} {DOCUMENTS[1]} " * 2
     ids = [model.tokenizer.encode(text).ids for text in (QUERY, text)]
-    (document,) = SentenceRetriever(model).remember([text])
+    memory = reranker.remember([text])
+    assert isinstance(memory, SentenceMemory)
+    (document,) = memory.documents.values()
     ask = model.backbone(torch.tensor([2, *ids[0], 3]))[0].mean(0)
 
-    def cosine(sentences: slice) -> float:
-        return float(F.cosine_similarity(document.sums()[sentences].sum(0), ask, dim=0))
-
-    starts = passages_of(document.bounds, model.backbone).tolist()
-    assert len(starts) > 2
-    nearest = max(cosine(slice(a, b)) for a, b in pairwise(starts))
-    features = [nearest, cosine(slice(None)), static_bm25(ids[1], ids[0], table)]
+    row = lay_out(document.ids, document.bounds, model.backbone, model.tokenizer)
+    blocks = np.split(row.ids, row.edges[1:-1])
+    sums = torch.stack([model.backbone(torch.from_numpy(block).long())[0][1:-1].sum(0) for block in blocks])
+    assert len(sums) > 2
+    nearest = float(F.cosine_similarity(sums, ask[None]).max())
+    features = [nearest, float(F.cosine_similarity(sums.sum(0), ask, dim=0)), static_bm25(ids[1], ids[0], table)]
     expected = linear.weight[0] @ linear.weight.new_tensor(features) + linear.bias[0]
-    assert reranker.score(QUERY, [text])[0] == pytest.approx(float(expected), abs=1e-4)
+    assert reranker.score(QUERY, [text])[0] == pytest.approx(float(expected), abs=0.01)  # 8 bits
 
 
 def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(reranker: Reranker) -> None:

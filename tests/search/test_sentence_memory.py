@@ -11,6 +11,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.search import encoding
 from runnel.search.check import check
 from runnel.search.encoding import new_settings
@@ -31,9 +32,9 @@ def text_of(sentences: int) -> str:
 TEXTS = {f"d{i}": text_of(count) for i, count in enumerate((1, 2, 3, 5, 9, 14, 1, 30))}
 
 
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    return Embedder(tiny_encoder(tmp_path_factory.mktemp("tiny")))
+@pytest.fixture(scope="module", params=[0, 1], ids=["one form", "layers of its own"])
+def embedder(request, tmp_path_factory):
+    return Embedder(tiny_encoder(tmp_path_factory.mktemp("tiny"), sentence_layers=request.param))
 
 
 def documents(**changed: str):
@@ -63,17 +64,17 @@ def shown(hits):
 def read_tokens(model, monkeypatch):
     """The tokens of each request to the engine from now on."""
     read: list[int] = []
-    run = model.engine.map
 
-    def counting(requests, *more):
-        def counted():
+    def counting(run):
+        def counted(requests):
             for request in requests:
                 read.append(len(request.ids))
                 yield request
 
-        return run(counted(), *more)
+        return lambda requests, *more: run(counted(requests), *more)
 
-    monkeypatch.setattr(model.engine, "map", counting)
+    for engine in {model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True)}:
+        monkeypatch.setattr(engine, "map", counting(engine.map))
     return read
 
 
@@ -135,6 +136,18 @@ def test_an_index_without_memories_is_read(local, embedder, tmp_path):
         by_name = dict(shown(local.search(QUERY, top_k=20, rerank=0)))
         for name, sentences in shown(hits)[:5]:
             assert [s[0] for s in sentences] == [s[0] for s in by_name[name]]
+
+
+def test_sentences_of_another_version_of_the_model_are_refused(embedder, tmp_path, monkeypatch):
+    """The vectors of documents are the same in both versions, so only what is remembered tells them apart."""
+    if not embedder.model.backbone.own_sentences:
+        pytest.skip("of a model with layers of its own for sentences")
+    whole = SentenceVectors.to_bytes
+    monkeypatch.setattr(SentenceVectors, "to_bytes", lambda self: whole(replace(self, passages=None)))
+    with Index.create(tmp_path / "old", embedder, store="local") as made:
+        made.add(documents())
+        with pytest.raises(StoreError, match="read by another version of the model; add the document again"):
+            made.search(QUERY)
 
 
 def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, embedder):

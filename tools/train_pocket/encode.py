@@ -10,7 +10,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,13 +77,13 @@ def _embedder(out: Path) -> Embedder:
     return Embedder.load(out / "encoder")
 
 
-def encode(data: Path, out: Path, *, measure: bool) -> None:
-    """Read what is not yet on disk, in random order, so that what there is at any time is a sample of all sets."""
+def encode(data: Path, out: Path, *, measure: bool, wanted: Callable[[str], bool] = lambda document: True) -> None:
+    """Read what is wanted and not yet on disk, in random order, so that what there is at any time is a sample of all sets."""
     sets = chosen_sets(data, measure=measure)
     for one in sets:
         log.info("%s: %d questions, %d documents", one.found.name, len(one.questions), len(one.documents))
         vectors(out, questions_name(one.found.name, measure), [q.text for q in one.questions])
-    read_documents(out, [(s.found.name, d, s.found.texts[d]) for s in sets for d in s.documents])
+    read_documents(out, [(s.found.name, d, s.found.texts[d]) for s in sets for d in s.documents if wanted(d)])
 
 
 def questions_name(set_name: str, measure: bool) -> str:

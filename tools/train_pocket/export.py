@@ -22,6 +22,7 @@ from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket import relevance
 from tools.train_pocket.encode import PASSAGE_TOKENS, WIDTH
 from tools.train_pocket.fit import load
+from tools.train_pocket.tune import FIRST_TUNED
 
 log = logging.getLogger(__name__)
 _POSITIONS = 256  # all that sentence-transformers lets this encoder read; later ones saw little training
@@ -39,14 +40,28 @@ def default_folder() -> Path:
 
 
 def write_folder(
-    folder: Path, target: Path, sentences: VectorScore, rerank: VectorRelevance, idf: torch.Tensor, card: str
+    folder: Path,
+    target: Path,
+    sentences: VectorScore,
+    rerank: VectorRelevance,
+    idf: torch.Tensor,
+    card: str,
+    tuned: Path | None = None,
 ) -> None:
-    """Write a model folder with the weights of the encoder in `folder` in 8 bits; a folder that is there is replaced."""
+    """Write a model folder with the weights of the encoder in `folder` in 8 bits; a folder that is there is replaced.
+
+    Args:
+        tuned: folder of the encoder whose upper layers read sentences.
+    """
     whole = load_bert(folder, "float32", "cpu", passage_tokens=PASSAGE_TOKENS)
     assert isinstance(whole, Encoder)
-    encoder = Encoder(replace(whole.config, max_positions=_POSITIONS))
     weights = whole.state_dict()
-    encoder.load_state_dict(weights | {"positions.weight": weights["positions.weight"][:_POSITIONS]})
+    weights |= {"positions.weight": weights["positions.weight"][:_POSITIONS]}
+    if tuned is not None:
+        weights |= _sentence_layers(tuned)
+    own = 0 if tuned is None else whole.num_layers - FIRST_TUNED
+    encoder = Encoder(replace(whole.config, max_positions=_POSITIONS, sentence_layers=own))
+    encoder.load_state_dict(weights)
     features = TokenFeatures(encoder.vocab_size, encoder.hidden_size)
     features.idf.copy_(idf)
     heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector(), "sentences": sentences, "rerank": rerank})
@@ -55,6 +70,17 @@ def write_folder(
         shutil.rmtree(target)
     templates = {"document": Template.parse("{begin}{document}{end}")}
     Model(encoder.eval(), tokenizer, heads, templates, card=card).save(target, weights="int8", job="embed")
+
+
+def _sentence_layers(tuned: Path) -> dict[str, torch.Tensor]:
+    """The tuned layers, under their names in an encoder with sentence layers."""
+    found = {}
+    for name, tensor in load_bert(tuned, "float32", "cpu", passage_tokens=PASSAGE_TOKENS).state_dict().items():
+        part, _, rest = name.partition(".")
+        number, _, rest = rest.partition(".")
+        if part == "layers" and int(number) >= FIRST_TUNED:
+            found[f"sentence_layers.{int(number) - FIRST_TUNED}.{rest}"] = tensor
+    return found
 
 
 def write_encoder(folder: Path, out: Path) -> None:
@@ -71,7 +97,7 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     """Write the model folder `target`.
 
     Args:
-        out: work folder with head.safetensors, head.json, relevance.json and idf.npy.
+        out: work folder with tuned/, head.safetensors, head.json, relevance.json and idf.npy.
         folder: of the encoder.
 
     Raises:
@@ -81,7 +107,7 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     with torch.no_grad():
         rerank.linear.weight.copy_(torch.from_numpy(weights)[None])
         rerank.linear.bias.fill_(bias)
-    write_folder(folder, target, load(out), rerank, torch.from_numpy(np.load(out / "idf.npy")), card)
+    write_folder(folder, target, load(out), rerank, torch.from_numpy(np.load(out / "idf.npy")), card, out / "tuned")
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
     if size > MOST_BYTES:
         raise ValueError(f"{target} takes {size:,} bytes, at most {MOST_BYTES:,} may ship")

@@ -32,6 +32,14 @@ def aside(document: str) -> bool:
     return hashlib.blake2b(document.encode(), digest_size=4).digest()[1] % 10 == 0
 
 
+def tuned_on(document: str) -> bool:
+    """True for two training documents in three: the sentence layers are tuned on them, the heads on the others, so that a head
+    sees vectors as they are of a document that the layers do not know.
+    """
+    digest = hashlib.blake2b(document.encode(), digest_size=4).digest()
+    return digest[1] % 10 != 0 and digest[2] % 3 != 0
+
+
 def set_weights(examples: Sequence[Example]) -> NDArray[np.float64]:
     """Return (n,) how often each example is drawn: sets by the square root of their size."""
     count = Counter(one.set for one in examples)

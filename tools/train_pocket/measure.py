@@ -94,17 +94,19 @@ def scanned_scores(data: Path, model: str, examples: Sequence[Example], sentence
 
 
 def sentence_rows(
-    data: Path, out: Path, examples: Sequence[Example], heads: Mapping[str, VectorScore]
+    data: Path, out: Path, examples: Sequence[Example], tuned: Sequence[Example], head: VectorScore
 ) -> dict[str, list[NDArray[np.float32]]]:
-    """Scores of every question by every way."""
+    """Scores of every question by every way; `tuned` are the same questions as the tuned layers read them."""
     late, sentences = [(e.vectors @ e.query).numpy() for e in examples], sentences_of(data, out, examples)
     rows = {"BM25 in document": bm25_scores(data, examples, sentences)}
     rows["MiniLM, each sentence alone"] = alone_scores(out, examples, sentences)
     rows[OTHER] = scanned_scores(data, OTHER, examples, sentences)
     rows["MiniLM over passages (late)"] = late
-    rows["z(BM25) + z(late)"] = [standard(b) + standard(c) for b, c in zip(rows["BM25 in document"], late, strict=True)]
-    for name, head in heads.items():
-        rows[name] = [score.numpy() for score in scores(head, examples)]
+    rows["tuned layers over passages"] = [(e.vectors @ e.query).numpy() for e in tuned]
+    for name, way in (("late", "MiniLM over passages (late)"), ("tuned", "tuned layers over passages")):
+        pairs = zip(rows["BM25 in document"], rows[way], strict=True)
+        rows[f"z(BM25) + z({name})"] = [standard(b) + standard(c) for b, c in pairs]
+    rows["**pocket**"] = [score.numpy() for score in scores(head, tuned)]
     return rows
 
 

@@ -110,7 +110,7 @@ def _lists_of(one: Chosen, out: Path, table: WordTable, whole: bool) -> list[Can
         answer = [p for p in places if p.name == question.document and any(a < p.last and b > p.first for a, b in evidence)]
         others = [places[i] for i in index.top(question.text, _LISTED) if places[i].name != question.document]
         if answer and others:
-            query = VectorQuery(tokenizer.encode(question.text.strip()).ids, queries[n])
+            query = VectorQuery(tokenizer.encode(question.text.strip()).ids, queries[n], queries[n])
             known = [relevance_features(query, p.content, table, backbone) for p in [*answer, *others]]
             relevant = np.array([1.0] * len(answer) + [0.0] * len(others), np.float32)
             lists.append(Candidates(np.stack(known), relevant))
@@ -178,7 +178,7 @@ def measured(data: Path, out: Path, name: str, table: WordTable) -> Measured:
     documents = {i: stored(out, name, str(i), one.documents[i]) for i in sorted({int(i) for listed in lists for i in listed})}
     found = Measured(one, lists, [], [])
     for text, vector, listed in zip(one.queries, queries, lists, strict=True):
-        query = VectorQuery(tokenizer.encode(text.strip()).ids, vector)
+        query = VectorQuery(tokenizer.encode(text.strip()).ids, vector, vector)
         rows = [relevance_features(query, documents[i], table, backbone) for i in listed.tolist()]
         found.known.append(np.array(rows, np.float32).reshape(-1, 3))
         found.bm25.append(index.scores(text)[listed])

@@ -1,8 +1,12 @@
-"""The steps: read the documents once, tune the encoder, fit the heads, print every table."""
+"""The steps: read the documents once, tune layers for sentences, fit the heads on what these read, print every table.
+
+`OUT` holds what the encoder as it was published reads, `OUT/sentences` what it reads with the tuned layers.
+"""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,14 +37,14 @@ def encode(data: Path, out: Path, folder: Path) -> None:
 
 
 def tune(data: Path, out: Path, folder: Path, minutes: float) -> None:
-    """Write `out`/tuned, the encoder tuned on the training documents, without those kept aside."""
-    examples = [one for one in load_examples(data, out, measure=False) if not fitting.aside(one.document)]
+    """Write `out`/tuned, the encoder tuned on two in three of the training documents."""
+    examples = [one for one in load_examples(data, out, measure=False) if fitting.tuned_on(one.document)]
     tuning.tune(data, out, folder, examples, minutes)
 
 
 def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
-    """Examples and strangers that are trained on, and those kept aside for the calibration."""
-    examples = load_examples(data, out, measure=False)
+    """Examples and strangers that the heads are trained on, and those kept aside for the calibration."""
+    examples = [one for one in load_examples(data, out, measure=False) if not fitting.tuned_on(one.document)]
     table = load_table(data, out)
     strangers = measuring.asked_elsewhere(data, out, table, examples[::_ASKED_ELSEWHERE], measure=False)
 
@@ -54,16 +58,30 @@ def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list
     return trained, strange, aside, strange_aside
 
 
+def _read_tuned(data: Path, out: Path) -> Path:
+    """Read with the tuned encoder what the heads are fitted and measured on; return the folder."""
+    if not (out / "tuned").is_dir():
+        raise FileNotFoundError(f"{out / 'tuned'} is missing; run the step tune")
+    sentences = out / "sentences"
+    write_encoder(out / "tuned", sentences)
+    load_table(data, out)
+    shutil.copy(out / "idf.npy", sentences)
+    reading.encode(data, sentences, measure=True)
+    reading.encode(data, sentences, measure=False, wanted=lambda document: not fitting.tuned_on(document))
+    return sentences
+
+
 def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
     """Fit heads with several seeds, log their recall, and keep them as one head, with the reranker's weights.
 
     Args:
         without: sets whose questions are left out; nothing is kept then.
     """
-    trained, strange, aside, strange_aside = _training(data, out)
+    sentences = _read_tuned(data, out)
+    trained, strange, aside, strange_aside = _training(data, sentences)
     trained = [one for one in trained if one.set not in without]
     strange = [one for one in strange if one.set not in without]
-    held = load_examples(data, out, measure=True)
+    held = load_examples(data, sentences, measure=True)
     log.info("%d questions trained on, %d to calibrate, %d held back", len(trained), len(aside), len(held))
     heads = [fitting.train(trained, strange, seed=seed) for seed in range(seeds)]
     means = [_recall(head, held, f"seed {seed}") for seed, head in enumerate(heads)]
@@ -87,12 +105,12 @@ def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
 
 def measure(data: Path, out: Path, model: Path) -> None:
     """Print the tables of the lab book; `model` is the exported folder."""
-    head, table = fitting.load(out), load_table(data, out)
-    held = load_examples(data, out, measure=True)
-    rows = measuring.sentence_rows(data, out, held, {"pocket": head})
+    head, table, sentences = fitting.load(out), load_table(data, out), out / "sentences"
+    held, tuned = (load_examples(data, folder, measure=True) for folder in (out, sentences))
+    rows = measuring.sentence_rows(data, out, held, tuned, head)
     _say("Sentences", measuring.sentence_tables(held, rows))
-    strangers = measuring.asked_elsewhere(data, out, table, held, measure=True)
-    _say("Calibration", measuring.calibration_table(head, held, strangers))
+    strangers = measuring.asked_elsewhere(data, sentences, table, tuned, measure=True)
+    _say("Calibration", measuring.calibration_table(head, tuned, strangers))
     weights, _ = relevance.load(out)
     lists = {name: relevance.rows_of(relevance.measured(data, out, name, table), weights) for name in MEASURED}
     _say("Reranking BM25's best documents, nDCG@10", _ndcg_table(lists))

@@ -33,9 +33,9 @@ from tools.train_pocket.examples import Example
 from tools.train_pocket.fit import set_weights
 
 log = logging.getLogger(__name__)
-_FIRST_LAYER = 3  # the layers below are not tuned
+FIRST_TUNED = 3  # the layers below are not
 _SCALE = 10.0  # of the cosine beside the z-score of BM25
-_KEEP = 3.0  # weight of the distance to the vectors as they were
+_KEEP = 1.0  # weight of the distance to the vectors as they were
 _WHOLE, _WHOLE_SCALE = 0.5, 20.0  # weight of the loss of whole passages, and what it multiplies their cosines by
 _BATCH, _ANSWERS, _OTHERS, _LEADING = (
     6,
@@ -43,7 +43,7 @@ _BATCH, _ANSWERS, _OTHERS, _LEADING = (
     3,
     8,
 )  # questions; passages of a question that answer, that do not, and of these the best
-_RATE, _WARMUP, _DECAY = 4e-5, 30, 0.01
+_RATE, _WARMUP, _DECAY = 6e-5, 30, 0.01
 _MOST_TOKENS = 250  # of a passage or a question
 _CLS, _SEP = 101, 102
 _WRITE_MINUTES = 10
@@ -162,7 +162,7 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
     torch.manual_seed(0)
     model = BertModel.from_pretrained(str(folder), dtype=torch.float32, add_pooling_layer=False).eval()
     model.requires_grad_(False)
-    for layer in model.encoder.layer[_FIRST_LAYER:]:
+    for layer in model.encoder.layer[FIRST_TUNED:]:
         layer.requires_grad_(True)
     weights, weight = [p for p in model.parameters() if p.requires_grad], torch.tensor([1.0, _KEEP, _WHOLE])
     mean = [p.detach().clone() for p in weights]

@@ -69,6 +69,7 @@ class Backbone(nn.Module, ABC):
     block: int | None = 1  # tokens that are read together: 1 in a recurrence, which a step may cut after any token; a passage's
     # in an encoder; None: the whole text
     max_tokens: int | None = None  # the longest block it can read; None: any
+    own_sentences: bool = False  # whether layers of its own read sentences: `Encoder.step_sentences`
     vocab_size: int
     hidden_size: int
     num_layers: int

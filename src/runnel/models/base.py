@@ -12,8 +12,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from runnel.backbones.checkpoint.build import Checkpoint, NoRandomNumbers
 from runnel.backbones.checkpoint.files import find_checkpoint, read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
 from runnel.backbones.config import arguments
+from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import quantize
 from runnel.backbones.transformer.config import recognizes
 from runnel.backbones.transformer.model import Transformer
@@ -82,20 +84,39 @@ class Model:
     def refresh(self) -> None:
         """Rebuild what is derived from the heads (token weights, engine) after they change or move to another device."""
         self.weight = self.features.weight().detach() if self.features else torch.ones(self.backbone.vocab_size)
+        self._start_engines()
+
+    def _start_engines(self) -> None:
+        """Make the engine, and for the sentences of an encoder with layers of their own two more; see `sentence_engine`."""
         self.engine = self.new_engine()
+        self._sentence_engines: list[Engine] = []
+        if isinstance(self.backbone, Encoder) and self.backbone.own_sentences:
+            steps = [partial(self.backbone.step_sentences, texts=texts) for texts in (False, True)]
+            self._sentence_engines = [self.new_engine(step=step) for step in steps]
+
+    def sentence_engine(self, *, texts: bool) -> Engine:
+        """Return the engine for a document's sentences.
+
+        Args:
+            texts: also give the hidden vectors of `engine`, in the first half of each vector. Without sentence layers both are
+                the same, and vectors have one half.
+        """
+        return self._sentence_engines[texts] if self._sentence_engines else self.engine
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and other processes, without the engine: it belongs to one model and has a lock."""
-        return {name: value for name, value in self.__dict__.items() if name != "engine"}
+        """Return the state for copies and other processes, without the engines: they belong to one model and have locks."""
+        return {name: value for name, value in self.__dict__.items() if "engine" not in name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.engine = self.new_engine()
+        self._start_engines()
 
-    def new_engine(self, step_tokens: int | None = None, memory_bytes: int | None = None) -> Engine:
+    def new_engine(
+        self, step_tokens: int | None = None, memory_bytes: int | None = None, step: Callable[..., Tensor] | None = None
+    ) -> Engine:
         """Return an engine for this model; `self.engine` is one of the default size."""
         marks = self.features.mark_vectors.detach() if self.features else None
-        return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight)
+        return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight, step=step)
 
     def prompt(self, prompt: str | None) -> str:
         """Return the text of a prompt given by name or as text; "" for None.
@@ -136,7 +157,8 @@ class Model:
         """Write the model folder. Loading it gives bit-equal outputs with weights="as_is".
 
         Args:
-            weights: "as_is", or "int8": every backbone matrix and the token tables in 8 bits with one scale per row.
+            weights: "as_is", or "int8": every backbone matrix and the token tables in 8 bits with one scale per row, and the
+                heads' matrices in fp16.
             job: what sentence-transformers loads the folder as: "embed" (a SentenceTransformer) or "rerank" (a CrossEncoder);
                 default: the first of these that the model has a head for. runnel loads the folder for every job.
         """
@@ -160,7 +182,9 @@ class Model:
             for name, tensor in module.state_dict().items():
                 key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"  # in layers that run in 8 bits
                 wide = tensor.ndim == 2 and tensor.shape[1] >= 64 and tensor.is_floating_point()
-                if weights == "int8" and prefix == "backbone" and wide:
+                if weights == "int8" and wide and prefix == "heads":
+                    tensors[key] = tensor.half()  # a head has few weights, and 8 bits would change its scores
+                elif weights == "int8" and wide:
                     tensors[key], tensors[key + ".scale"] = quantize(tensor)
                 else:
                     tensors[key] = tensor.detach().contiguous().clone()

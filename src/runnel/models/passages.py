@@ -138,6 +138,7 @@ def _read_in_blocks(
     model = embedder.model
     template, prompt = model.templates["document"], model.prompts.get("document", "")
     encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
+    width = model.backbone.hidden_size
     requests = []
     for text, one in zip(texts, encoded, strict=True):
         tokens = read_sentences(text, [one.shifted(-len(prompt))])
@@ -146,11 +147,12 @@ def _read_in_blocks(
         row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
         ranges = np.concatenate([np.stack([row.edges[:-1], row.edges[1:]], axis=1), [[0, len(row.ids)]]])
         edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
-        sums = SentenceSums(tokens, row, markers(model.tokenizer), model.backbone.hidden_size) if remember else None
+        both = model.backbone.own_sentences
+        sums = SentenceSums(tokens, row, markers(model.tokenizer), width, passages=both) if remember else None
         requests.append(Request(row.ids, ranges=ranges, take=None if sums is None else sums.take, tag=(edges, sums)))
-    results = model.engine.run(requests, progress)
+    results = (model.sentence_engine(texts=True) if remember else model.engine).run(requests, progress)
     documents = []
-    for result, vectors in zip(results, _vectors(embedder, [result.means for result in results]), strict=True):
+    for result, vectors in zip(results, _vectors(embedder, [result.means[:, :width] for result in results]), strict=True):
         edges, sums = result.tag
         spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
         memory = None if sums is None else sums.result().to_bytes()

@@ -3,7 +3,10 @@
 Sentences are read in passages, and a sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in
 8 bits, and scores are computed from the stored sums, so a remembered document scores as one that has just been read.
 
-    T  tokens of a document   S  sentences   D  width of the vectors
+If the encoder has layers of its own for sentences, the vectors of passages come from the other layers, and are stored too where
+documents are ranked.
+
+    T  tokens of a document   S  sentences   P  passages   D  width of the vectors
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor
 
+from runnel.backbones.base import Backbone
 from runnel.errors import InputError, StateError
-from runnel.models.blocks import Row
+from runnel.models.blocks import Row, passages_of
 from runnel.request import RangeSums
 from runnel.text.sentence_tokens import SentenceTokens
 
@@ -29,7 +33,7 @@ _WIDEST = 127  # the largest 8-bit number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentenceVectors:
-    """A remembered document: 384 bytes per sentence and 2 per token, with `pocket`.
+    """A remembered document: 384 bytes per sentence and passage and 2 per token, with `pocket`.
 
     Attributes:
         text: the document.
@@ -38,6 +42,7 @@ class SentenceVectors:
         bounds: (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1]).
         vectors: (S, D) int8; zero for a sentence without a token.
         scales: (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence.
+        passages: (P, D) int8 and (P,) float32, the same of each passage; None: not stored.
     """
 
     text: str
@@ -46,18 +51,33 @@ class SentenceVectors:
     bounds: np.ndarray
     vectors: np.ndarray
     scales: np.ndarray
+    passages: tuple[np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.spans)
 
     def sums(self) -> Tensor:
         """Return the sums of hidden vectors, (S, D) fp32."""
-        return torch.from_numpy(self.vectors.astype(np.float32) * self.scales[:, None])
+        return _wide(self.vectors, self.scales)
+
+    def passage_sums(self, backbone: Backbone) -> Tensor:
+        """Return the sums of the hidden vectors of each passage as a text, (P, D) fp32.
+
+        Raises:
+            InputError: they come from layers that did not read the document.
+        """
+        if self.passages is not None:
+            return _wide(*self.passages)
+        if backbone.own_sentences:
+            raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
+        return torch.from_numpy(np.add.reduceat(self.sums().numpy(), passages_of(self.bounds, backbone)[:-1]))
 
     def to_bytes(self) -> bytes:
         """Return everything except the text. The bytes do not name the model; store that separately."""
         small = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
         values = {"spans": self.spans, "ids": small, "bounds": self.bounds, "vectors": self.vectors, "scales": self.scales}
+        if self.passages is not None:
+            values["passages"], values["passage_scales"] = self.passages
         values = {name: np.ascontiguousarray(value) for name, value in values.items()}
         for name in ("spans", "bounds"):
             if values[name].max(initial=0) < 1 << 32:
@@ -84,8 +104,10 @@ class SentenceVectors:
             raise StateError("the remembered sentences are damaged; read the document again")
         if not np.array_equal(values["text"], _digest(text.encode("utf-8", "surrogatepass"))):
             raise StateError("the remembered sentences are of another text; read the document again")
+        passages = (values["passages"], values["passage_scales"]) if "passages" in values else None
         wide = {name: values[name].astype(np.int64) for name in ("spans", "bounds")}
-        return cls(text, wide["spans"], values["ids"].astype(np.int32), wide["bounds"], values["vectors"], values["scales"])
+        ids = values["ids"].astype(np.int32)
+        return cls(text, wide["spans"], ids, wide["bounds"], values["vectors"], values["scales"], passages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +122,8 @@ class SentenceMemory:
     @property
     def bytes(self) -> int:
         """Bytes of the remembered documents, without the texts."""
-        return sum(one.vectors.nbytes + one.ids.nbytes + one.bounds.nbytes + one.spans.nbytes for one in self.documents.values())
+        arrays = ((d.vectors, d.ids, d.bounds, d.spans, *(d.passages or ())) for d in self.documents.values())
+        return sum(array.nbytes for kept in arrays for array in kept)
 
     def entries(self) -> list[tuple[str, str]]:
         """Return (id, text) of every document, in order."""
@@ -118,33 +141,56 @@ class SentenceMemory:
 
 
 class SentenceSums:
-    """A collector of a document's sentence vectors; each is rounded to 8 bits when its sentence is complete.
+    """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage is complete.
 
     Args:
         tokens: the document; `row` is its layout, None if it has no token.
         markers: ids that are not part of the text.
         width: D.
+        passages: the hidden vectors are (n, 2 D): the first half is for passages, the second for sentences.
     """
 
-    def __init__(self, tokens: SentenceTokens, row: Row | None, markers: tuple[int, int], width: int) -> None:
-        self._tokens, self._full = tokens, np.flatnonzero(tokens.full)
-        self._vectors = np.zeros((len(tokens.spans), width), dtype=np.int8)
-        self._scales = np.zeros(len(tokens.spans), dtype=np.float32)
+    def __init__(
+        self, tokens: SentenceTokens, row: Row | None, markers: tuple[int, int], width: int, *, passages: bool = False
+    ) -> None:
+        self._tokens, full = tokens, np.flatnonzero(tokens.full)
+        self._sentences = _Rounded(len(tokens.spans), width)
+        self._passages = _Rounded(0 if row is None else len(row.edges) - 1, width) if passages else None
         if row is not None:
-            ranges = np.stack([row.starts[self._full], row.ends[self._full]], axis=1)
-            self._sums = RangeSums(ranges, torch.from_numpy(~np.isin(row.ids, markers)).float())
+            weights = torch.from_numpy(~np.isin(row.ids, markers)).float()
+            self._sentences.start(np.stack([row.starts[full], row.ends[full]], axis=1), weights, full)
+            if self._passages is not None:
+                self._passages.start(np.stack([row.edges[:-1], row.edges[1:]], axis=1), weights, np.arange(len(row.edges) - 1))
 
     def take(self, start: int, hidden: Tensor) -> None:
-        """Take the hidden vectors (n, D) of tokens [start, start + n); see `Request.take`."""
-        self._sums.add(start, hidden)
-        first, sums = self._sums.take_complete()
-        places = self._full[first : first + len(sums)]
-        self._vectors[places], self._scales[places] = _round(sums.float())
+        """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n); see `Request.take`."""
+        if self._passages is not None:
+            whole, hidden = hidden.chunk(2, dim=1)
+            self._passages.add(start, whole)
+        self._sentences.add(start, hidden)
 
     def result(self) -> SentenceVectors:
         """Return the document with its vectors; call it after the last token."""
-        tokens = self._tokens
-        return SentenceVectors(tokens.text, tokens.spans, tokens.ids, tokens.bounds, self._vectors, self._scales)
+        tokens, found = self._tokens, self._sentences
+        passages = None if self._passages is None else (self._passages.vectors, self._passages.scales)
+        return SentenceVectors(tokens.text, tokens.spans, tokens.ids, tokens.bounds, found.vectors, found.scales, passages)
+
+
+class _Rounded:
+    """Sums over ranges in 8 bits, (n, D), with scales (n,); zeros before they are known."""
+
+    def __init__(self, count: int, width: int) -> None:
+        self.vectors, self.scales = np.zeros((count, width), dtype=np.int8), np.zeros(count, dtype=np.float32)
+
+    def start(self, ranges: np.ndarray, weights: Tensor, places: np.ndarray) -> None:
+        """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
+        self._sums, self._places = RangeSums(ranges, weights), places
+
+    def add(self, start: int, hidden: Tensor) -> None:
+        self._sums.add(start, hidden)
+        first, sums = self._sums.take_complete()
+        places = self._places[first : first + len(sums)]
+        self.vectors[places], self.scales[places] = _round(sums.float())
 
 
 def _round(sums: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -152,6 +198,10 @@ def _round(sums: Tensor) -> tuple[np.ndarray, np.ndarray]:
     scale = sums.abs().amax(dim=-1, keepdim=True) / _WIDEST
     rounded = (sums / scale.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8)
     return rounded.numpy(), scale[:, 0].float().numpy()
+
+
+def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
+    return torch.from_numpy(vectors.astype(np.float32) * scales[:, None])
 
 
 def _digest(data: bytes) -> np.ndarray:
@@ -166,14 +216,19 @@ def _digest_of(values: Mapping[str, np.ndarray]) -> np.ndarray:
 def _fits(values: Mapping[str, Any], characters: int, width: int) -> bool:
     """Return whether arrays have the names, dtypes and shapes of `to_bytes`, and values possible for a document."""
     names = {"spans", "ids", "bounds", "vectors", "scales", "text", "digest"}
-    if set(values) != names or values["vectors"].dtype != np.int8 or values["scales"].dtype != np.float32:
+    passages = {"passages", "passage_scales"}
+    if set(values) not in (names, names | passages):
         return False
+    for vectors, scales in (("vectors", "scales"), ("passages", "passage_scales"))[: 2 if "passages" in values else 1]:
+        if values[vectors].dtype != np.int8 or values[scales].dtype != np.float32 or not np.isfinite(values[scales]).all():
+            return False
+        if values[scales].ndim != 1 or values[vectors].shape != (len(values[scales]), width):
+            return False
     if any(values[name].dtype.kind not in "iu" for name in ("spans", "ids", "bounds")):
         return False
     count, bounds = len(values["scales"]), values["bounds"].astype(np.int64)
-    shapes = values["spans"].shape == (count, 2) and values["vectors"].shape == (count, width)
-    if not shapes or bounds.shape != (count + 1,) or values["ids"].ndim != 1:
+    if values["spans"].shape != (count, 2) or bounds.shape != (count + 1,) or values["ids"].ndim != 1:
         return False
-    if not np.isfinite(values["scales"]).all() or values["spans"].max(initial=0) > characters:
+    if values["spans"].max(initial=0) > characters:
         return False
     return bounds[0] == 0 and bounds[-1] == len(values["ids"]) and bool((np.diff(bounds) >= 0).all())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from runnel.models.base import Model
 from runnel.models.memory import Memory
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory
+from runnel.models.vector_scorer import VectorScorer
 
 
 class VectorRanker:
@@ -22,6 +22,7 @@ class VectorRanker:
 
     def __init__(self, model: Model) -> None:
         self._source, self._head, self._retriever = model.source, model.head("rerank"), SentenceRetriever(model)
+        self._retriever.scorer = self._scorer = VectorScorer(model, passages=True)
         self._fingerprint = model.backbone.fingerprint
 
     def remember(
@@ -59,8 +60,7 @@ class VectorRanker:
             memory = self.remember([(text, text) for text in dict.fromkeys(names)], progress)
         if not names:
             return np.zeros(0, dtype=np.float32)
-        scorer: Any = self._retriever.scorer
-        features = partial(scorer.relevance_features, scorer.read_query(query))
+        features = partial(self._scorer.relevance_features, self._scorer.read_query(query))
         table = {name: features(one) for name, one in memory.documents.items()}
         with torch.inference_mode():
             scores: np.ndarray = self._head(torch.from_numpy(np.stack([table[name] for name in names]))).numpy()

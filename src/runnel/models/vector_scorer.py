@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.models.base import Model
-from runnel.models.blocks import lay_out, markers, passages_of
+from runnel.models.blocks import lay_out, markers
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25, word_table
 from runnel.models.sentence_vectors import SentenceSums, SentenceVectors
@@ -26,19 +26,25 @@ from runnel.text.sentence_tokens import SentenceTokens, read_sentences
 
 @dataclass(frozen=True)
 class VectorQuery:
-    """A query that has been read: its ids and its vector (D,)."""
+    """A query that has been read: its ids, its vector (D,) for sentences, and the one for passages and whole documents."""
 
     ids: np.ndarray
     vector: Tensor
+    text: Tensor
 
 
 class VectorScorer:
-    """A reader of documents into `SentenceVectors`, which it scores."""
+    """A reader of documents into `SentenceVectors`, which it scores.
 
-    def __init__(self, model: Model) -> None:
+    Args:
+        passages: also read what `relevance_features` needs.
+    """
+
+    def __init__(self, model: Model, *, passages: bool = False) -> None:
         head = model.head("sentences")
         assert isinstance(head, VectorScore) and model.features is not None
         self.model, self._head = model, head
+        self._passages = passages
         self.template = model.templates["document"]
         self._words = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
 
@@ -52,9 +58,10 @@ class VectorScorer:
 
     def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:
         """Read queries, in order; raises as `read_query`."""
-        for result in self.model.engine.map(map(self._query_request, queries)):
-            done = result.get()
-            yield VectorQuery(done.tag, torch.nn.functional.normalize(done.means[0], dim=-1))
+        for result in self.model.sentence_engine(texts=self._passages).map(map(self._query_request, queries)):
+            done, width = result.get(), self.model.backbone.hidden_size
+            vectors = torch.nn.functional.normalize(done.means[0].unflatten(0, (-1, width)), dim=-1)
+            yield VectorQuery(done.tag, vectors[-1], vectors[0])
 
     def _query_request(self, query: str) -> Request:
         query = query.strip()
@@ -66,14 +73,15 @@ class VectorScorer:
     def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
         requests, report = with_total(map(self._request, documents), progress)
-        for result in self.model.engine.map(requests, report):
+        for result in self.model.sentence_engine(texts=self._passages).map(requests, report):
             yield result.get().tag.result()
 
     def _request(self, tokens: SentenceTokens) -> Request:
         model, row = self.model, None
         if len(tokens.ids):
             row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
-        sums = SentenceSums(tokens, row, markers(model.tokenizer), model.backbone.hidden_size)
+        both = self._passages and model.backbone.own_sentences
+        sums = SentenceSums(tokens, row, markers(model.tokenizer), model.backbone.hidden_size, passages=both)
         return Request(tokens.ids if row is None else row.ids, (), take=sums.take, tag=sums)
 
     def scores(
@@ -110,7 +118,7 @@ def relevance_features(query: VectorQuery, document: SentenceVectors, words: Wor
     """Return the features of `VectorRelevance`, (3,) float32; zeros for a document without a token."""
     if not len(document.ids):
         return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
-    passages = np.add.reduceat(document.sums().numpy(), passages_of(document.bounds, backbone)[:-1])
-    vectors = torch.nn.functional.normalize(torch.from_numpy(np.vstack([passages, passages.sum(0)])), dim=-1)
-    *cosines, whole = (vectors @ query.vector).tolist()
+    passages = document.passage_sums(backbone)
+    vectors = torch.nn.functional.normalize(torch.cat([passages, passages.sum(0, keepdim=True)]), dim=-1)
+    *cosines, whole = (vectors @ query.text).tolist()
     return np.array([max(cosines), whole, static_bm25(document.ids, query.ids, words)], dtype=np.float32)

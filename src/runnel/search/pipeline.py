@@ -157,7 +157,11 @@ class Pipeline:
 
     def _vectors(self, document: DocumentRow, piece: bytes) -> str | SentenceVectors:
         try:
-            return SentenceVectors.from_bytes(piece, document.text, self._embedder.model.backbone.hidden_size)
+            backbone = self._embedder.model.backbone
+            found = SentenceVectors.from_bytes(piece, document.text, backbone.hidden_size)
+            if (found.passages is not None) != backbone.own_sentences:
+                raise StateError("its sentences were read by another version of the model; add the document again")
+            return found
         except StateError as error:
             now = self._store.documents([document.id])
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)

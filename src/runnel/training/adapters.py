@@ -58,7 +58,9 @@ def add_lora(
         _quantize(backbone, targets)
     from peft import LoraConfig, inject_adapter_in_model
 
-    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))  # type: ignore[arg-type]
+    left = r"sentence_layers\..*"  # they read nothing in training
+    exclude = left if backbone.own_sentences else None  # PEFT warns if it names nothing
+    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets), exclude_modules=exclude)  # type: ignore[arg-type]
     inject_adapter_in_model(config, backbone, _NAME)
     wide = stream_dtype(next(backbone.parameters()))
     for name, parameter in backbone.named_parameters():

@@ -6,9 +6,10 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -315,3 +316,42 @@ def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.M
         plain = small(ids, cu)[0]
     for one, other in ((plain, expected), (fast, expected), (fast, plain)):
         assert F.cosine_similarity(one, other).min() > 0.999
+
+
+# ---- layers of its own for sentences -------------------------------------------------------------------------------------
+
+
+def two_forms(dtype: str) -> list[Encoder]:
+    """An encoder with two sentence layers, and the two plain encoders that its forms are."""
+    config = replace(TINY, hidden_size=32, num_heads=2, intermediate_size=64, sentence_layers=2)
+    weights = tiny_backbone(Encoder, config).state_dict()
+    texts = {name: value for name, value in weights.items() if not name.startswith("sentence_layers")}
+    own = {f"layers.{int(name[16]) + 1}{name[17:]}": value for name, value in weights.items() if name not in texts}
+    plain = replace(config, sentence_layers=0)
+    made = [
+        build_backbone("encoder", c.to_dict(), w, dtype, "cpu")
+        for c, w in ((config, weights), (plain, texts), (plain, texts | own))
+    ]
+    return [cast("Encoder", one) for one in made]
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool) -> None:
+    both, texts, sentences = two_forms(dtype)
+    for one in (both, texts, sentences):
+        assert isinstance(one.fast, EncoderCpu)
+        one.fast = one.fast if kernels else None
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    rows = torch.full((len(LENGTHS),), -1)
+    arguments = (ids, cu, both.new_state(1), rows, rows)
+    expected = [one.step(*arguments) for one in (texts, sentences)]
+    assert not torch.allclose(*expected, atol=0.1)
+    assert torch.equal(both.step(*arguments), expected[0])
+    assert torch.equal(both.step_sentences(*arguments), expected[1])
+    assert torch.equal(both.step_sentences(*arguments, texts=True), torch.cat(expected, dim=1))
+
+
+def test_sentence_layers_are_at_most_the_layers() -> None:
+    with pytest.raises(InputError, match="sentence_layers must be from 0 to the 3 layers, got 4"):
+        replace(TINY, sentence_layers=4)

@@ -72,7 +72,9 @@ class EncoderCpu(CpuStep):
             size // _GROUP if size % _GROUP == 0 else 1 for size in (c.hidden_size, c.intermediate_size)
         )
         self._norm = _norm(model.norm)
-        self._layers = [self._layer(layer) for layer in model.blocks]
+        self._layers, self._sentence_layers = (
+            [self._layer(layer) for layer in layers] for layers in (model.blocks, model.sentence_blocks)
+        )
         self._kept: _Work | None = None
         self._scratch: NDArray[np.float32] | None = None
 
@@ -80,36 +82,57 @@ class EncoderCpu(CpuStep):
         self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
     ) -> Tensor:
         """See `Backbone.step`; there is no state."""
+        with self._lock:
+            work, cu, memory = self._begin(ids, cu_seqlens, added)
+            return self._run(work, self._layers, cu, memory, torch.empty_like(work.residual))
+
+    def step_sentences(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None, *, texts: bool) -> Tensor:
+        """See `Encoder.step_sentences`."""
+        shared = len(self._layers) - len(self._sentence_layers)
+        with self._lock:
+            work, cu, memory = self._begin(ids, cu_seqlens, added)
+            self._run(work, self._layers[:shared], cu, memory, work.residual)
+            if not texts:
+                return self._run(work, self._sentence_layers, cu, memory, torch.empty_like(work.residual))
+            inputs = (work.residual, *work.normed)
+            kept = [tensor.clone() for tensor in inputs]
+            whole = self._run(work, self._layers[shared:], cu, memory, torch.empty_like(work.residual))
+            for tensor, value in zip(inputs, kept, strict=True):
+                tensor.copy_(value)
+            return torch.cat([whole, self._run(work, self._sentence_layers, cu, memory, torch.empty_like(whole))], dim=1)
+
+    def _begin(
+        self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None
+    ) -> tuple[_Work, NDArray[np.int64], NDArray[np.float32]]:
+        """Write what enters the first layer; return it, the sequences' ends and memory for attention."""
         cu = index_array(cu_seqlens)
         lengths = np.diff(cu)
         places = torch.from_numpy(np.arange(cu[-1]) - cu[:-1].repeat(lengths))
-        with self._lock:
-            work = self._work(ids.numel())
-            work.residual.copy_(self._embed(ids))
-            work.residual.add_(self._positions(places))
-            if added is not None:
-                work.residual.add_(added)
-            return self._run(work, cu, self._memory(int(lengths.max(initial=0))))
-
-    def _run(self, work: _Work, cu: NDArray[np.int64], memory: NDArray[np.float32]) -> Tensor:
-        c, (tokens, width) = self._config, work.residual.shape
-        residual, out = work.residual.numpy(), as_array(work.out)
-        qkv, middle = (work.wide[: tokens * columns].view(tokens, columns) for columns in (3 * width, c.intermediate_size))
-        hidden = torch.empty_like(work.residual)
-        normed = work.normed if work.normed[0].shape[1] else (work.residual, work.normed[1])
-        low, low_scale = (as_array(t) for t in work.normed)
-        zero = np.zeros(width, np.float32)
+        work = self._work(ids.numel())
+        work.residual.copy_(self._embed(ids))
+        work.residual.add_(self._positions(places))
+        if added is not None:
+            work.residual.add_(added)
         work.out.zero_()
         with parallel():
-            add_layer_norm(residual, out, zero, *self._norm, residual, low, low_scale)
-        for index, layer in enumerate(self._layers):
+            self._add_norm(work, np.zeros(work.residual.shape[1], np.float32), self._norm, work.residual)
+        return work, cu, self._memory(int(lengths.max(initial=0)))
+
+    def _run(
+        self, work: _Work, layers: list[_Layer], cu: NDArray[np.int64], memory: NDArray[np.float32], target: Tensor
+    ) -> Tensor:
+        """Run layers; return `target` (T, D) fp32, to which the last one writes."""
+        c, (tokens, width) = self._config, work.residual.shape
+        qkv, middle = (work.wide[: tokens * columns].view(tokens, columns) for columns in (3 * width, c.intermediate_size))
+        normed = work.normed if work.normed[0].shape[1] else (work.residual, work.normed[1])
+        for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
             layer.qkv(*normed, qkv)
             with parallel():
                 attend(as_array(qkv), bias_qkv, cu, c.num_heads, *(as_array(t) for t in work.seen), memory)
             layer.out(*work.seen, work.out)
             with parallel():
-                add_layer_norm(residual, out, bias_out, *layer.attention_norm, residual, low, low_scale)
+                self._add_norm(work, bias_out, layer.attention_norm, work.residual)
             layer.up(*normed, middle)
             with parallel():
                 if self._int8:
@@ -117,10 +140,14 @@ class EncoderCpu(CpuStep):
                 else:
                     bias_gelu(as_array(middle), bias_up)
             layer.down(*(work.middle if self._int8 else (middle, work.middle[1])), work.out)
-            target = hidden.numpy() if index + 1 == len(self._layers) else residual
             with parallel():
-                add_layer_norm(residual, out, bias_down, *layer.norm, target, low, low_scale)
-        return hidden
+                self._add_norm(work, bias_down, layer.norm, target if layer is layers[-1] else work.residual)
+        return target
+
+    def _add_norm(self, work: _Work, bias: NDArray[np.float32], norm: _Norm, target: Tensor) -> None:
+        """Add what a product gave to the residual stream, and norm it into `target` and the next product's inputs."""
+        low, low_scale = (as_array(t) for t in work.normed)
+        add_layer_norm(work.residual.numpy(), as_array(work.out), bias, *norm, target.numpy(), low, low_scale)
 
     def _work(self, tokens: int) -> _Work:
         """Return memory for the activations of `tokens` tokens; it is kept."""

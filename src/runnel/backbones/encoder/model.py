@@ -3,18 +3,22 @@
     T  tokens           S  sequences             L  layers              V  rows of the embedding table
     D  hidden_size      F  intermediate_size     H  num_heads           P  head size (D = H P)
     B  sequences of one padded sub-batch         n  length of the longest of them
+    K  sentence_layers
 
 One layer: h = norm(h + out(attention(qkv(h)))); h = norm(h + down(gelu(up(h)))). Attention is softmax(q k^T / sqrt(P)) v within
 a sequence, in both directions, and gelu is the exact one. Before the first layer h = norm(embedding + position).
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2018.
 
 A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It is read whole, there is no state.
+
+The upper K layers may exist twice: `layers` ends with those for texts as a whole, and `sentence_layers` are others, trained for
+sentences (docs/pocket.md). Both continue from the same lower layers, and only `step_sentences` runs the second ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -35,7 +39,7 @@ class EncoderConfig(BackboneConfig):
     """Shape of an encoder.
 
     Documents are read in passages of at most `passage_tokens` tokens between the markers; each begins with the token `begin_id`.
-    None: any text is one sequence.
+    None: any text is one sequence. `sentence_layers`: how many upper layers have a second form for sentences.
     """
 
     vocab_size: int
@@ -47,7 +51,8 @@ class EncoderConfig(BackboneConfig):
     layer_norm_eps: float = 1e-12
     passage_tokens: int = 160
     begin_id: int | None = None
-    unchecked = ("begin_id",)
+    sentence_layers: int = 0
+    unchecked = ("begin_id", "sentence_layers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +63,9 @@ class EncoderConfig(BackboneConfig):
                 f"passages of {self.passage_tokens} tokens and {MARKERS} markers do not fit {self.max_positions} positions; "
                 f"passage_tokens may be at most {self.max_positions - MARKERS}"
             )
+
+        if not 0 <= self.sentence_layers <= self.num_layers:
+            raise InputError(f"sentence_layers must be from 0 to the {self.num_layers} layers, got {self.sentence_layers!r}")
 
     @property
     def head_size(self) -> int:
@@ -144,6 +152,12 @@ class EncoderLayer(nn.Module):
         return torch.cat(parts)[packing.order]
 
 
+class SentencePath(Protocol):
+    """A `FastPath` that also runs `Encoder.step_sentences`."""
+
+    def step_sentences(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None, *, texts: bool) -> Tensor: ...
+
+
 class Encoder(Backbone):
     """BERT's encoder with fp32 weights, freshly initialized as published. `formats` reads published weights.
 
@@ -163,10 +177,12 @@ class Encoder(Backbone):
         self.config = config
         self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
         self.block, self.max_tokens = config.passage_tokens, config.max_positions
+        self.own_sentences = config.sentence_layers > 0
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.positions = nn.Embedding(config.max_positions, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+        self.sentence_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.sentence_layers))
         init_embedding(self.embeddings)
         init_embedding(self.positions)
 
@@ -174,6 +190,11 @@ class Encoder(Backbone):
     def blocks(self) -> list[EncoderLayer]:
         """The layers in order."""
         return [layer for layer in self.layers if isinstance(layer, EncoderLayer)]
+
+    @property
+    def sentence_blocks(self) -> list[EncoderLayer]:
+        """The second form of the upper layers, in order."""
+        return [layer for layer in self.sentence_layers if isinstance(layer, EncoderLayer)]
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {}
@@ -204,9 +225,48 @@ class Encoder(Backbone):
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        packing = pack(cu_seqlens, hidden.device)
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        hidden = self.norm(hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype))
+        packing, hidden = self._begin(hidden, cu_seqlens)
         for layer in self.blocks:
             hidden = run_layer(layer, recompute, hidden, packing)
         return hidden, State({}, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+
+    def _begin(self, hidden: Tensor, cu_seqlens: Tensor) -> tuple[Packing, Tensor]:
+        """Return where the tokens are, and what enters the first layer (T, D)."""
+        packing = pack(cu_seqlens, hidden.device)
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        return packing, self.norm(hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype))
+
+    @torch.inference_mode()
+    def step_sentences(
+        self,
+        ids: Tensor,
+        cu_seqlens: Tensor,
+        pool: State,
+        read_rows: Tensor,
+        write_rows: Tensor,
+        added: Tensor | None = None,
+        *,
+        texts: bool = False,
+    ) -> Tensor:
+        """Run `step` with the sentence layers.
+
+        Args:
+            texts: run both forms of the upper layers.
+
+        Returns:
+            hidden (T, D) fp32; with `texts` (T, 2 D), first what `step` returns.
+        """
+        self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
+        if self.fast is not None:
+            return cast("SentencePath", self.fast).step_sentences(ids, cu_seqlens, added, texts=texts)
+        packing, hidden = self._begin(self.embed(ids) if added is None else self.embed(ids) + added, cu_seqlens)
+        shared = self.num_layers - self.config.sentence_layers
+        for layer in self.blocks[:shared]:
+            hidden = layer(hidden, packing)
+        forms = []
+        for upper in [self.blocks[shared:]] * texts + [self.sentence_blocks]:
+            form = hidden
+            for layer in upper:
+                form = layer(form, packing)
+            forms.append(form)
+        return torch.cat(forms, dim=1).float()
