@@ -355,3 +355,9 @@ def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool) -> None:
 def test_sentence_layers_are_at_most_the_layers() -> None:
     with pytest.raises(InputError, match="sentence_layers must be from 0 to the 3 layers, got 4"):
         replace(TINY, sentence_layers=4)
+
+
+def test_a_config_of_before_has_no_sentence_layers() -> None:
+    before = TINY.to_dict()
+    del before["sentence_layers"]
+    assert EncoderConfig.from_dict(before) == TINY

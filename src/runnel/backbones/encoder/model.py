@@ -18,7 +18,7 @@ sentences (docs/pocket.md). Both continue from the same lower layers, and only `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import torch
@@ -66,6 +66,11 @@ class EncoderConfig(BackboneConfig):
 
         if not 0 <= self.sentence_layers <= self.num_layers:
             raise InputError(f"sentence_layers must be from 0 to the {self.num_layers} layers, got {self.sentence_layers!r}")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """See `BackboneConfig`; folders written before there were sentence layers have none."""
+        return super().from_dict({"sentence_layers": 0, **values})
 
     @property
     def head_size(self) -> int:
