@@ -202,6 +202,7 @@ def test_bm25_prefers_the_rare_word_and_drops_stop_words():
 
 
 def test_ndcg_and_recall():
-    assert ndcg(np.array([5, 1, 2]), {5: 1.0, 2: 1.0}) == pytest.approx((1 + 0.5) / (1 + 1 / np.log2(3)))
+    found = ndcg([np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}])
+    assert found == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
     scores = -np.arange(30, dtype=np.float32)
     assert recall(((0, 2), (7, 9)), scores, depth=5) == 0.5 and recall(((0, 2), (7, 9)), scores) == 1.0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.train_pocket.data import read_lines
+from runnel.evaluation.metrics import evaluate, parse_metrics
+from runnel.evaluation.tasks import find_task
+from runnel.text.trec import read_qrels
+from runnel.training.corpora import read_corpus, read_queries
 from tools.train_pocket.lexical import Bm25
 
 MEASURED = ("cranfield", "cisi", "cacm", "medquad", "wikiqa_dev", "fiqa_pool_dev")
@@ -24,7 +28,7 @@ class RetrievalSet:
     name: str
     queries: list[str]
     documents: list[str]
-    grades: list[dict[int, float]]
+    grades: list[dict[int, int]]
 
     def listed(self, depth: int = LISTED) -> list[NDArray[np.int64]]:
         """BM25's best documents of each query, best first."""
@@ -35,15 +39,10 @@ class RetrievalSet:
 def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
     """A set in BEIR layout. For medquad with `pool`: 100 queries and 4,000 documents, their answers among them."""
     folder = data / "retrieval" / name
-    texts = {r["_id"]: " ".join(filter(None, (r.get("title"), r["text"]))) for r in read_lines(folder / "corpus.jsonl.zst")}
-    queries = {r["_id"]: r["text"] for r in read_lines(folder / "queries.jsonl.zst")}
-    grades: dict[str, dict[str, float]] = {}
-    for line in (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").split("\n")[1:]:
-        if line:
-            query, document, grade = line.split("\t")
-            if float(grade) > 0 and document in texts:
-                grades.setdefault(query, {})[document] = float(grade)
-    asked = [q for q in queries if q in grades]
+    texts = {document.id: document.text for document in read_corpus(folder)}
+    queries, qrels = read_queries(folder), read_qrels(find_task(folder).qrels)
+    grades = {query: {d: grade for d, grade in judged.items() if grade > 0 and d in texts} for query, judged in qrels.items()}
+    asked = [query for query in queries if grades.get(query)]
     kept = list(texts)
     if name == "medquad" and pool:
         rng = np.random.default_rng(0)
@@ -56,16 +55,14 @@ def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
     return RetrievalSet(name, [queries[q] for q in asked], [texts[d] for d in kept], found)
 
 
-def ndcg(ranked: NDArray[np.int64], grades: dict[int, float], depth: int = 10) -> float:
-    """nDCG with the grade as gain."""
-    discount = 1 / np.log2(np.arange(depth) + 2)
-    gains = np.array([grades.get(int(i), 0.0) for i in ranked[:depth]])
-    best = np.sort(np.array(list(grades.values())))[::-1][:depth]
-    return float((gains * discount[: len(gains)]).sum() / (best * discount[: len(best)]).sum())
+def ndcg(lists: Sequence[NDArray[np.int64]], grades: Sequence[Mapping[int, int]]) -> NDArray[np.float64]:
+    """nDCG@10 of the list of each query, best document first."""
+    qrels = {str(q): {str(d): grade for d, grade in judged.items()} for q, judged in enumerate(grades)}
+    run = {str(q): {str(d): -float(rank) for rank, d in enumerate(listed)} for q, listed in enumerate(lists)}
+    values = evaluate(parse_metrics(["nDCG@10"]), qrels, run)
+    return np.array([values[query]["nDCG@10"] for query in qrels])
 
 
 def reranked(one: RetrievalSet, lists: list[NDArray[np.int64]], scores: list[NDArray[np.float32]]) -> NDArray[np.float64]:
     """nDCG@10 of each query after its list is ordered by scores, the list's own order for equal ones."""
-    return np.array(
-        [ndcg(listed[np.argsort(-s, kind="stable")], g) for listed, s, g in zip(lists, scores, one.grades, strict=True)]
-    )
+    return ndcg([listed[np.argsort(-s, kind="stable")] for listed, s in zip(lists, scores, strict=True)], one.grades)

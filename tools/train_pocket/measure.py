@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel import SentenceRetriever
+from runnel.evaluation.metrics import interval as interval
 from runnel.models.heads import VectorScore
 from runnel.models.lexical import WordTable, sentence_features
 from runnel.text.tokenizer import Tokenizer
@@ -31,19 +32,8 @@ log = logging.getLogger(__name__)
 DEPTHS = (5, 10, 20, 50)
 FIXED_FORMS = ("cuad", "evidence_inference")  # sets whose questions have a fixed form
 OTHER = "pocket-mamba2"
-_RESAMPLED = 4000
 Texts = Mapping[tuple[str, str], list[str]]  # the sentences of documents, by set and document
 Rows = Mapping[str, Sequence[NDArray[np.float32]]]  # of each way the scores of every question
-
-
-def interval(sets: Sequence[str], difference: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
-    """(mean over sets, 5th and 95th percentile) of paired differences; questions are resampled within each set."""
-    rng = np.random.default_rng(seed)
-    names, of = sorted(set(sets)), np.array(sets)
-    parts = [difference[of == name] for name in names]
-    drawn = np.mean([p[rng.integers(len(p), size=(_RESAMPLED, len(p)))].mean(1) for p in parts], axis=0)
-    low, high = np.percentile(drawn, [5, 95])
-    return float(np.mean([p.mean() for p in parts])), float(low), float(high)
 
 
 def recalls(examples: Sequence[Example], given: Sequence[NDArray[np.float32]], depth: int) -> NDArray[np.float64]:

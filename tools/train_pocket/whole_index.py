@@ -39,13 +39,13 @@ def indexed(out: Path, one: RetrievalSet, embedder: Embedder) -> Index:
 
 def searched(index: Index, one: RetrievalSet) -> dict[str, NDArray[np.float64]]:
     """nDCG@10 of each query by every way."""
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
-    for number in np.random.default_rng(0).permutation(len(one.queries))[:_MOST_QUERIES]:
-        query, grades = one.queries[number], one.grades[number]
-        for way, options in WAYS.items():
-            hits = index.search(query, top_k=10, sentences=0, **options)  # type: ignore[arg-type]
-            found[way].append(ndcg(np.array([int(hit.id) for hit in hits], np.int64), grades))
-    return {way: np.array(values) for way, values in found.items()}
+    chosen = np.random.default_rng(0).permutation(len(one.queries))[:_MOST_QUERIES].tolist()
+    found = {}
+    for way, options in WAYS.items():
+        hits = [index.search(one.queries[n], top_k=10, sentences=0, **options) for n in chosen]  # type: ignore[arg-type]
+        lists = [np.array([int(hit.id) for hit in some], np.int64) for some in hits]
+        found[way] = ndcg(lists, [one.grades[n] for n in chosen])
+    return found
 
 
 def measured(data: Path, out: Path, model: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
