@@ -79,8 +79,8 @@ def _tables(part: Values) -> str:
     means = [(name, key) for name, key in (("all sets", "all"), ("BM25 below 0.97", "hard")) if key in systems[0]]
     if len(part["hard"]) == len(part["sets"]):
         means = means[:1]
-    shown = [[s["title"], *(cell for _, key in means for cell in _difference(s[key]))] for s in systems]
-    text += "\n\n" + table(["mean", *(c for name, _ in means for c in (name, "against BM25"))], shown)
+    averages = [[s["title"], *(cell for _, key in means for cell in _difference(s[key]))] for s in systems]
+    text += "\n\n" + table(["mean", *(c for name, _ in means for c in (name, "against BM25"))], averages)
     if part["missing"]:
         text += f"\n\nNot measured: {', '.join(part['missing'])}."
     return text
