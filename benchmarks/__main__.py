@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.speed import OTHERS, Settings
 from runnel.commands.display import describe, say
 from runnel.errors import RunnelError
@@ -74,7 +76,8 @@ def _of_models(commands: Any, name: str, text: str, texts: list[int]) -> argpars
     shown = " ".join(map(str, texts))
     parser.add_argument("--texts", nargs="+", type=int, default=texts, help=f"texts of a batch (default: {shown})")
     parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=["bf16"], help="of our weights (default: bf16)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    gpu = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=gpu, help="default: a GPU if there is one")
     parser.add_argument("--segment", type=int, default=1024, help="tokens of a step, of all its texts (default: 1024)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: 3)")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="keep json, table and plot there, and resume there")
@@ -135,7 +138,7 @@ def _read(given: argparse.Namespace) -> int:
     documents, cuts = reading.read_documents(given.documents), given.cut or [None]
     result: dict[str, Any] = {"reading": []}
     if not given.count:
-        kept = Kept(given.to, "reading", _common(given) | {"documents": documents})
+        kept = Kept(given.to, "reading", _common(given) | {"documents": reading.digest(documents)})
         result = read(_settings(given, [0]), documents, cuts, kept, say)
     best = {(row["model"], row["cut"]): row["batch"] for row in result["reading"] if row["best"] and row["system"] == "runnel"}
     counted = [

@@ -37,12 +37,11 @@ class Kept:
         self._head = {"format": FORMAT, "machine": self.machine, "settings": json.loads(json.dumps(settings))}
         if self._file is not None and self._file.is_file():
             stored = json.loads(self._file.read_text(encoding="utf-8"))
-            self.parts = stored.pop("parts", {})
-            for key, value in self._head.items():
-                if stored.get(key) != value:
-                    raise InputError(
-                        f"{self._file} was measured with another {key} ({stored.get(key)}; now {value}); use another folder"
-                    )
+            self.parts = stored.pop("parts")
+            flat, now = ({**head, **head.pop("settings")} for head in (stored, dict(self._head)))
+            different = [f"{key} {flat.get(key)}, now {now.get(key)}" for key in now if flat.get(key) != now[key]]
+            if different:
+                raise InputError(f"{self._file} was measured with {'; '.join(different)}; give another folder")
 
     def part(self, key: str, measure: Callable[[], Part]) -> Part:
         """Return a part, measured unless it is kept. A part with a failure is not kept: the next run measures it again."""

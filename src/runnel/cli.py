@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
+from runnel.commands.analyze import analyze
 from runnel.commands.bench import bench
 from runnel.commands.display import LogLines, describe, print_text, printable, report_bug, say
 from runnel.commands.embed import embed
@@ -34,7 +35,7 @@ from runnel.commands.search import search
 from runnel.commands.train import train
 from runnel.errors import RunnelError
 
-COMMANDS = (find, index, search, embed, rerank, evaluate, train, mine, info, bench)
+COMMANDS = (find, index, search, embed, rerank, evaluate, analyze, train, mine, info, bench)
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.kept import failures
 from benchmarks.reading import batches, cut, lengths_of, measure, read_documents, work
 from benchmarks.speed import Settings
 from runnel.errors import InputError
@@ -113,6 +114,16 @@ def test_out_of_memory_is_a_result(fake_workers):
     ]
 
 
+def test_texts_that_a_transformer_cannot_read_are_left_out(fake_workers):
+    """tiny-bert reads 512 tokens; that is a result, not a failure."""
+    timed(fake_workers)
+    part = measure(Settings(("tiny-bert",), ()), "tiny-bert", ((600,),), None, [1], lambda said: None)
+    assert [(row["outcome"], row["note"]) for row in part["reading"]] == [("left out", "it reads at most 512 tokens")]
+    assert failures(part) == [] and not any(op == "read" for _, op, _ in fake_workers.asked)
+    part = measure(Settings(("tiny-bert",), ()), "tiny-bert", ((600,),), 512, [1], lambda said: None)
+    assert [row["outcome"] for row in part["reading"]] == ["ok"]
+
+
 def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, monkeypatch, capsys):
     """The second cut is interrupted; the first is not measured again, and other settings are refused."""
     timed(fake_workers)
@@ -136,7 +147,9 @@ def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, m
     assert "| tiny | runnel | bf16 | 64 | 8 | 1.26 (1.26–1.26) | 1,256.0 | 0.80 | 204 | 1 |" in text
     assert (tmp_path / "reading.png").stat().st_size > 1000 and text.count("2 x parameters, attention") == 2
     assert main([*command, "--rounds", "1"]) == 1
-    assert re.search(r"reading\.json was measured with another settings? .*use another folder", capsys.readouterr().err)
+    assert "reading.json was measured with rounds 3, now 1; give another folder" in capsys.readouterr().err
+    other = [*command[:3], "4x99", *command[4:]]
+    assert main(other) == 1 and re.search(r"with documents \w{16}, now \w{16}; give", capsys.readouterr().err)
 
 
 def test_a_failure_is_not_kept(fake_workers, tmp_path):

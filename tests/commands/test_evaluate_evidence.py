@@ -106,3 +106,15 @@ def test_bad_evidence(run, evidence, tmp_path, rows, arguments, message):
     (tmp_path / evidence).write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = run("evaluate", arguments[0], evidence, *arguments[1:])
     assert done.code == 1 and message in done.err
+
+
+def test_context(run, evidence, fake, tmp_path):
+    """Pieces are refused where nothing reads them, and are a setting of the work."""
+    done = run("evaluate", "bm25", evidence, "--context", "sentence")
+    assert done.code == 2 and "--context goes with sentence retrievers" in done.err
+    done = run("evaluate", "toy", evidence, "--context", "clause")
+    assert done.code == 1 and "--context takes sentence, or a number of tokens from 1, got 'clause'" in done.err
+    fake.find = StoppingRetriever()
+    assert run("evaluate", "toy", evidence, "--out", "out").code == 0
+    done = run("evaluate", "toy", evidence, "--out", "out", "--context", "1024")
+    assert done.code == 1 and "context" in done.err

@@ -1,11 +1,25 @@
 """Sentences judged by marked evidence: ranks, metrics, groups, and what scores say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from helpers.command_line import FakeRetriever
 
 from runnel.evaluation.metrics import parse_metrics
-from runnel.evaluation.sentences import METRICS, by_bm25, by_embedder, by_retriever, calibration, judge, summarize, values_of
+from runnel.evaluation.sentences import (
+    METRICS,
+    by_bm25,
+    by_embedder,
+    by_retriever,
+    calibration,
+    cut_into_pieces,
+    judge,
+    precision_recall,
+    recall_by_position,
+    summarize,
+    values_of,
+)
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Evidence
 
@@ -89,11 +103,11 @@ def test_an_embedder_of_sentences():
     class Embedder:
         read = 0
 
-        def encode_document(self, texts):
+        def encode_document(self, texts, max_tokens=None):
             self.read += len(texts)
             return np.array([[len(text.split()), 1] for text in texts], np.float32)
 
-        def encode_query(self, texts):
+        def encode_query(self, texts, max_tokens=None):
             return np.array([[1, 0]], np.float32)
 
     embedder = Embedder()
@@ -105,3 +119,67 @@ def test_an_embedder_of_sentences():
 def test_a_retriever():
     spans, scores = by_retriever(FakeRetriever())("two dogs", TEXT)
     assert spans.tolist() == split_sentences(TEXT).tolist() and scores.tolist() == [0, 2, 0, 0]
+
+
+# ---- pieces, positions, depths -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("context", "pieces"),
+    [
+        (1, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
+        (5, ["One cat. ", "Two dogs. ", "Three birds. ", "Four fish. "]),
+        (6, ["One cat. Two dogs. ", "Three birds. Four fish. "]),
+        (11, ["One cat. Two dogs. Three birds. ", "Four fish. "]),
+        (12, [TEXT]),
+    ],
+)
+def test_pieces_are_whole_sentences(context, pieces):
+    """Each sentence has three tokens: two words and the full stop."""
+    starts = np.array([0, 4, 7, 9, 13, 17, 19, 25, 30, 32, 37, 41])
+    assert [TEXT[start:end] for start, end in cut_into_pieces(TEXT, starts, context)] == pieces
+
+
+def test_white_space_is_no_piece():
+    text = "\n\n  One cat.\n\n\n   \n\nTwo dogs.\n\n"
+    pieces = cut_into_pieces(text, np.array([text.index("One"), text.index("Two")]), 1)
+    assert "".join(text[start:end] for start, end in pieces) == text and all(text[a:b].strip() for a, b in pieces[1:])
+    assert cut_into_pieces("", np.zeros(0, int), 1) == []
+
+
+def test_a_sentence_alone_is_scored_without_the_others():
+    """The fake's scores depend on all that it reads, so pieces must change them, and only pieces."""
+
+    class Counting(FakeRetriever):
+        def __init__(self):
+            starts = SimpleNamespace(starts=np.arange(len(TEXT)))
+            self.model = SimpleNamespace(tokenizer=SimpleNamespace(encode=lambda text: starts))
+
+        def scan(self, query, documents, **options):
+            for document in documents:
+                spans = split_sentences(document)
+                yield SimpleNamespace(spans=spans, scores=np.full(len(spans), len(document), np.float32))
+
+    spans, whole = by_retriever(Counting())("q", TEXT)
+    pieces, alone = by_retriever(Counting(), context=1)("q", TEXT)
+    assert pieces.tolist() == spans.tolist()
+    assert whole.tolist() == [len(TEXT)] * 4 and alone.tolist() == [end - start for start, end in spans]
+
+
+def test_recall_by_the_position_of_each_span():
+    """Of two spans of one question, the first tenth's is found at 1 and the last one's at 4."""
+    one = judged([(0, 3), (41, 42)], [4, 3, 2, 1])
+    two = judged([(2, 6)], [1, 2, 3, 4], name="b")
+    values = values_of([one, two], parse_metrics(["Recall@1", "Recall@5", "MRR"]))
+    assert recall_by_position([one, two], values) == [
+        {"from": 0.0, "to": 0.1, "spans": 2, "metrics": {"Recall@1": 0.5, "Recall@5": 1.0}},
+        {"from": 0.9, "to": 1.0, "spans": 1, "metrics": {"Recall@1": 0.0, "Recall@5": 1.0}},
+    ]
+
+
+def test_precision_and_recall():
+    found = {row["k"]: row for row in precision_recall([judged([(0, 3), (41, 42)], [4, 3, 2, 1])])}
+    assert list(found) == [1, 2, 3, 5, 10, 20, 30, 50]
+    assert (found[1]["precision"], found[1]["recall"]) == (1, 0.5) and (found[3]["precision"], found[3]["recall"]) == (1 / 3, 0.5)
+    assert (found[50]["precision"], found[50]["recall"]) == (0.5, 1)  # of four sentences
+    assert precision_recall([]) == []

@@ -288,6 +288,19 @@ def test_evidence_that_is_dropped(tmp_path, caplog):
     assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
 
 
+def test_evidence_in_a_part_of_the_document(tmp_path, caplog):
+    """All evidence must lie there: one span across its border is enough to leave an example out."""
+    spans = {"first": [[0, 2], [2, 3]], "across": [[6, 7], [5, 8]], "last": [[7, 10]], "both": [[0, 1], [9, 10]]}
+    rows = [{"id": name, "question": "q", "document": "abcdefghij", "evidence": one} for name, one in spans.items()]
+    path = write(tmp_path / "e.jsonl", *rows)
+    kept = {part: [one.id for one in read_evidence(path, within=part)] for part in ((0, 1), (0, 0.33), (0.33, 0.7), (0.67, 1))}
+    assert kept == {(0, 1): list(spans), (0, 0.33): ["first"], (0.33, 0.7): [], (0.67, 1): ["last"]}
+    assert "1 examples kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
+    for part in ((0.5, 0.5), (-0.1, 1), (0, 1.1), (1, 0), (0.1, 0.2, 0.3)):
+        with pytest.raises(InputError, match="must be two rising numbers from 0 to 1, got"):
+            next(read_evidence(path, within=part))
+
+
 # ---- size and real data ------------------------------------------------------------------------------------------------
 
 

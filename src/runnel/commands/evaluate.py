@@ -68,6 +68,10 @@ Aggregate = Annotated[
 DenseWeight = Annotated[
     float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.", show_default=False)
 ]
+Context = Annotated[
+    str | None,
+    typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.", show_default=False),
+]
 Rerank = Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.", show_default=False)]
 Compare = Annotated[
     tuple[str, str] | None,
@@ -111,6 +115,7 @@ def evaluate(
     segment_tokens: SegmentTokens = None,
     stride: Stride = None,
     aggregate: Aggregate = None,
+    context: Context = None,
     dense_weight: DenseWeight = None,
     rerank: Rerank = None,
     dtype: Dtype = "auto",
@@ -135,11 +140,12 @@ def evaluate(
     if questions is not None:
         return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
     from runnel.commands.evaluate_retrieval import System
+    from runnel.commands.evaluate_sentences import context_of
 
     if place is not None:
         refuse({"--as": how != "index" and how, "--corpus": corpus}, "has no effect with --in, which has the documents")
         how = "index"
-    system = System(model, "embed", dtype, depth, run, bm25, search, prompts, place=place)
+    system = System(model, "embed", dtype, depth, run, bm25, search, prompts, place=place, context=context_of(context))
     reading = _given(max_query_tokens=max_query_tokens, max_tokens=max_tokens, segment_tokens=segment_tokens)
     reading |= _given(stride=stride, aggregate=aggregate)
     jobs = _jobs(tasks, (corpus, queries), system, how, reading)
@@ -183,6 +189,8 @@ def _jobs(
     kinds = {job.system.how for job in jobs}
     if "rerank" not in kinds:
         refuse({"--run": system.candidates}, "goes with --as rerank")
+    if "sentences" not in kinds:
+        refuse({"--context": system.context}, "goes with sentence retrievers, on evidence")
     if not kinds & {"bm25", "rerank"}:
         refuse({f"--{name}": True for name in system.bm25}, "is for BM25, which does not search here")
     if "index" not in kinds:

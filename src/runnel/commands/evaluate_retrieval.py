@@ -54,6 +54,7 @@ class System:
         place: an existing index to search; None: one is made of the task's corpus.
         prompts: of an embedder, instead of its own: "query", "document".
         reading: what an embedder or a reranker reads of texts.
+        context: tokens that a sentence retriever reads together, see `by_retriever`.
     """
 
     model: str
@@ -66,6 +67,7 @@ class System:
     prompts: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
     place: str | None = None
+    context: int | None = None
 
 
 def kind_of(model: str, how: How | None) -> How | None:

@@ -24,6 +24,22 @@ if TYPE_CHECKING:
     from runnel.training.data import Evidence
 
 
+_FORMAT = 2  # of the ranks: from 2 on with the position of each evidence span
+
+
+def context_of(given: str | None) -> int | None:
+    """Return the tokens of a piece from --context: "sentence" is 1, as a piece holds one sentence at least.
+
+    Raises:
+        InputError: it is neither "sentence" nor a whole number from 1.
+    """
+    if given is None or given == "sentence":
+        return None if given is None else 1
+    if not given.isdecimal() or int(given) < 1:
+        raise InputError(f"--context takes sentence, or a number of tokens from 1, got {given!r}")
+    return int(given)
+
+
 def measure(
     path: Path, system: System, metrics: Sequence[str] | None, folder: Path
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
@@ -41,6 +57,7 @@ def measure(
         raise InputError(f"{path} has no question with evidence; expected spans in one at least")
     values = values_of(judged, parsed)
     result = {"task": name_of(path), "kind": "sentences", "model": system.model, "as": system.how, "queries": len(values)}
+    result |= {} if system.context is None else {"context": system.context}
     result |= {"unanswered": len(judged) - len(values), "sentences": sum(one.sentences for one in judged)}
     return result | summarize(judged, values), values
 
@@ -57,6 +74,7 @@ def _judged(path: Path, system: System, out: Path) -> list[Judged]:
 
     settings: dict[str, object] = {"model": system.model, "as": system.how, "evidence": file_digest(str(path))}
     settings |= {**system.bm25, "prompts": dict(system.prompts), **system.reading.settings()}
+    settings |= {"context": system.context, "format": _FORMAT}
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         score, fingerprint = _scorer(system)
@@ -92,7 +110,7 @@ def _scorer(system: System) -> tuple[Scorer, str | None]:
         return by_bm25(**{"k1": K1, "b": B, **system.bm25}), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
-        return by_retriever(retriever), retriever.model.backbone.fingerprint()
+        return by_retriever(retriever, system.context), retriever.model.backbone.fingerprint()
     embedder = load_model(system)
     return by_embedder(
         embedder, system.reading.max_tokens, system.reading.max_query_tokens
@@ -115,7 +133,7 @@ def show(result: Mapping[str, Any]) -> None:
         return [name, f"{of['queries']:,}", *(f"{of['metrics'][metric]:.4f}" for metric in metrics)]
 
     print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} sentences ranked")
-    rows = [row("all", result)]
+    rows = [row("all", result)]  # recall by tenths and at several depths is for plots: `runnel analyze`
     for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
         rows += [row(title + group["name"], group) for group in groups]
     print_table(["questions", "number", *metrics], rows)

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
 _LENGTHS = (0, 500, 2_000, 8_000, 32_000)  # words of a document
-_PARTS = 5  # of a document, for the position of the evidence
+_PARTS = 5  # of a document, for the position of a question's first evidence
+_TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
+_DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
 _LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
 
 Scorer = Callable[[str, str], tuple[np.ndarray, np.ndarray]]
@@ -46,6 +48,7 @@ class Judged:
         answers: ranks, from 1, of the sentences that are answers.
         spans: the best rank of each evidence span.
         position: where in the document the first evidence is, from 0 to 1; None without evidence.
+        positions: where each of `spans` begins, from 0 to 1.
         scores: score, rounded down -> [sentences, answers] with it; empty if scores are no logits.
     """
 
@@ -56,6 +59,7 @@ class Judged:
     spans: list[int]
     position: float | None
     scores: dict[str, list[int]] = field(default_factory=dict)
+    positions: list[float] = field(default_factory=list)
 
 
 def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
@@ -74,6 +78,7 @@ def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: b
         [int(ranks[some].min()) for some in meets if len(some)],
         None if first is None else first / max(1, len(example.document)),
         _counts(scores, answers) if logits else {},
+        [start / len(example.document) for (start, _), some in zip(example.spans, meets, strict=True) if len(some)],
     )
 
 
@@ -95,18 +100,50 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
 # ---- systems -----------------------------------------------------------------------------------------------------------
 
 
-def by_retriever(retriever: SentenceRetriever) -> Scorer:
-    """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be."""
+def by_retriever(retriever: SentenceRetriever, context: int | None = None) -> Scorer:
+    """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be.
+
+    Args:
+        context: tokens that are read together: a document is cut into pieces of whole sentences, each read by itself. 1: every
+            sentence alone. None: the whole document.
+
+    Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
+    """
     last: dict[str, Any] = {}
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        if retriever.remembers and document not in last:
+        if document not in last:
             last.clear()
-            last[document] = next(iter(retriever.remember([document])))
-        scored = next(iter(retriever.scan(query, [last.get(document, document)])))
-        return scored.spans, scored.scores
+            pieces = [(0, len(document))]
+            if context is not None:
+                pieces = cut_into_pieces(document, retriever.model.tokenizer.encode(document).starts, context)
+            texts = [document[start:end] for start, end in pieces]
+            last[document] = pieces, list(retriever.remember(texts)) if retriever.remembers else texts
+        pieces, read = last[document]
+        scored = list(retriever.scan(query, read))
+        spans = [one.spans + start for one, (start, _) in zip(scored, pieces, strict=True)]
+        return np.concatenate(spans), np.concatenate([one.scores for one in scored])
 
     return score
+
+
+def cut_into_pieces(document: str, starts: np.ndarray, context: int) -> list[tuple[int, int]]:
+    """Return pieces [start, end) of whole sentences that tile a document, each of at most `context` tokens or one sentence.
+
+    White space alone stays with the sentence before it.
+
+    Args:
+        starts: (T,) the character at which each token starts, ascending.
+    """
+    spans = split_sentences(document)
+    tokens = np.searchsorted(starts, spans)
+    pieces: list[list[int]] = []
+    for (start, end), (first, last) in zip(spans.tolist(), tokens.tolist(), strict=True):
+        if pieces and (last - pieces[-1][2] <= context or not document[start:end].strip()):
+            pieces[-1][1] = end
+        else:
+            pieces.append([start, end, first])
+    return [(start, end) for start, end, _ in pieces]
 
 
 def by_bm25(k1: float, b: float) -> Scorer:
@@ -165,7 +202,9 @@ def values_of(judged: Sequence[Judged], metrics: Metrics) -> dict[str, dict[str,
 
 
 def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return means: of all, by the length of the document, by the position of the evidence; and what scores say."""
+    """Return means: of all, by the length of the document, by the position of the first evidence; recall of evidence spans by
+    their own position; precision and recall at several depths; and what scores say.
+    """
     asked = [one for one in judged if one.spans]
     lengths = [(f"{a + 1:,} to {b:,} words" if a else f"up to {b:,} words", a, b) for a, b in pairwise(_LENGTHS)]
     lengths.append((f"over {_LENGTHS[-1]:,} words", _LENGTHS[-1], sys.maxsize))
@@ -178,8 +217,41 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
         "metrics": mean(values),
         "by_length": _groups(by_length, values),
         "by_position": _groups(by_position, values),
+        "recall_by_position": recall_by_position(asked, values),
+        "precision_recall": precision_recall(asked),
         "calibration": [asdict(row) for row in calibration(judged)],
     }
+
+
+def recall_by_position(asked: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return for each tenth of a document the share of evidence spans beginning there that are found, by every Recall@k.
+
+    Source: paper E, appendix E.3. Differs: it counts sentences, and 50 of them are found.
+    """
+    metrics = [name for name in next(iter(values.values()), {}) if name.startswith("Recall@")]
+    tenths: list[list[int]] = [[] for _ in range(_TENTHS)]
+    for one in asked:
+        for rank, position in zip(one.spans, one.positions, strict=True):
+            tenths[min(int(position * _TENTHS), _TENTHS - 1)].append(rank)
+    return [
+        {"from": i / _TENTHS, "to": (i + 1) / _TENTHS, "spans": len(ranks)}
+        | {"metrics": {name: float(np.mean([rank <= int(name.partition("@")[2]) for rank in ranks])) for name in metrics}}
+        for i, ranks in enumerate(tenths)
+        if ranks
+    ]
+
+
+def precision_recall(asked: Sequence[Judged]) -> list[dict[str, float]]:
+    """Return for several depths k the mean share of answers among the k best sentences, and of evidence spans found there."""
+    return [
+        {
+            "k": k,
+            "precision": float(np.mean([sum(rank <= k for rank in one.answers) / min(k, one.sentences) for one in asked])),
+            "recall": float(np.mean([np.mean([rank <= k for rank in one.spans]) for one in asked])),
+        }
+        for k in _DEPTHS
+        if asked
+    ]
 
 
 def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:

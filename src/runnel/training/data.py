@@ -94,7 +94,13 @@ def read_triples(
         log.warning("%s: %s", path, dropped)
 
 
-def read_evidence(path: str | Path, *, dropped: Dropped | None = None, unanswered: bool = False) -> Iterator[Evidence]:
+def read_evidence(
+    path: str | Path,
+    *,
+    dropped: Dropped | None = None,
+    unanswered: bool = False,
+    within: tuple[float, float] = (0.0, 1.0),
+) -> Iterator[Evidence]:
     """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
 
     Spans are Python character offsets into the document. "id" is optional, other keys are ignored.
@@ -104,15 +110,21 @@ def read_evidence(path: str | Path, *, dropped: Dropped | None = None, unanswere
         dropped: filled while reading, for the caller to report; without it the counts are logged at the end. Examples without a
             query, a document or evidence are dropped.
         unanswered: keep examples without evidence.
+        within: keep only examples with all evidence in this part of the document, in shares of its characters.
 
     Raises:
-        InputError: a row has another form, or a span is not inside its document; the message has the line.
+        InputError: `within` is not two rising numbers from 0 to 1; a row has another form, or a span is not inside its document;
+            the message has the line.
     """
+    if len(within) != 2 or not 0 <= within[0] < within[1] <= 1:
+        raise InputError(f"the part of a document that holds the evidence must be two rising numbers from 0 to 1, got {within}")
     reported = dropped is not None
     dropped = dropped or Dropped()
     for where, row in read_json(path):
         evidence = _evidence(row, where)
         reason = next((r for r, bad in _emptiness(evidence, unanswered) if bad), None)
+        if reason is None and not _lies_within(evidence, within):
+            reason = f"examples with evidence outside {within[0]:.0%} to {within[1]:.0%} of the document"
         if reason is None:
             dropped.kept += 1
             yield evidence
@@ -164,6 +176,11 @@ def _evidence(row: dict[str, Any], where: str) -> Evidence:
         if not 0 <= start < end <= len(document):
             raise InputError(f"{where}: span {span} is empty or not inside the document of {len(document):,} characters")
     return Evidence(query, document, tuple((a, b) for a, b in spans), str(row.get("id", "")))
+
+
+def _lies_within(evidence: Evidence, part: tuple[float, float]) -> bool:
+    low, high = (share * len(evidence.document) for share in part)
+    return all(low <= start and end <= high for start, end in evidence.spans)
 
 
 def _emptiness(evidence: Evidence, unanswered: bool) -> Iterator[tuple[str, bool]]:

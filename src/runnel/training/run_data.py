@@ -113,7 +113,7 @@ def _report(guard: Decontaminator) -> None:
 
 def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, stored: bool, write: bool) -> RunData:
     table = recipe.data
-    clean = (guard.clean(read_evidence(one.path)) for one in table.sets)
+    clean = (guard.clean(read_evidence(one.path, within=table.within)) for one in table.sets)
     examples = itertools.chain.from_iterable(itertools.islice(part, table.rows) for part in clean)
     if stored:  # documents are read as inference reads them; `model` has its weights in fp32
         reader = SentenceRetriever.load(recipe.model.name)

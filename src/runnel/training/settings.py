@@ -72,6 +72,7 @@ class DataTable:
         max_tokens: the most tokens of a whole pair; only its document is cut.
         lengths: a longer document is cut to a window of one of these numbers of tokens, drawn once, when the run reads its data.
             The window holds all evidence; if none is long enough, the document stays whole. None: no cuts.
+        within: use only examples with all evidence in this part of the document, e.g. [0.67, 1.0] (paper E, table 23).
         exclude: test sets, files or folders; examples that overlap with them are removed and counted (docs/data.md).
         rows: use only the first rows of each set, this many.
         held_out: rows of each set that are not trained on; their loss is reported at the end, and picks the learning rate.
@@ -86,6 +87,7 @@ class DataTable:
     max_document_tokens: int | None = _only("embed")
     max_tokens: int | None = _only("rerank")
     lengths: tuple[int, ...] = _only("sentences", default=())
+    within: tuple[float, float] = _only("sentences", default=(0.0, 1.0))
     exclude: tuple[str, ...] = ()
     rows: int | None = None
     held_out: int = 0
