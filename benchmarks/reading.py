@@ -103,7 +103,7 @@ def measure(
     """
     report, shown = Report(), cut(documents, tokens)
     facts = {"documents": len(shown), "texts": sum(map(len, shown)), "tokens": sum(map(sum, shown)), "cut": tokens}
-    facts["longest"] = max(map(max, shown))
+    facts["longest"] = longest = max(map(max, shown))
     limit = describe_subject(model).longest_text
     series = list[tuple[Worker, list[dict[str, Any]]]]()
     with ExitStack() as stack:
@@ -111,7 +111,7 @@ def measure(
         for worker, found in zip(workers, check(workers, report, progress).values(), strict=True):
             system = {"model": model, "system": worker.first["title"], "dtype": worker.spec.dtype} | facts
             state = {"outcome": "ok" if found.passed else "wrong", "note": found.note, "peak_bytes": None}
-            if worker.spec.system == "runnel" and found.passed and limit is not None and facts["longest"] > limit:
+            if worker.spec.system == "runnel" and found.passed and limit is not None and longest > limit:
                 state |= {"outcome": "left out", "note": f"it reads at most {limit:,} tokens"}
             series.append((worker, [system | {"batch": batch} | state | {"seconds": []} for batch in sizes]))
         for turn in range(settings.rounds):
