@@ -98,13 +98,13 @@ def test_an_error_is_never_published(small, tmp_path, monkeypatch):
     page.write_page(tmp_path, lambda message: None)
     monkeypatch.setattr(page, "CHUNK_CELLS", ())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    small.answers["runnel"] |= {"parts": {"error": "'runnel.backbones.product'", "kind": "KeyError"}}
+    small.answers["runnel"] |= {"parts": {"error": "'runnel.backbones.cpu_step'", "kind": "KeyError"}}
     for write in (page.write_page, lambda folder, say: page.write_section(folder, "parts", say)):
         reported: list[str] = []
         assert write(tmp_path, reported.append) is False
         assert reported[-3:] == [
-            "error: parts: mamba2-130m bf16 1024: error: 'runnel.backbones.product'",
-            "error: parts: mamba2-130m int8 1024: error: 'runnel.backbones.product'",
+            "error: parts: mamba2-130m bf16 1024: error: 'runnel.backbones.cpu_step'",
+            "error: parts: mamba2-130m int8 1024: error: 'runnel.backbones.cpu_step'",
             f"nothing was published; what was measured is in {tmp_path / page.FAILED}",
         ]
         after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
-from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import run_layer, stream_dtype
+from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
+from runnel.backbones.layers import run_layer
 from runnel.backbones.state import State
 
 

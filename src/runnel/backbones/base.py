@@ -8,22 +8,55 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from importlib import import_module
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from runnel.backbones.config import BackboneConfig
-from runnel.backbones.int8 import Int8Linear, int8_problem, weight_dtype
+from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
 from runnel.ops.backend import numba_problem
+from runnel.records import arguments
 
 _log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The shape of a backbone. Sub-classes are frozen dataclasses; `unchecked` names fields that any number may be in."""
+
+    unchecked: ClassVar[tuple[str, ...]] = ()
+    if TYPE_CHECKING:
+
+        @property
+        def num_layers(self) -> int: ...  # a field or a property of every sub-class
+
+    def __post_init__(self) -> None:
+        """Raise InputError unless sizes (whole numbers) are at least 1 and scales (the others) positive and finite."""
+        for field in fields(self):
+            value, kind = getattr(self, field.name), str(field.type).removesuffix(" | None")
+            if value is None or field.name in self.unchecked:
+                continue
+            if kind == "int" and value < 1:
+                raise InputError(f"{field.name} must be at least 1, got {value}")
+            if kind == "float" and not 0 < value < math.inf:
+                raise InputError(f"{field.name} must be positive and finite, got {value}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the inverse of `to_dict`. Raises CheckpointError on unknown or missing names and values of another type."""
+        return cls(**arguments(cls, values, "the config"))
 
 
 class FastPath(Protocol):
@@ -341,3 +374,13 @@ def too_long(title: str, tokens: int, limit: int) -> InputError:
         f"the text has {tokens:,} tokens with its special ones, and this {title} reads at most {limit:,}; "
         "cut it with max_tokens=, split it into windows, or use a recurrent model, which has no limit"
     )
+
+
+def stream_dtype(weight: Tensor) -> torch.dtype:
+    """Return the dtype of the residual stream and of the state: fp32 for every weight dtype except fp64."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
+
+
+def weight_dtype(layer: nn.Linear | Int8Linear) -> torch.dtype:
+    """Return the dtype of a layer's weight, without unpacking it."""
+    return torch.int8 if isinstance(layer, Int8Linear) else layer.weight.dtype

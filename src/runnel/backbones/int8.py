@@ -101,11 +101,6 @@ class Int8Linear(nn.Module):
             self._rows, self._words, self._offsets = weight.clone() if copied else weight.detach(), None, None
 
 
-def weight_dtype(layer: nn.Linear | Int8Linear) -> torch.dtype:
-    """Return the dtype of a layer's weight, without unpacking it."""
-    return torch.int8 if isinstance(layer, Int8Linear) else layer.weight.dtype
-
-
 def replace_linear(model: nn.Module, ends: tuple[str, ...]) -> None:
     """Replace each linear layer whose name has one of these ends by an empty `Int8Linear`."""
     for name, module in list(model.named_modules()):

@@ -100,11 +100,6 @@ def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
         yield batch
 
 
-def stream_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype of the residual stream and of the state: fp32 for every weight dtype except fp64."""
-    return torch.float64 if weight.dtype == torch.float64 else torch.float32
-
-
 def init_dt_bias(channels: int) -> Tensor:
     """Return (channels,) biases whose softplus is log-uniform in [0.001, 0.1].
 
@@ -113,11 +108,6 @@ def init_dt_bias(channels: int) -> Tensor:
     low, high = math.log(_DT_MIN), math.log(_DT_MAX)
     dt = torch.empty(channels, device="cpu").uniform_(low, high).exp().clamp(min=_DT_FLOOR)
     return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus
-
-
-def init_embedding(embedding: nn.Embedding) -> None:
-    """Fill with normal numbers of deviation 0.02, as published."""
-    nn.init.normal_(embedding.weight, std=0.02)
 
 
 def init_out_proj(layer: nn.Linear, num_layers: int) -> None:

@@ -26,7 +26,6 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.build import Checkpoint, NoRandomNumbers
 from runnel.backbones.checkpoint.files import find_checkpoint, read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
-from runnel.backbones.config import arguments
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import quantize
 from runnel.backbones.transformer.config import recognizes
@@ -38,7 +37,7 @@ from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
 from runnel.models.heads import HEADS, POOLINGS, Head, Pooling, TokenFeatures, VectorScore, vector_head
 from runnel.models.lexical import FEATURES
-from runnel.records import expect_text
+from runnel.records import arguments, expect_text
 from runnel.text.sentence_tokens import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer

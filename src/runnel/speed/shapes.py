@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint.build import build_backbone, check_int8, meta_backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint, meta_transformer
 from runnel.backbones.checkpoint.files import read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
-from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config

@@ -14,9 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, stream_dtype
 from runnel.backbones.int8 import Int8Linear
-from runnel.backbones.layers import stream_dtype
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing
 from runnel.models.base import Model

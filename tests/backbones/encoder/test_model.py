@@ -302,7 +302,7 @@ def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, w
 def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("checkpoint.build", "base"):
         monkeypatch.setattr(f"runnel.backbones.{place}.int8_problem", lambda device: None)
-    monkeypatch.setattr("runnel.backbones.product.multiply", emulated)
+    monkeypatch.setattr("runnel.backbones.cpu_step.multiply", emulated)
     config = EncoderConfig(VOCABULARY, 64, 2, num_heads=2, intermediate_size=256, max_positions=72, passage_tokens=16)
     exact = tiny_backbone(Encoder, config)
     small = build_backbone("encoder", config.to_dict(), exact.state_dict(), "int8", "cpu")

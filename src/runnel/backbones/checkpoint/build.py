@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint.tensors import Stored, from_tensors, list_tensors, some
-from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem, quantize, replace_linear
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, NumericalError

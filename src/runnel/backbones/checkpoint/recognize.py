@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from runnel.backbones.base import BackboneConfig
 from runnel.backbones.checkpoint.build import parse_config
 from runnel.backbones.checkpoint.tensors import Stored, some
 from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWKV, count_layers, refuse_names
-from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.mamba2.formats import read_mamba
 from runnel.backbones.rwkv7.formats import read_rwkv7

@@ -15,11 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.backbones.cpu_step import CpuStep, count_workers
+from runnel.backbones.base import weight_dtype
+from runnel.backbones.cpu_step import CpuStep, Product, count_workers, input_room
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, scratch
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
-from runnel.backbones.int8 import weight_dtype
-from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.numba_math import parallel
 from runnel.ops.packed import as_array, float_array, index_array

@@ -25,9 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
-from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import WideBiasLinear, init_embedding, run_layer, stream_dtype, sub_batches
+from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
+from runnel.backbones.layers import WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
 from runnel.errors import InputError
 
@@ -188,8 +187,8 @@ class Encoder(Backbone):
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
         self.sentence_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.sentence_layers))
-        init_embedding(self.embeddings)
-        init_embedding(self.positions)
+        nn.init.normal_(self.embeddings.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
 
     @property
     def blocks(self) -> list[EncoderLayer]:

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.cpu_step import pool_arrays
-from runnel.backbones.int8 import weight_dtype
+from runnel.backbones.base import weight_dtype
+from runnel.backbones.cpu_step import Product, input_room, pool_arrays
 from runnel.backbones.mamba1.kernels import conv_silu, gated_scan
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Layer
-from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import parallel

@@ -17,18 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, Markers
-from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import (
-    RMSNorm,
-    WideBiasLinear,
-    apply_linear,
-    init_dt_bias,
-    init_embedding,
-    init_out_proj,
-    run_layers,
-    stream_dtype,
-)
+from runnel.backbones.base import Backbone, BackboneConfig, Markers, stream_dtype
+from runnel.backbones.layers import RMSNorm, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj, run_layers
 from runnel.backbones.state import State
 from runnel.ops import causal_conv1d, selective_scan
 
@@ -132,7 +122,7 @@ class Mamba1(Backbone):
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Mamba1Layer(config) for _ in range(config.num_layers))
         self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
-        init_embedding(self.embeddings)
+        nn.init.normal_(self.embeddings.weight, std=0.02)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config

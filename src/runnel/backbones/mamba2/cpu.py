@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.backbones.cpu_step import CpuStep, count_workers, pool_arrays
-from runnel.backbones.int8 import weight_dtype
+from runnel.backbones.base import weight_dtype
+from runnel.backbones.cpu_step import CpuStep, Product, count_workers, input_room, pool_arrays
 from runnel.backbones.mamba2 import kernel_plan, kernels
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Layer
-from runnel.backbones.product import Product, input_room
 from runnel.backbones.state import State
 from runnel.ops.chunks import Plan, plan_chunks
 from runnel.ops.numba_math import parallel

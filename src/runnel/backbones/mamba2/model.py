@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, Markers, PlainForm
-from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_embedding, init_out_proj, run_layers, stream_dtype
+from runnel.backbones.base import Backbone, BackboneConfig, Markers, PlainForm, stream_dtype
+from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, run_layers
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
@@ -166,7 +165,7 @@ class Mamba2(Backbone):
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Mamba2Layer(config) for _ in range(config.num_layers))
         self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
-        init_embedding(self.embeddings)
+        nn.init.normal_(self.embeddings.weight, std=0.02)
 
     @property
     def blocks(self) -> list[Mamba2Layer]:

@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from runnel.backbones.cpu_step import CpuStep, count_workers, pool_arrays
-from runnel.backbones.int8 import weight_dtype
-from runnel.backbones.product import Product
+from runnel.backbones.base import weight_dtype
+from runnel.backbones.cpu_step import CpuStep, Product, count_workers, pool_arrays
 from runnel.backbones.rwkv7 import kernel_plan, kernels, shift_kernels
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Layer
 from runnel.backbones.state import State

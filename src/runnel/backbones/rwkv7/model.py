@@ -25,9 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, Markers, PlainForm
-from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import apply_linear, run_layer, stream_dtype
+from runnel.backbones.base import Backbone, BackboneConfig, Markers, PlainForm, stream_dtype
+from runnel.backbones.layers import apply_linear, run_layer
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.ops.wkv7 import wkv7

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from runnel.backbones.config import BackboneConfig
+from runnel.backbones.base import BackboneConfig
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
 
 Output = Literal["encoder", "decoder", "first"]

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from runnel.backbones.base import Backbone
-from runnel.backbones.layers import stream_dtype, sub_batches
+from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.layers import sub_batches
 from runnel.backbones.state import State
 from runnel.backbones.transformer.config import Family, TransformerConfig, longest, model_class, options
 from runnel.errors import InputError
