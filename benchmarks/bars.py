@@ -20,7 +20,7 @@ from benchmarks.compare import absent
 from benchmarks.extras import remembered, searched
 from benchmarks.processes import Spec, Worker
 from benchmarks.speed import Report, Settings, check, measure, peak
-from runnel.hardware import has_native_bf16
+from runnel.ops.backend import has_native_bf16
 from runnel.speed.measure import Check, Point, Progress, failure
 
 SEARCHED = ("pocket", "pocket-mamba2")  # the models of the index that is searched, and of indexing

@@ -1,32 +1,10 @@
-"""Properties of this machine: native bf16, processor cores, free memory. No state, no settings."""
+"""Processor cores and free memory of this machine. No state, no settings."""
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
-
-import torch
-
-_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
-
-
-@cache
-def has_native_bf16() -> bool:
-    """Return whether the CPU multiplies bf16 matrices in hardware (AVX512_BF16, AMX or Arm BF16).
-
-    Without such instructions bf16 is emulated and slower than fp32.
-    """
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch only
-    if any(capabilities.get(flag, False) for flag in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16")):
-        return True
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:  # not Linux
-        return False
-    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    return not _BF16_FLAGS.isdisjoint(flags.split())
 
 
 def cores() -> int:

@@ -17,16 +17,15 @@ from torch.nn import functional as F
 
 from runnel import Embedder
 from runnel.backbones import int8
-from runnel.backbones.checkpoint import build
-from runnel.backbones.checkpoint.build import build_backbone, check_int8
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.families import BACKBONES
-from runnel.backbones.int8 import Int8Linear, int8_problem, quantize
+from runnel.backbones.int8 import Int8Linear, check_int8, int8_problem, quantize
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.transformer.model import Transformer
 from runnel.errors import BackendUnavailable, InputError, NumericalError
+from runnel.ops import backend
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = Mamba2Config(40, 32, 2, state_size=16, head_size=16)
@@ -59,7 +58,7 @@ def test_weights_in_8_bits() -> None:
 @needs_kernels
 @pytest.mark.parametrize("native", [True, False])
 def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr(build, "has_native_bf16", lambda: native)
+    monkeypatch.setattr(backend, "has_native_bf16", lambda: native)
     tensors = weights()
     model = build_backbone("mamba2", CONFIG.to_dict(), tensors, "int8", "cpu")
     assert model.fast is not None
@@ -128,7 +127,7 @@ def test_packed_weights_come_back_bit_by_bit(outputs: int, inputs: int, groups: 
 @pytest.mark.parametrize("name", ["mamba1", "mamba2", "rwkv7"])
 def test_weights_are_held_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """At half the size of bf16, but for the sums of each group and what fills the last panel of outputs."""
-    monkeypatch.setattr(build, "has_native_bf16", lambda: True)
+    monkeypatch.setattr(backend, "has_native_bf16", lambda: True)
     config = {
         "mamba1": Mamba1Config(40, 256, 2),
         "mamba2": Mamba2Config(40, 256, 2, state_size=64),
@@ -192,7 +191,7 @@ def test_weights_that_do_not_fit() -> None:
 @pytest.mark.parametrize("config", [Mamba1Config(40, 32, 2, state_size=5), CONFIG, Rwkv7Config(40, 32, 2, head_size=16)])
 def test_kernels_round_inputs_as_said(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
     """Against plain torch with inputs rounded group by group; few land on another whole number."""
-    monkeypatch.setattr(build, "has_native_bf16", lambda: False)
+    monkeypatch.setattr(backend, "has_native_bf16", lambda: False)
     name = next(name for name, backbone in BACKBONES.items() if backbone.config_class is type(config))
     torch.manual_seed(0)
     whole = BACKBONES[name](config)
@@ -265,7 +264,7 @@ def test_other_device() -> None:
 
 def test_backbones_without_8_bit_kernels() -> None:
     with pytest.raises(InputError, match=r"a folder: .* has no 8-bit kernels"):
-        check_int8(Transformer, torch.device("cpu"), "a folder")
+        check_int8(Transformer.title, Transformer.int8_layers, torch.device("cpu"), "a folder")
     with pytest.raises(InputError, match="xLSTM has no 8-bit kernels; use"):
         load_backbone(GOLDEN / "xlstm-tiny-hf", "int8", "cpu")
 

@@ -57,7 +57,7 @@ def test_table_2_of_the_scanner_paper(model, tflop, billions):
 def test_the_work_of_chunks_of_ssd():
     """Each term of Dao and Gu's block form, for 1 layer of 4 heads of 16, states of 16, 2 groups, one chunk of 10 tokens."""
     from benchmarks.padding import ssd_flops
-    from runnel.backbones.checkpoint.build import meta_backbone
+    from runnel.backbones.checkpoint.load import meta_backbone
     from runnel.backbones.mamba2.model import Mamba2Config
 
     backbone = meta_backbone("mamba2", Mamba2Config(64, 32, 1, state_size=16, head_size=16, groups=2))

@@ -16,8 +16,8 @@ from helpers.tiny import tiny_encoder, tiny_model
 from runnel.commands.remembered import Remembered, cache_folder
 from runnel.engine import Engine
 from runnel.errors import InputError
-from runnel.hardware import has_native_bf16
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.ops.backend import has_native_bf16
 from runnel.text.documents.reader import DocumentReader, read_document
 
 TEXT = """# The house

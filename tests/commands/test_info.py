@@ -28,7 +28,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(describe, "available_memory", lambda: 4 << 30)
     monkeypatch.setattr(describe, "cores", lambda: 3)
     monkeypatch.setattr(describe, "has_native_bf16", lambda: False)
-    monkeypatch.setattr("runnel.backbones.checkpoint.build.has_native_bf16", lambda: False)
+    monkeypatch.setattr("runnel.ops.backend.has_native_bf16", lambda: False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import build_backbone
+from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from runnel.backbones.checkpoint.build import meta_backbone
+from runnel.backbones.checkpoint.load import meta_backbone
 from runnel.backbones.mamba2.model import Mamba2Config
 
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}

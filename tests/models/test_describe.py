@@ -119,7 +119,7 @@ def test_a_weights_file(unread: None) -> None:
 @pytest.mark.parametrize("free", [1, 10**5, 10**6, 10**12])
 def test_what_fits(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(describe, "available_memory", lambda: free)
-    monkeypatch.setattr("runnel.backbones.checkpoint.build.has_native_bf16", lambda: False)
+    monkeypatch.setattr("runnel.ops.backend.has_native_bf16", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     facts = describe_model(str(folder))
     assert facts["dtype"] == "float32" and facts["weight_bytes"] == 4 * facts["parameters"]

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runnel.errors import BackendUnavailable, InputError
 from runnel.ops.backend import numba_problem
 
 if TYPE_CHECKING:
@@ -120,3 +121,16 @@ def int8_problem(device: torch.device) -> str | None:
 
         problem = vnni_problem()
     return problem
+
+
+def check_int8(title: str, layers: tuple[str, ...], device: torch.device, where: str) -> None:
+    """Raise unless the 8-bit linear layers of a backbone (`Backbone.title` and `int8_layers`) have kernels here.
+
+    Raises:
+        InputError: this kind of backbone has none.
+        BackendUnavailable: this device has none.
+    """
+    if not layers:
+        raise InputError(f'{where}: {title} has no 8-bit kernels; use dtype="bfloat16" or "auto"')
+    if problem := int8_problem(device):
+        raise BackendUnavailable(f'{where}: 8-bit products cannot run because {problem}; use dtype="bfloat16" or "auto"')

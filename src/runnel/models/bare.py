@@ -15,8 +15,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import Checkpoint
-from runnel.backbones.checkpoint.files import read_config
+from runnel.backbones.checkpoint.files import Checkpoint, read_config
 from runnel.backbones.transformer.config import foreign_code
 from runnel.errors import CheckpointError
 from runnel.models.foreign import read_sentence_transformer, text_template, warn

@@ -23,9 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import Checkpoint, NoRandomNumbers
-from runnel.backbones.checkpoint.files import find_checkpoint, read_config
-from runnel.backbones.checkpoint.load import load_checkpoint
+from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, read_config
+from runnel.backbones.checkpoint.load import NoRandomNumbers, load_checkpoint
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import quantize
 from runnel.backbones.transformer.config import recognizes
@@ -244,13 +243,14 @@ def load_model(
     found = BUILT_IN.get(str(name)) or find_checkpoint(name)
     folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
     config = read_config(found) or {}
-    if recognizes(config):
+    if "runnel" in config:
+        checkpoint = load_checkpoint(found, dtype=dtype, device=device)
+        model = read_folder(folder, config["runnel"], checkpoint, str(name))
+    elif recognizes(config):
         checkpoint, parts = load_baseline(folder, config, dtype, device, pooling=pooling, template=template, job=job)
         return Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
-    checkpoint = load_checkpoint(found, dtype=dtype, device=device)
-    if "runnel" in config:
-        model = read_folder(folder, config["runnel"], checkpoint, str(name))
     else:
+        checkpoint = load_checkpoint(found, dtype=dtype, device=device)
         parts = read_bare(folder, checkpoint)
         model = Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
         model.unit = parts.unit
@@ -277,7 +277,7 @@ class _Markers:
 
 @dataclass(frozen=True)
 class _Description:
-    """The object "runnel" of config.json. The backbone's part is read by `backbones.checkpoint.recognize`."""
+    """The object "runnel" of config.json. The backbone's part is read by `backbones.checkpoint.load`."""
 
     version: int
     backbone: dict[str, Any]

@@ -24,8 +24,7 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import Checkpoint
-from runnel.backbones.checkpoint.files import open_weights
+from runnel.backbones.checkpoint.files import Checkpoint, open_weights
 from runnel.backbones.transformer.config import FAMILIES, Family, Output, TransformerConfig
 from runnel.backbones.transformer.formats import load
 from runnel.backbones.transformer.model import Transformer

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import Checkpoint
 from runnel.backbones.checkpoint.facts import CheckpointFacts, describe_checkpoint
-from runnel.backbones.checkpoint.files import read_config
+from runnel.backbones.checkpoint.files import Checkpoint, read_config
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
-from runnel.hardware import available_memory, cores, has_native_bf16
+from runnel.hardware import available_memory, cores
 from runnel.models.bare import read_bare
 from runnel.models.base import BUILT_IN, Model, read_folder
 from runnel.models.baseline import read_baseline
+from runnel.ops.backend import has_native_bf16
 from runnel.text.tokenizer import Tokenizer, tokenizer_file
 
 _TEXT_TOKENS = 512  # length of the text whose attention is counted

@@ -1,4 +1,4 @@
-"""Choose the implementation of an operator, and log why.
+"""Choose what runs where: the device, the dtype, and the implementation of an operator, and log why.
 
 Every operator has four: `reference` (a loop over time, for tests), `torch` (parallel form, any device and dtype,
 differentiable), `cpu` (numba kernels) and `gpu` (Triton kernels, our own or flash-linear-attention's); the kernels support fp32
@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -23,7 +24,67 @@ Backend = Literal["reference", "torch", "cpu", "gpu"]
 BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu", "gpu")
 _THROUGH_FLA = {"ssd": "fla.ops.simple_gla", "wkv7": "fla.ops.rwkv7"}  # operators whose GPU kernels are from another package
 
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "int8": torch.int8}
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
+
 _log = logging.getLogger("runnel")
+
+
+def wanted_device(device: str | torch.device) -> torch.device:
+    """Return the device of a name; "auto" is CUDA if torch sees it, else the CPU.
+
+    Raises:
+        InputError: no name of a device.
+        BackendUnavailable: neither the CPU nor a CUDA device that torch sees.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f'device must be "auto", "cpu", "cuda" or "cuda:1", got {device!r}') from error
+    if found.type == "cpu":
+        return found
+    if found.type != "cuda":
+        raise BackendUnavailable(f'runnel runs on "cpu" and "cuda", got the device {str(device)!r}')
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (found.index or 0) >= count:
+        raise BackendUnavailable(
+            f"the device {str(device)!r} does not exist: torch sees {count} CUDA device(s); use device='cpu', "
+            "or install a CUDA build of torch"
+        )
+    return found
+
+
+def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype of a name; "auto" is bf16 where the processor or GPU computes it natively, else fp32.
+
+    Raises:
+        InputError: another name or dtype.
+    """
+    if dtype == "auto":
+        return torch.bfloat16 if device.type != "cpu" or has_native_bf16() else torch.float32
+    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found is None or found not in _DTYPES.values():
+        raise InputError(f'dtype must be "auto", {", ".join(map(repr, _DTYPES))} or that torch dtype, got {dtype!r}')
+    return found
+
+
+@functools.cache
+def has_native_bf16() -> bool:
+    """Return whether the CPU multiplies bf16 matrices in hardware (AVX512_BF16, AMX or Arm BF16).
+
+    Without such instructions bf16 is emulated and slower than fp32.
+    """
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch only
+    if any(capabilities.get(flag, False) for flag in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16")):
+        return True
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return False
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return not _BF16_FLAGS.isdisjoint(flags.split())
 
 
 def choose(operator: str, requested: str, x: Tensor) -> Backend:

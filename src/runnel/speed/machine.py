@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from runnel.hardware import cores, has_native_bf16
+from runnel.hardware import cores
+from runnel.ops.backend import has_native_bf16
 
 
 def machine() -> dict[str, Any]:

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone, BackboneConfig
-from runnel.backbones.checkpoint.build import build_backbone, check_int8, meta_backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint, meta_transformer
 from runnel.backbones.checkpoint.files import read_config
-from runnel.backbones.checkpoint.load import load_checkpoint
+from runnel.backbones.checkpoint.load import build_backbone, load_checkpoint, meta_backbone
 from runnel.backbones.families import BACKBONES
+from runnel.backbones.int8 import check_int8
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
@@ -157,7 +157,7 @@ def random_backbone(architecture: str, config: BackboneConfig, dtype: torch.dtyp
 def _random_transformer(config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> Transformer:
     """Return a transformer with random weights, buffers (positions) in fp32, and flash attention where it runs."""
     if dtype == torch.int8:
-        check_int8(Transformer, device, config.family.title)
+        check_int8(Transformer.title, Transformer.int8_layers, device, config.family.title)
     backbone = Transformer(config, attention=choose_attention("auto", config.family, device, dtype))
     _unsettle(backbone)
     for parameter in backbone.parameters():

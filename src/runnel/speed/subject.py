@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import check_int8
-from runnel.backbones.int8 import Int8Linear
+from runnel.backbones.int8 import Int8Linear, check_int8
 from runnel.engine import Engine, Request
 from runnel.errors import BackendUnavailable, InputError, NumericalError
 from runnel.hardware import available_memory
@@ -197,7 +196,7 @@ def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int |
     """
     backbone = describe_subject(model)
     if "int8" in dtypes:
-        check_int8(backbone, torch.device(device), model)
+        check_int8(backbone.title, backbone.int8_layers, torch.device(device), model)
     free = available_memory() if device == "cpu" else torch.cuda.mem_get_info()[0]
     size = max(DTYPES[roofline_dtype(name)].itemsize for name in dtypes)  # with 8 bits the embedding has 16
     weights = size * sum(parameter.numel() for parameter in backbone.parameters())

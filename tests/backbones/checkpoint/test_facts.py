@@ -10,9 +10,8 @@ from helpers.checkpoint_writing import shapes_of, write_sparse
 from safetensors.torch import save_file
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import meta_backbone
 from runnel.backbones.checkpoint.facts import describe_checkpoint
-from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint, meta_backbone
 from runnel.backbones.checkpoint.tensors import MappedFile
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config

@@ -10,13 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint import build
-from runnel.backbones.checkpoint.build import build_backbone
 from runnel.backbones.checkpoint.files import find_checkpoint
-from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone, load_checkpoint
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
+from runnel.ops import backend
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 IDS = torch.arange(37) * 5 % 64
@@ -250,7 +249,7 @@ def test_only_matrices_take_the_dtype(tmp_path: Path, config: Any, stored: torch
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_dtype_follows_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr(build, "has_native_bf16", lambda: native)
+    monkeypatch.setattr(backend, "has_native_bf16", lambda: native)
     backbone = load_backbone(write(tmp_path, tensors_of(SMALL_2), None), device="cpu")
     assert backbone.embeddings.weight.dtype == (torch.bfloat16 if native else torch.float32)
     assert backbone.layers[0].mixer.A_log.dtype == torch.float32

@@ -12,9 +12,8 @@ import torch
 from helpers.checkpoint_writing import shapes_of, write_sparse
 from safetensors.torch import save_file
 
-from runnel.backbones.checkpoint.build import build_backbone, meta_backbone
 from runnel.backbones.checkpoint.files import open_weights
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone, meta_backbone
 from runnel.backbones.checkpoint.tensors import MappedFile
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
@@ -32,8 +31,7 @@ needs_linux = pytest.mark.skipif(not LINUX.exists(), reason="only Linux tells a 
 PROGRAM = """
 import re, sys, threading, time
 from pathlib import Path
-from runnel.backbones.checkpoint.build import build_backbone, meta_backbone
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone, meta_backbone
 
 def memory(kind):
     return 1024 * int(re.search(rf"^{kind}:\\s+(\\d+)", Path("/proc/self/status").read_text(), re.M)[1])

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.build import build_backbone
-from runnel.backbones.checkpoint.load import load_backbone
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError, NumericalError
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from runnel.backbones.checkpoint.build import build_backbone
+from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.encoder.cpu import EncoderCpu
 from runnel.backbones.encoder.formats import load_bert
 from runnel.backbones.encoder.model import Encoder, EncoderConfig, pack
@@ -300,7 +300,7 @@ def emulated(x: np.ndarray, scales: np.ndarray, weights: Any, out: np.ndarray, w
 
 
 def test_the_path_of_8_bits_with_products_of_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("checkpoint.build", "base"):
+    for place in ("int8", "base"):
         monkeypatch.setattr(f"runnel.backbones.{place}.int8_problem", lambda device: None)
     monkeypatch.setattr("runnel.backbones.cpu_step.multiply", emulated)
     config = EncoderConfig(VOCABULARY, 64, 2, num_heads=2, intermediate_size=256, max_positions=72, passage_tokens=16)

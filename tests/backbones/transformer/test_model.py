@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from runnel.backbones.checkpoint.build import build_backbone
+from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.layers import sub_batches
 from runnel.backbones.transformer.config import FAMILIES, TransformerConfig, choose_attention, recognizes
 from runnel.backbones.transformer.formats import load

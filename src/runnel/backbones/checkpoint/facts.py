@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import check_tensors, meta_backbone, wanted_dtype
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.recognize import recognize
+from runnel.backbones.checkpoint.load import meta_backbone, recognize
+from runnel.backbones.checkpoint.tensors import check_tensors
 from runnel.backbones.transformer.config import TransformerConfig, model_class, options, recognizes
 from runnel.backbones.transformer.formats import SCORERS
 from runnel.backbones.transformer.model import Transformer
+from runnel.ops.backend import wanted_dtype
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import Tensor
 
+from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.tensors import Stored, open_file, reason_of, some
 from runnel.errors import CheckpointError
 
@@ -25,6 +28,23 @@ _CONFIGS = ("config.json", "params.json", "config.yaml")  # params.json: the old
 _SMALL_FILES = ["*.json", "config.yaml", "tokenizer*", "*.model", "*.model.v3", "vocab.txt", "merges.txt", "rwkv_vocab*.txt"]
 _SMALL_FILES += ["README.md"]
 _PART = re.compile(r"(?:model|pytorch_model)-(\d+)-of-(\d+)\.(?:safetensors|bin)|model_(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint.
+
+    Args:
+        backbone: in evaluation mode, prepared for its device.
+        heads: fp32 tensors: a single-pass scanner's "weight" (1, D) and "bias" (1,), or the heads of a runnel model folder.
+        layout: the format in words, e.g. "Mamba-2, state-spaces original layout".
+        folder: where it was read from.
+    """
+
+    backbone: Backbone
+    heads: dict[str, Tensor]
+    layout: str
+    folder: Path
 
 
 # ---- where it is -----------------------------------------------------------------------------------------------------

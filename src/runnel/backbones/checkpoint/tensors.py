@@ -1,4 +1,4 @@
-"""The tensors of one weights file, read where they are used.
+"""The tensors of one weights file, read and checked where they are used.
 
 A page of the file comes into memory when it is first used and is given back when its tensor is gone. Pickles are only ever
 opened with `weights_only=True`, which builds tensors and plain containers and runs no code from the file.
@@ -22,12 +22,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from runnel.errors import CheckpointError
+from runnel.errors import CheckpointError, NumericalError
 
 _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
     **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool},
 }
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _SMALL = 1 << 16  # bytes
 _AROUND = 1 << 22  # bytes that a system may map around what is read: twice its largest pages
 _LFS_POINTER = b"version https://git-lfs"
@@ -182,6 +183,54 @@ def some(names: list[str], most: int = 6) -> str:
 def list_tensors(names: list[str]) -> str:
     """Return "tensor 'a'" or "tensors 'a', 'b' and 7 more"."""
     return f"tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}"
+
+
+def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Raise CheckpointError unless every tensor is given exactly once; one error lists all problems."""
+    problems = []
+    if missing := [name for name in expected if name not in stored]:
+        problems.append(f"missing {list_tensors(missing)}")
+    if extra := sorted(stored.keys() - expected.keys()):
+        problems.append(f"unexpected {list_tensors(extra)} in {stored[extra[0]].file}")
+    for name, shape in expected.items():
+        if name in stored and stored[name].shape != shape:
+            problems.append(f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file}, expected {shape}")
+    if problems:
+        raise CheckpointError(f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config or model")
+
+
+def read_tensor(name: str, stored: Stored, where: str) -> Tensor:
+    """Read a tensor and check every number in it."""
+    place = f"tensor {name!r} in {stored.file}"
+    try:
+        tensor = stored.read().detach()
+    except (OSError, RuntimeError, ValueError) as error:  # the file changed, or vanished, since it was opened
+        raise CheckpointError(f"{where}: cannot read {place}: {error}; copy the file again") from error
+    if tensor.dtype not in _FLOATS:
+        raise CheckpointError(
+            f"{where}: {place} is stored as {tensor.dtype}; quantized weights cannot be loaded, use the originals"
+        )
+    if tensor.numel():
+        low, high = torch.aminmax(tensor)  # both carry a NaN on; needs no further memory
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise NumericalError(
+                f"{where}: {place} holds NaN or infinite numbers; the checkpoint is damaged or its training failed: use another"
+            )
+    return tensor
+
+
+def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
+    """Return the shape of a tensor that must exist and have `ndim` dimensions."""
+    if name not in tensors:
+        raise CheckpointError(f"{where}: missing tensor {name!r}; without it the model's shape is unknown")
+    if len(tensors[name].shape) != ndim:
+        raise CheckpointError(f"{where}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {ndim} dimensions")
+    return tensors[name].shape
+
+
+def count_layers(names: Mapping[str, Stored]) -> int:
+    """Count the different numbers of "layers.{i}." in the names."""
+    return len({m[1] for name in names if (m := re.match(r"layers\.(\d{1,6})\.", name))})
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

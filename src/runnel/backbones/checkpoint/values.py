@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored
 from runnel.errors import CheckpointError
 
 ATTENTION = "mixes attention layers with recurrent ones, so its memory grows with the text and no fixed-size state can carry it"
@@ -48,17 +47,3 @@ def number(value: object, key: str, where: str) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{where}: {key} is {value!r} in its config, expected a number") from error
-
-
-def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) -> tuple[int, ...]:
-    """Return the shape of a tensor that must exist and have `ndim` dimensions."""
-    if name not in tensors:
-        raise CheckpointError(f"{where}: missing tensor {name!r}; without it the model's shape is unknown")
-    if len(tensors[name].shape) != ndim:
-        raise CheckpointError(f"{where}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {ndim} dimensions")
-    return tensors[name].shape
-
-
-def count_layers(names: Mapping[str, Stored]) -> int:
-    """Count the different numbers of "layers.{i}." in the names."""
-    return len({m[1] for name in names if (m := re.match(r"layers\.(\d{1,6})\.", name))})

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.build import build_backbone, read_tensor
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.tensors import Stored, some
-from runnel.backbones.checkpoint.values import number, shape_of, whole
+from runnel.backbones.checkpoint.load import build_backbone
+from runnel.backbones.checkpoint.tensors import Stored, read_tensor, shape_of, some
+from runnel.backbones.checkpoint.values import number, whole
 from runnel.backbones.encoder.model import EncoderConfig
 from runnel.errors import CheckpointError, InputError
 

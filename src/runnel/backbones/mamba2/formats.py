@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, some
-from runnel.backbones.checkpoint.values import ATTENTION, count_layers, number, refuse_names, shape_of, whole
+from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of, some
+from runnel.backbones.checkpoint.values import ATTENTION, number, refuse_names, whole
 from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config

@@ -13,17 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored, list_tensors, some
-from runnel.backbones.checkpoint.values import (
-    ATTENTION,
-    FINE_TUNING,
-    OLDER_RWKV,
-    count_layers,
-    number,
-    refuse_names,
-    shape_of,
-    whole,
-)
+from runnel.backbones.checkpoint.tensors import Stored, count_layers, list_tensors, shape_of, some
+from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWKV, number, refuse_names, whole
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.errors import CheckpointError, InputError
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runnel.backbones.checkpoint.build import Checkpoint, check_int8, read_tensor, wanted_device, wanted_dtype
-from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
-from runnel.backbones.checkpoint.tensors import Stored, some
+from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.tensors import Stored, read_tensor, some
+from runnel.backbones.int8 import check_int8
 from runnel.backbones.transformer.config import (
     FAMILIES,
     Output,
@@ -31,6 +31,7 @@ from runnel.backbones.transformer.config import (
 )
 from runnel.backbones.transformer.model import Transformer
 from runnel.errors import CheckpointError
+from runnel.ops.backend import wanted_device, wanted_dtype
 
 # Computed from the config, or counters: no weights.
 _NO_WEIGHTS = re.compile(r"(^|\.)(position_ids|attention\.(masked_)?bias|rotary_emb\.inv_freq|(en|de)coder\.version)$")
@@ -69,7 +70,7 @@ def load(
     folder = find_checkpoint(folder_or_hub_id)
     where = str(folder)
     if wanted == torch.int8:
-        check_int8(Transformer, target, where)
+        check_int8(Transformer.title, Transformer.int8_layers, target, where)
     values = read_config(folder)
     if values is None or not recognizes(values):
         kind = (values or {}).get("model_type")

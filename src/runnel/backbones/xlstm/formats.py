@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runnel.backbones.checkpoint.tensors import Stored
-from runnel.backbones.checkpoint.values import count_layers, number, shape_of, whole
+from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of
+from runnel.backbones.checkpoint.values import number, whole
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import CheckpointError
 
