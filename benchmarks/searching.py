@@ -28,8 +28,7 @@ from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index
 from runnel.search.records import WHOLE, DocumentRow, PassageRow
 from runnel.speed.machine import peak_bytes, reset_peak
-from runnel.text.sentence_tokens import read_sentences
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import read_sentences, split_sentences
 
 WORDS = 1000  # of a document
 _QUERY_WORDS = 8

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 from runnel.models.base import BUILT_IN
-from runnel.text.sentence_tokens import read_sentences
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import read_sentences, split_sentences
 from runnel.text.tokenizer import Tokenizer
 
 UNITS = {

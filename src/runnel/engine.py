@@ -27,11 +27,14 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
-from runnel.planning import Plan, default_steps, fit, plan
+from runnel.planning import Plan, fit, plan
 from runnel.request import Collector, Request, Result
 
 __all__ = ["Engine", "Request", "Result"]
 
+# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values (and `GPU_STEP`) are from the
+# linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch. Not measured here.
+_CPU_STEP, _GPU_TEXT = 1024, 4096
 # Requests in flight beyond those in the current step: enough to fill a step with texts of a few tokens.
 _WINDOW = 512
 
@@ -336,8 +339,20 @@ def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_byte
     if memory_bytes is not None:
         step_tokens = fit(backbone, memory_bytes)
     if step_tokens is None:
-        return default_steps(backbone)
+        return _default_steps(backbone)
     tokens = step_tokens.segment if isinstance(step_tokens, Plan) else step_tokens
     if tokens < 1:
         raise InputError(f"step_tokens must be at least 1, got {tokens}")
     return tokens, tokens
+
+
+def _default_steps(backbone: Backbone) -> tuple[int, int]:
+    """Return the default number of tokens of a step: with a single text, and with several.
+
+    Raises:
+        InputError: half of the GPU's free memory is too little for one token.
+    """
+    if backbone.device.type != "cuda":
+        return _CPU_STEP, _CPU_STEP
+    room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
+    return min(_GPU_TEXT, room), room

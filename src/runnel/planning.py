@@ -18,9 +18,7 @@ from runnel.backbones.base import Backbone, PlainForm
 from runnel.errors import InputError
 from runnel.ops.backend import choose
 
-# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values are from the
-# linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch. Not measured here.
-_CPU_STEP, _GPU_TEXT, _GPU_STEP = 1024, 4096, 16384
+GPU_STEP = 16384  # the default tokens of a step on a GPU, and the longest for a budget; see `engine`
 # The longest step for a budget. Longer steps were no faster on a CPU: each step reads the layers from memory once either way,
 # and its outputs outgrow the caches.
 ENOUGH = 4096
@@ -67,18 +65,6 @@ class Plan:
         return asdict(self)
 
 
-def default_steps(backbone: Backbone) -> tuple[int, int]:
-    """Return the default number of tokens of a step: with a single text, and with several.
-
-    Raises:
-        InputError: half of the GPU's free memory is too little for one token.
-    """
-    if backbone.device.type != "cuda":
-        return _CPU_STEP, _CPU_STEP
-    room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
-    return min(_GPU_TEXT, room), room
-
-
 def fit(backbone: Backbone, memory_bytes: int) -> Plan:
     """Return the longest useful segment within a budget, without running the model.
 
@@ -91,7 +77,7 @@ def fit(backbone: Backbone, memory_bytes: int) -> Plan:
     plain = _plain_form(backbone)
     each = backbone.step_bytes_per_token + (0 if plain is None else _plain_bytes(backbone, plain))
     fixed = _STATES * backbone.state_bytes
-    segment = min((memory_bytes - fixed) // each, _GPU_STEP if backbone.device.type == "cuda" else ENOUGH)
+    segment = min((memory_bytes - fixed) // each, GPU_STEP if backbone.device.type == "cuda" else ENOUGH)
     if segment < 1:
         raise InputError(
             f"memory_bytes={memory_bytes:,} is too small: this model's states take {fixed:,} bytes and one token {each:,}; "

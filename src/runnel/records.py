@@ -9,7 +9,7 @@ import operator
 import reprlib
 import types
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any, Literal, SupportsIndex, Union, get_args, get_origin, get_type_hints
@@ -52,6 +52,34 @@ class Sentence:
     end: int
     score: float
     index: int  # position among the document's sentences, from 0
+
+
+def normalize(text: str) -> str:
+    """Return a text without line breaks and repeated spaces."""
+    return " ".join(text.split())
+
+
+def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[str] = ()) -> list[list[Sentence]]:
+    """Group sentences that differ only in whitespace.
+
+    Args:
+        sentences: best first.
+        count: the number of groups to return, best sentences first.
+        also: normalized texts whose groups are also returned, wherever they rank.
+
+    Returns:
+        Groups in the order of their best sentence, sentences in the order given.
+    """
+    groups: dict[str, list[Sentence]] = {}
+    wanted = 0
+    for sentence in sentences:
+        key = normalize(sentence.text)
+        if key in groups:
+            groups[key].append(sentence)
+        elif wanted < count or key in also:
+            groups[key] = [sentence]
+            wanted += 1
+    return list(groups.values())
 
 
 @dataclass(frozen=True)

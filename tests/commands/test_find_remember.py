@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel.commands.remembered import Remembered, cache_folder
+from runnel.commands.find import cache_folder, open_cache
+from runnel.commands.remembered import DocumentCache
 from runnel.engine import Engine
 from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -236,8 +237,8 @@ def test_the_folder_of_caches(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", no_home)
     assert cache_folder() is None
     with pytest.raises(InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"):
-        Remembered(lambda: pytest.fail("not needed"), "pocket", [], keep=True)
-    assert Remembered(lambda: pytest.fail("not needed"), "pocket", []).place("a.md") is None
+        open_cache(lambda: pytest.fail("not needed"), "pocket", [], keep=True)
+    assert open_cache(lambda: pytest.fail("not needed"), "pocket", [], keep=False) is None
 
 
 def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
@@ -249,7 +250,7 @@ def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
     [vectors] = retriever.remember([document.text])
 
     def write(_):
-        kept = Remembered(lambda: retriever, str(models / "encoder"), [None, None], keep=True)
+        kept = DocumentCache(tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None], keep=True)
         place = kept.place(str(path))
         for _ in range(5):
             kept.put(place, document, vectors)
@@ -266,7 +267,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(models, tmp_path, monk
     path = tmp_path / "a.md"
     path.write_text(TEXT)
     retriever = SentenceRetriever.load(models / "encoder")
-    kept = Remembered(lambda: retriever, str(models / "encoder"), [None, None], keep=True)
+    kept = DocumentCache(tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None], keep=True)
     place, document = kept.place(str(path)), read_document(path)
     path.write_text(TEXT + "More.")
     kept.put(place, document, next(retriever.remember([document.text])))

@@ -3,7 +3,7 @@
 import hashlib
 from itertools import pairwise
 
-from runnel.text.documents.canonical import DocumentText
+from runnel.text.documents.document import DocumentText
 from runnel.text.sentences import split_sentences
 
 

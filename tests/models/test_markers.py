@@ -6,9 +6,8 @@ import pytest
 from helpers.tokenizers_for_tests import build
 
 from runnel.backbones.families import BACKBONES
-from runnel.models.bare import markers
+from runnel.models.bare import markers, vocabulary_name
 from runnel.text.library import LibraryTokenizer
-from runnel.text.vocabularies import vocabulary_name
 
 TABLE = [
     ("mamba1", "gpt_neox_20b", None, 0),

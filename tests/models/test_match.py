@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runnel.models.heads import MatchScore
 from runnel.models.match import SentenceScores, lexical_features
-from runnel.text.sentence_tokens import SentenceTokens
+from runnel.text.sentences import SentenceTokens
 
 
 @settings(max_examples=80, deadline=None)

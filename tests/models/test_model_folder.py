@@ -14,7 +14,7 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import load_model
-from runnel.text.sentence_tokens import UNITS
+from runnel.text.sentences import UNITS
 
 NO_INT8 = int8_problem(torch.device("cpu"))
 

@@ -15,7 +15,7 @@ from runnel import SentenceRetriever
 from runnel.errors import InputError
 from runnel.models.base import load_model
 from runnel.models.scanner import Scanner
-from runnel.text.sentence_tokens import UNITS, read_sentences
+from runnel.text.sentences import UNITS, read_sentences
 from runnel.training.forward import make_item, sentence_scores
 
 QUERY = "does the river run to the sea"

@@ -21,7 +21,7 @@ from runnel.models.base import Model, load_model
 from runnel.models.blocks import lay_out, passages_of
 from runnel.models.passages import read_documents
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
-from runnel.text.sentence_tokens import read_sentences
+from runnel.text.sentences import read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", UNSEEN, "The finally clause is executed. ", "A dog ran. "]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from runnel.text.documents import worker
-from runnel.text.documents.canonical import Canonical
+from runnel.text.documents.document import Canonical
 
 
 def behave(path, limits, encoding):

@@ -26,7 +26,7 @@ from runnel.search import encoding
 from runnel.search.files import find_files
 from runnel.search.index import Changes
 from runnel.search.records import WHOLE
-from runnel.text.documents.canonical import DocumentText
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_sentences
 

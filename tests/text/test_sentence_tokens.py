@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import UNITS, SentenceTokens, read_sentences, read_spans, sentence_of_tokens
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import UNITS, SentenceTokens, read_sentences, read_spans, sentence_of_tokens, split_sentences
+from runnel.text.tokenizer import Encoded
 
 TEXTS = st.lists(
     st.sampled_from(

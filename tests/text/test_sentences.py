@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.text import sentences
-from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import sentence_of_tokens
-from runnel.text.sentences import split_clauses, split_paragraphs, split_sentences
+from runnel.text.sentences import sentence_of_tokens, split_clauses, split_paragraphs, split_sentences
+from runnel.text.tokenizer import Encoded
 from tools.hostile_text import UNITS, text
 
 LINES = "\n|\n\n|  \n \n|# head\n|===\n|---\n|- item\n|  * x\n|1. y\n|\t|\r\n|\f|\u2029|   code()\n|\x00|\u00a0".split("|")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.text import templates
-from runnel.text.encoded import Encoded
 from runnel.text.templates import Part, Template
+from runnel.text.tokenizer import Encoded
 
 NAMES = pytest.mark.parametrize("name", ["neox_like", "bert_like", "sentencepiece_like"])
 QUERY = Template.parse("{query}{end}")

@@ -15,9 +15,8 @@ from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError
 from runnel.text import library as module
-from runnel.text.encoded import Encoded, skip_spaces
 from runnel.text.library import LibraryTokenizer
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizer import Encoded, Tokenizer, skip_spaces
 from runnel.text.world import WorldTokenizer
 
 WORDS = (

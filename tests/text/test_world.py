@@ -15,9 +15,8 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError
-from runnel.text.encoded import Encoded
 from runnel.text.library import LibraryTokenizer
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizer import Encoded, Tokenizer
 from runnel.text.world import WorldTokenizer
 
 BYTES = [f"{byte + 1} {bytes([byte])!r} 1" for byte in range(256)]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.text.sentence_tokens import UNITS
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import UNITS, split_sentences
 from runnel.training.data import Evidence
 from runnel.training.forward import make_item
 from runnel.training.recipes import read

@@ -67,7 +67,7 @@ class FastPath(Protocol):
     ) -> Tensor: ...
 
 
-Markers = Mapping[str, tuple[int | None, int | None]]  # begin and end ids by the name of a vocabulary, see `text.vocabularies`
+Markers = Mapping[str, tuple[int | None, int | None]]  # begin and end ids by the name of a vocabulary, see `models/bare.py`
 
 
 class PlainForm(NamedTuple):

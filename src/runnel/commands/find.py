@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import chain, groupby, pairwise, tee
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import Meter, describe, note_compiling, one_line, print_json, printable, say, stdout_console
+from runnel.commands.display import (
+    Meter,
+    describe,
+    end_of_text_below,
+    note_compiling,
+    one_line,
+    print_json,
+    printable,
+    say,
+    stdout_console,
+)
 from runnel.commands.options import DTYPES, Dtype, Json, Model, Query
-from runnel.commands.remembered import Kept, Remembered
 from runnel.errors import InputError, MissingDependency, ReadError
-from runnel.records import Sentence
-from runnel.text.answers import end_of_text_below, group_repeats, normalize
-from runnel.text.documents.canonical import DocumentText
+from runnel.records import Sentence, group_repeats, normalize
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from runnel.commands.remembered import DocumentCache, Kept
     from runnel.models.sentence_retriever import Scored, SentenceRetriever
     from runnel.models.sentence_vectors import SentenceVectors
-    from runnel.text.sentence_tokens import Unit
+    from runnel.text.sentences import Unit
 
 _INDENT = " " * 4
 _PLURALS: dict[Unit, str] = {"sentence": "sentences", "clauses": "clauses", "paragraph": "paragraphs"}
@@ -144,7 +155,7 @@ def find(
 
         return SentenceRetriever.load(model, dtype=DTYPES[dtype])
 
-    searched, kept = Searched(), Remembered(load, model, (encoding, unit), keep=remember)
+    searched, kept = Searched(), open_cache(load, model, (encoding, unit), keep=remember)
     with DocumentReader(encoding=encoding) as reader:
         items = _items(files, reader, kept, searched)
         first = next(items, None)
@@ -161,12 +172,43 @@ def find(
     return 1 if searched.skipped else 0
 
 
+def open_cache(
+    load: Callable[[], SentenceRetriever], model: str, reading: Sequence[str | None], *, keep: bool
+) -> DocumentCache | None:
+    """Return the cache of documents; None without `keep` if nothing has ever been stored.
+
+    Raises:
+        InputError: `keep` is set, and no cache folder exists.
+    """
+    folder = cache_folder()
+    if folder is None and keep:
+        raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
+    if folder is None or not (keep or (folder / "find").is_dir()):
+        return None
+    from runnel.commands.remembered import DocumentCache
+
+    return DocumentCache(folder / "find", load, model, reading, keep=keep)
+
+
+def cache_folder() -> Path | None:
+    """Return the user's cache folder: $RUNNEL_CACHE, or the platform's default; None without a home folder."""
+    if chosen := os.environ.get("RUNNEL_CACHE"):
+        return Path(chosen).absolute()
+    common = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(common):
+        return Path(common) / "runnel"
+    try:
+        return Path.home() / ".cache" / "runnel"
+    except RuntimeError:  # a user without a home
+        return None
+
+
 def search(
     retriever: SentenceRetriever,
     query: str,
     items: Iterable[Item],
     into: Searched,
-    kept: Remembered,
+    kept: DocumentCache | None,
     *,
     top_k: int,
     context: int,
@@ -193,7 +235,7 @@ def search(
 
 
 def _vectors(
-    retriever: SentenceRetriever, items: Iterable[Item], unit: Unit, kept: Remembered, meter: Meter
+    retriever: SentenceRetriever, items: Iterable[Item], unit: Unit, kept: DocumentCache | None, meter: Meter
 ) -> Iterator[SentenceVectors]:
     """Yield the sentence vectors of each document, remembered or read; store them if requested."""
     for remembered, some in groupby(items, key=lambda item: item.vectors is not None):
@@ -203,7 +245,7 @@ def _vectors(
         unread, again = tee(some)
         texts = (item.document.text for item in unread)
         for item, vectors in zip(again, retriever.remember(texts, unit=unit, progress=meter), strict=True):
-            if item.kept is not None:
+            if kept is not None and item.kept is not None:
                 kept.put(item.kept, item.document, vectors)
             yield vectors
 
@@ -247,13 +289,13 @@ def _as_json(found: Found) -> dict[str, object]:
     return found.place.as_json() | asdict(found.sentence) | {"before": found.before, "after": found.after, "also": also}
 
 
-def _items(files: Sequence[str], reader: DocumentReader, kept: Remembered, searched: Searched) -> Iterator[Item]:
+def _items(files: Sequence[str], reader: DocumentReader, kept: DocumentCache | None, searched: Searched) -> Iterator[Item]:
     """Yield nonempty documents that are remembered or can be read; report others, and all warnings, on stderr."""
     for name in files:
         shown = "(standard input)" if name == "-" else name
         document = None
-        place = kept.place(name)
-        found = None if place is None else kept.get(place)
+        place = None if kept is None else kept.place(name)
+        found = None if kept is None or place is None else kept.get(place)
         try:
             for document in reader.read(name) if found is None else [found[0]]:
                 for warning in document.warnings:

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.commands.display import describe, say
-from runnel.errors import InputError, ReadError, StateError
+from runnel.errors import ReadError, StateError
 from runnel.files import write
-from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognize
+from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, recognize
 
 if TYPE_CHECKING:
     from runnel.models.base import Model
@@ -46,32 +45,30 @@ class Kept:
     entry: Path
 
 
-class Remembered:
+class DocumentCache:
     """The cache entries of one model and one set of reading options.
 
     Args:
+        folder: of the cache; need not exist.
         load: returns the retriever; called when needed.
         model: its name.
         reading: the options that the text and its sentences depend on: encoding and unit.
         keep: whether to add documents to the cache.
-
-    Raises:
-        InputError: `keep` is set, and no cache folder exists.
     """
 
     def __init__(
-        self, load: Callable[[], SentenceRetriever], model: str, reading: Sequence[str | None], *, keep: bool = False
+        self,
+        folder: Path,
+        load: Callable[[], SentenceRetriever],
+        model: str,
+        reading: Sequence[str | None],
+        *,
+        keep: bool = False,
     ) -> None:
-        self._load, self._model, self._reading, self._keep = load, model, reading, keep
-        folder = cache_folder()
-        if folder is None and keep:
-            raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
-        self._folder = folder / "find" if folder is not None else None
+        self._folder, self._load, self._model, self._reading, self._keep = folder, load, model, reading, keep
 
     def place(self, name: str) -> Kept | None:
         """Return the place of a file's document in the cache; None if it does not exist and is not to be stored."""
-        if self._folder is None or not (self._keep or self._folder.is_dir()):
-            return None
         if name == "-":
             self._note("standard input is not remembered")
             return None
@@ -103,7 +100,6 @@ class Remembered:
 
     def put(self, place: Kept, document: DocumentText, vectors: SentenceVectors) -> None:
         """Store a document, unless its file has changed since `place`. A folder that cannot be written is reported."""
-        assert self._folder is not None
         try:
             if self._content(place.name) != place.content:
                 say(f"note: {place.name} is not remembered: it changed while it was read")
@@ -135,19 +131,6 @@ class Remembered:
     def _model_key(self) -> str:
         """Return the digest of the model's file names and dtypes; hashing the weights would take longer."""
         return model_digest(self._load().model, self._model)
-
-
-def cache_folder() -> Path | None:
-    """Return the user's cache folder: $RUNNEL_CACHE, or the platform's default; None without a home folder."""
-    if chosen := os.environ.get("RUNNEL_CACHE"):
-        return Path(chosen).absolute()
-    common = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(common):
-        return Path(common) / "runnel"
-    try:
-        return Path.home() / ".cache" / "runnel"
-    except RuntimeError:  # a user without a home
-        return None
 
 
 def model_digest(model: Model, name: str) -> str:

@@ -21,16 +21,22 @@ from runnel.errors import CheckpointError
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
 from runnel.text.library import LibraryTokenizer
-from runnel.text.sentence_tokens import Unit
+from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import LIBRARY_FILE, SENTENCEPIECE_FILES, TOKENIZER_FILES, WORLD_FILE, Tokenizer, tokenizer_file
-from runnel.text.vocabularies import vocabulary_name
 
 log = logging.getLogger("runnel")
 
 _NEOX, _CODESTRAL = "EleutherAI/gpt-neox-20b", "mistralai/Mamba-Codestral-7B-v0.1"
 _NEOX_ROWS = range(50277, 50305)  # its 50277 tokens, padded to a multiple of 8, 16, 64 or 128
 _WORLD_ROWS, _MISTRAL_ROWS = 65536, 32768
+# Tokens that identify a vocabulary, because config files name others than those of the training: no two published
+# vocabularies share them.
+_VOCABULARIES = {
+    "RWKV World": {"<|endoftext|>": 0, "\n\n": 261, "\r\n": 263},
+    "GPT-NeoX": {"<|endoftext|>": 0, "<|padding|>": 1, "!": 2},
+    "Mistral v3": {"<unk>": 0, "<s>": 1, "</s>": 2, "[INST]": 3},
+}
 # From the papers.
 _TEMPLATES = {"document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
 
@@ -141,3 +147,11 @@ def _scanner_head(tensors: Mapping[str, Tensor], hidden_size: int) -> EndScore:
     head = EndScore(hidden_size, outputs=weight.shape[0], bias=bias is not None)
     head.linear.load_state_dict({"weight": weight.float()} | ({"bias": bias.float()} if bias is not None else {}))
     return head
+
+
+def vocabulary_name(tokenizer: Tokenizer) -> str | None:
+    """Return the name of a published vocabulary, recognized by a few of its tokens; None for any other."""
+    for name, tokens in _VOCABULARIES.items():
+        if all(tokenizer.vocabulary.get(token) == number for token, number in tokens.items()):
+            return name
+    return None

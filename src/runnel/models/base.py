@@ -37,7 +37,7 @@ from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notat
 from runnel.models.heads import HEADS, POOLINGS, Head, Pooling, TokenFeatures, VectorScore, vector_head
 from runnel.models.lexical import FEATURES
 from runnel.records import arguments, expect_text
-from runnel.text.sentence_tokens import Unit
+from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 

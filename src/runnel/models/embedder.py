@@ -21,9 +21,8 @@ from runnel.models.heads import Pooling
 from runnel.models.stream import PassageStream, Stream
 from runnel.records import expect_text
 from runnel.request import Request
-from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import sentence_of_tokens, whole_spans
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import sentence_of_tokens, split_sentences, whole_spans
+from runnel.text.tokenizer import Encoded
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts per tokenizer call, and vectors per call of the head

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runnel.models.heads import MARK_DOCUMENT, MARK_MATCH, MARK_QUERY, MARKS, MatchScore
 from runnel.request import RangeSums, Request
-from runnel.text.sentence_tokens import SentenceTokens
+from runnel.text.sentences import SentenceTokens
 
 _ROWS = 1 << 12  # sentences whose words are counted at a time
 

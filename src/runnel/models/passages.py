@@ -29,9 +29,8 @@ from runnel.models.embedder import Embedder
 from runnel.models.memory import Piece, Remembered, piece
 from runnel.models.sentence_vectors import SentenceSums
 from runnel.request import Request, Result
-from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import read_sentences, sentence_of_tokens
-from runnel.text.sentences import split_sentences
+from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences
+from runnel.text.tokenizer import Encoded
 
 log = logging.getLogger("runnel")
 

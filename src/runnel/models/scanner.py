@@ -24,8 +24,8 @@ from runnel.models.heads import MatchScore
 from runnel.models.match import DocumentMarks, Item, SentenceScores, lexical_features
 from runnel.records import expect_text
 from runnel.request import Progress, Request, Result, with_total
-from runnel.text.encoded import Encoded
-from runnel.text.sentence_tokens import SentenceTokens
+from runnel.text.sentences import SentenceTokens
+from runnel.text.tokenizer import Encoded
 
 
 @dataclass(frozen=True)

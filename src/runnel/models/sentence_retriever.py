@@ -24,7 +24,7 @@ from runnel.models.scanner import Scanner
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.models.vector_scorer import VectorScorer
 from runnel.records import Sentence, expect_count, expect_text
-from runnel.text.sentence_tokens import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
+from runnel.text.sentences import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
 
 _TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
 _TOGETHER_CHARS = 1 << 18  # ... and about the most characters, so that several long documents are not in memory together

@@ -26,7 +26,7 @@ from runnel.backbones.base import Backbone
 from runnel.errors import InputError, StateError
 from runnel.models.blocks import Row, passages_of
 from runnel.request import RangeSums
-from runnel.text.sentence_tokens import SentenceTokens
+from runnel.text.sentences import SentenceTokens
 
 _WIDEST = 127  # the largest 8-bit number
 

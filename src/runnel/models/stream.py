@@ -21,7 +21,7 @@ from runnel.errors import InputError, NumericalError, StateError
 from runnel.models.blocks import Row, lay_out
 from runnel.records import expect_text
 from runnel.request import Request, Result
-from runnel.text.sentence_tokens import SentenceTokens, read_sentences
+from runnel.text.sentences import SentenceTokens, read_sentences
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder

@@ -21,7 +21,7 @@ from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25, word_table
 from runnel.models.sentence_vectors import SentenceSums, SentenceVectors
 from runnel.request import Progress, Request, with_total
-from runnel.text.sentence_tokens import SentenceTokens, read_sentences
+from runnel.text.sentences import SentenceTokens, read_sentences
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.search.records import ContentHashes, DocumentRow, check_storable
-from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.limits import Limits
+from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before
 

@@ -21,12 +21,11 @@ from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
-from runnel.records import Hit, Places, Sentence, expect_count
+from runnel.records import Hit, Places, Sentence, expect_count, group_repeats
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
-from runnel.text.answers import group_repeats
 
 _DEPTH = 200  # passages per first-stage search
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009

@@ -18,8 +18,7 @@ from pathlib import Path
 from runnel.errors import MissingDependency, ReadError
 from runnel.search.files import check_file, distinct_rows, find_files, left_out, to_row
 from runnel.search.records import DocumentRow
-from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.kinds import HEAD_BYTES, recognize
+from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before, read_rows
 from runnel.text.shards import FileRange, Shard, byte_range, line_range, range_sha256

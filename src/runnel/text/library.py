@@ -25,14 +25,15 @@ from runnel.errors import CheckpointError, InputError
 from runnel.records import expect_text
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
-from runnel.text.encoded import Encoded, skip_spaces
 from runnel.text.tokenizer import (
     LIBRARY_FILE,
     MOST_IDS,
     WORLD_FILE,
+    Encoded,
     Marker,
     Tokenizer,
     damaged_stream,
+    skip_spaces,
     unencodable,
     unpack_saved,
 )

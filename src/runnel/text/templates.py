@@ -25,8 +25,7 @@ import numpy as np
 
 from runnel.errors import InputError
 from runnel.records import expect_text
-from runnel.text.encoded import Encoded
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizer import Encoded, Tokenizer
 
 Field = Literal["query", "document"]
 _FIELDS = ("query", "document")

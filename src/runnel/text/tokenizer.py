@@ -18,11 +18,13 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from runnel.errors import CheckpointError, InputError, StateError
-from runnel.text.encoded import Encoded
 
 _GROUP_CHARS = 1 << 18  # pieces of a text are collected up to this many characters
 MOST_IDS = 1 << 24  # the largest vocabulary accepted, because tables of its size are allocated; the largest published has 2^18
@@ -33,6 +35,48 @@ SENTENCEPIECE_FILES = ("tokenizer.model.v3", "tokenizer.model")
 TOKENIZER_FILES = (WORLD_FILE, LIBRARY_FILE, *SENTENCEPIECE_FILES)  # in order of preference
 
 Marker = str | int | None
+_SPACES = np.zeros(0x3001 + 1, dtype=bool)  # last entry: every code point above
+_SPACES[[code for code in range(0x3001) if chr(code).isspace()]] = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """Token ids with the characters that they cover.
+
+    Attributes:
+        ids: (n,) int32.
+        starts, ends: (n,) int64, code points into the original text. A token never starts with whitespace unless it is all
+            whitespace. Tokens that are parts of one character share its span.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @staticmethod
+    def empty() -> Encoded:
+        """Return no tokens."""
+        return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    @staticmethod
+    def join(parts: Iterable[Encoded]) -> Encoded:
+        """Concatenate parts whose offsets already refer to one text."""
+        parts = [part for part in parts if len(part)]
+        if len(parts) < 2:
+            return parts[0] if parts else Encoded.empty()
+        columns = ((part.ids for part in parts), (part.starts for part in parts), (part.ends for part in parts))
+        return Encoded(*(np.concatenate(list(column)) for column in columns))
+
+    def slice(self, start: int, stop: int) -> Encoded:
+        """Return tokens [start, stop), their offsets unchanged."""
+        return Encoded(self.ids[start:stop], self.starts[start:stop], self.ends[start:stop])
+
+    def shifted(self, by: int) -> Encoded:
+        """Return the same tokens with `by` added to all offsets."""
+        return Encoded(self.ids, self.starts + by, self.ends + by) if by else self
 
 
 class TokenStream(Protocol):
@@ -186,6 +230,28 @@ class Tokenizer(ABC):
 def tokenizer_file(folder: str | Path) -> Path | None:
     """Return the file that `Tokenizer.load` reads in this folder; None if it has no tokenizer."""
     return next((path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()), None)
+
+
+def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Move starts past leading whitespace, except in tokens that are all whitespace."""
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    within = np.flatnonzero(starts < len(codes))
+    leading = within[_is_space(codes[starts[within]])]
+    if not len(leading):
+        return starts
+    moved, stops = starts[leading], ends[leading]
+    going = np.arange(len(leading))  # tokens that had only whitespace so far
+    while len(going):
+        moved[going] += 1
+        going = going[moved[going] < stops[going]]
+        going = going[_is_space(codes[moved[going]])]
+    starts = starts.copy()
+    starts[leading] = np.where(moved < stops, moved, starts[leading])
+    return starts
+
+
+def _is_space(codes: np.ndarray) -> np.ndarray:
+    return _SPACES[np.minimum(codes, len(_SPACES) - 1)]
 
 
 def unencodable(texts: Iterable[str], error: Exception) -> InputError:

@@ -20,8 +20,7 @@ import numpy as np
 
 from runnel.errors import CheckpointError
 from runnel.records import expect_text
-from runnel.text.encoded import Encoded
-from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Marker, Tokenizer, damaged_stream, unencodable, unpack_saved
+from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, damaged_stream, unencodable, unpack_saved
 
 END_OF_DOCUMENT = "<|endoftext|>"  # the authors' name of id 0
 _PIECE_CHARS = 1 << 16  # per call: bounds the memory, long enough to hide the overhead

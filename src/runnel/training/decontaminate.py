@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from runnel.errors import InputError
 from runnel.records import titled
 from runnel.search.files import find_files
-from runnel.text.documents.kinds import HEAD_BYTES, ROWS, recognize
+from runnel.text.documents.document import HEAD_BYTES, ROWS, recognize
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.lines import keys, read_head
 from runnel.text.sentences import split_sentences

@@ -22,7 +22,7 @@ from runnel.models.match import Item
 from runnel.models.reranker import Reranker
 from runnel.models.scanner import Scanner
 from runnel.request import Request
-from runnel.text.sentence_tokens import read_sentences, read_spans
+from runnel.text.sentences import read_sentences, read_spans
 from runnel.training.segments import WHOLE, Long, Part, close, cut, gather, read
 
 __all__ = [

@@ -11,8 +11,8 @@ from helpers.document_files import replace_in_zip
 
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
+from runnel.text.documents.document import Limits
 from runnel.text.documents.docx import read_docx
-from runnel.text.documents.limits import Limits
 
 _BODY = "word/document.xml"
 

@@ -10,8 +10,8 @@ from helpers.document_files import epub, replace_in_zip
 
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
+from runnel.text.documents.document import Limits
 from runnel.text.documents.epub import read_epub
-from runnel.text.documents.limits import Limits
 
 CHAPTERS = [
     "<h1>One</h1><p>Caf&#233; text.</p>",

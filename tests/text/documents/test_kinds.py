@@ -3,7 +3,7 @@
 import pytest
 
 from runnel.errors import ReadError
-from runnel.text.documents.kinds import recognize
+from runnel.text.documents.document import recognize
 
 
 @pytest.mark.parametrize(

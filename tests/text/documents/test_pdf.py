@@ -8,7 +8,7 @@ from helpers.document_files import pdf
 
 from runnel.errors import ReadError
 from runnel.text.documents import pdf as module
-from runnel.text.documents.limits import Limits
+from runnel.text.documents.document import Limits
 from runnel.text.documents.pdf import read_pdf
 
 

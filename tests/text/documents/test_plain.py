@@ -4,8 +4,8 @@ from helpers.document_checks import check, paths, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.text.documents.canonical import Canonical
-from runnel.text.documents.plain import read_markdown, read_plain
+from runnel.text.documents.document import Canonical, read_plain
+from runnel.text.documents.markdown import read_markdown
 from runnel.text.reading import Decoded
 
 MARKDOWN = """---

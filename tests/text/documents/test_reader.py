@@ -18,7 +18,7 @@ from helpers.document_files import epub, pdf, replace_in_zip
 
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.text.documents import reader as module
-from runnel.text.documents.limits import Limits
+from runnel.text.documents.document import Limits
 from runnel.text.documents.reader import DocumentReader, read_document
 
 WORKER = PROGRAMS / "worker_that_fails.py"

@@ -6,7 +6,7 @@ import pytest
 from helpers.document_checks import check
 
 from runnel.errors import InputError, ReadError
-from runnel.text.documents.limits import Limits
+from runnel.text.documents.document import Limits
 from runnel.text.documents.reader import DocumentReader, read_document
 
 

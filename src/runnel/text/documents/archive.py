@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from runnel.errors import ReadError
-from runnel.text.documents.limits import Limits
+from runnel.text.documents.document import Limits
 
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods allowed in docx and epub; others decompress without a bound
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)

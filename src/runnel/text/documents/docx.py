@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runnel.errors import MissingDependency, ReadError
 from runnel.text.documents.archive import Archive, declares_entities
-from runnel.text.documents.canonical import Canonical, DocumentText
+from runnel.text.documents.document import Canonical, DocumentText
 
 if TYPE_CHECKING:
     from docx.document import Document

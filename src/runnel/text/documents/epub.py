@@ -8,9 +8,8 @@ from urllib.parse import unquote
 
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
-from runnel.text.documents.canonical import Canonical, DocumentText
+from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.html import add_page
-from runnel.text.documents.limits import Limits
 from runnel.text.reading import decode
 
 _CONTAINER = "META-INF/container.xml"

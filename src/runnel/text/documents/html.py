@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import MissingDependency
-from runnel.text.documents.canonical import Canonical, DocumentText
+from runnel.text.documents.document import Canonical, DocumentText
 from runnel.text.reading import Decoded
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.text.documents.canonical import BREAK, Canonical, DocumentText
-from runnel.text.documents.limits import Limits
+from runnel.text.documents.document import BREAK, Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_page import ROW, page_text
 from runnel.text.documents.pdf_text import ITEM, join_pages
 

@@ -18,10 +18,8 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError
-from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.kinds import HEAD_BYTES, PARSED_APART, ROWS, recognize
-from runnel.text.documents.limits import Limits
-from runnel.text.documents.plain import read_markdown, read_plain
+from runnel.text.documents.document import HEAD_BYTES, PARSED_APART, ROWS, DocumentText, Limits, read_plain, recognize
+from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.rows import read_rows
 from runnel.text.lines import DAMAGED, damaged, unpacked
 from runnel.text.reading import check_encoding, decode, open_bytes

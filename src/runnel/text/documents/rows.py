@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import BinaryIO, NamedTuple
 
 from runnel.errors import ReadError
-from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.limits import Limits
-from runnel.text.documents.plain import read_plain
+from runnel.text.documents.document import DocumentText, Limits, read_plain
 from runnel.text.lines import Lines, keys, parse_object
 from runnel.text.reading import Decoded
 from runnel.text.tables import read_table, row_text

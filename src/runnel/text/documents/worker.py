@@ -15,8 +15,7 @@ from typing import Any
 
 from runnel.errors import MissingDependency, ReadError, RunnelError
 from runnel.text.documents.archive import Archive
-from runnel.text.documents.canonical import DocumentText
-from runnel.text.documents.limits import Limits
+from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.reading import decode
 
 Parser = Callable[[str, Limits, str | None], DocumentText]

@@ -1,4 +1,8 @@
-"""The canonical text of a document and its builder: consecutive blocks with only whitespace between them."""
+"""What a document is: its kind, recognized by its first bytes; limits on its size; and its canonical text.
+
+The canonical text is what all readers return: consecutive blocks with only whitespace between them. That of plain text is the
+file's own; blocks are marks in it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,110 @@ import hashlib
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import PurePath
 from typing import Any
+
+from runnel.errors import ReadError
+from runnel.text.lines import GZIP, ZSTD
+from runnel.text.reading import Decoded
+
+# ---- kinds and limits ------------------------------------------------------------------------------------------------
+
+PARSED_APART = ("html", "pdf", "docx", "epub")  # parsed by libraries that a hostile file may crash
+ROWS = ("jsonl", "csv", "tsv")
+HEAD_BYTES = 4096
+
+_SUFFIXES = {
+    ".md": "md",
+    ".markdown": "md",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+}
+_MAGIC = (
+    (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),  # an empty archive
+    (GZIP, "packed"),
+    (ZSTD, "packed"),
+)
+# Unsupported kinds that users may try, and what to do about them.
+_REFUSED = (
+    (
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        "an Office file from before 2007, or encrypted",
+        "save it as docx without a password",
+    ),
+    (b"{\\rtf", "an RTF file", "save it as docx or txt"),
+    (b"BZh", "compressed by bzip2", "unpack it first"),
+    (b"\xfd7zXZ\0", "compressed by xz", "unpack it first"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
+    (b"\x89PNG", "an image", "read its text by OCR first"),
+    (b"\xff\xd8\xff", "an image", "read its text by OCR first"),
+    (b"%!PS", "a PostScript file", "make a PDF of it, for example with ps2pdf"),
+    (b"AT&TFORM", "a DjVu file", "make a PDF of it, for example with ddjvu"),
+)
+_HTML = re.compile(rb"\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]", re.IGNORECASE | re.DOTALL)
+
+
+def recognize(head: bytes, name: str) -> str:
+    """Return the kind of a file from its first `HEAD_BYTES`.
+
+    The kind is one of `DocumentText.kind`, "zip" (docx, epub or another) or "packed" (gzip, zstd).
+
+    Raises:
+        ReadError: a kind that cannot be read; the message says what to do.
+    """
+    if head.lstrip(b"\0\t\n\r \xef\xbb\xbf").startswith(b"%PDF-"):
+        return "pdf"
+    for magic, kind in _MAGIC:
+        if head.startswith(magic):
+            return kind
+    for magic, what, advice in _REFUSED:
+        if head.startswith(magic):
+            raise ReadError(f"{name} is {what}; {advice}")
+    by_name = _SUFFIXES.get(PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower(), "txt")
+    if _HTML.match(head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")) and by_name != "md":
+        return "html"
+    return by_name
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits for one file. A file beyond a limit is refused with a `ReadError` that names the limit.
+
+    Attributes:
+        file_bytes: size of the file; files of rows, which are read as a stream, may be larger.
+        unpacked_bytes: size of the unpacked content (gzip, docx, epub) and of the text; for rows, the longest line.
+        entries: files in an archive.
+        seconds: time to parse html, pdf, docx and epub.
+        memory_bytes: address space of the process that parses them, if the system can limit it (not on macOS and Windows).
+    """
+
+    file_bytes: int = 1 << 30
+    unpacked_bytes: int = 1 << 28
+    entries: int = 10_000
+    seconds: float = 120.0
+    memory_bytes: int = 4 << 30
+
+    def check_unpacked(self, count: int, what: str) -> None:
+        """Raise ReadError for more than `unpacked_bytes`."""
+        if count > self.unpacked_bytes:
+            raise ReadError(f"{what} is larger than {self.unpacked_bytes:,} bytes; raise Limits.unpacked_bytes if you trust it")
+
+
+# ---- the canonical text ----------------------------------------------------------------------------------------------
 
 _LINE_ENDS = re.compile(r"\r\n?")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 # Found in converted files besides text: control characters, break hints, byte order marks, and noncharacters.
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
+_PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +230,25 @@ class Canonical:
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
         digest = hashlib.sha256(text.encode()).hexdigest()
         return DocumentText(text, tuple(self.blocks), kind, digest, title, warnings=tuple(self.warnings), **more)
+
+
+def read_plain(decoded: Decoded) -> DocumentText:
+    """Read plain text. Paragraphs end at blank lines, pages at form feeds."""
+    text = straighten(decoded.text)
+    canonical = Canonical()
+    canonical.warnings += [decoded.warning] if decoded.warning else []
+    pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
+    canonical.page = 1 if pages else None
+    start = 0
+    for end, after in chain((match.span() for match in _PARAGRAPH_END.finditer(text)), [(len(text), len(text))]):
+        paragraph = text[start:end]
+        if words := paragraph.strip():
+            first = start + len(paragraph) - len(paragraph.lstrip())
+            if canonical.page is not None:
+                canonical.page += text.count("\f", start, first)
+            canonical.mark(first, first + len(words), "paragraph")
+            start = first
+        if canonical.page is not None:
+            canonical.page += text.count("\f", start, after)
+        start = after
+    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runnel.records import Sentence
-from runnel.text.answers import end_of_text_below, group_repeats, normalize
+from runnel.commands.display import end_of_text_below
+from runnel.records import Sentence, group_repeats, normalize
 from runnel.text.sentences import split_sentences
 
 

@@ -1,41 +1,17 @@
-"""Read plain text and Markdown. The canonical text is the file's own; blocks are marks in it."""
+"""Read Markdown. The canonical text is the file's own; blocks are marks in it."""
 
 from __future__ import annotations
 
 import re
-from itertools import chain
 
-from runnel.text.documents.canonical import Canonical, DocumentText, straighten
+from runnel.text.documents.document import Canonical, DocumentText, straighten
 from runnel.text.reading import Decoded
 
-_BREAK = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
-
-
-def read_plain(decoded: Decoded) -> DocumentText:
-    """Read plain text. Paragraphs end at blank lines, pages at form feeds."""
-    text = straighten(decoded.text)
-    canonical = Canonical()
-    canonical.warnings += [decoded.warning] if decoded.warning else []
-    pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
-    canonical.page = 1 if pages else None
-    start = 0
-    for end, after in chain((match.span() for match in _BREAK.finditer(text)), [(len(text), len(text))]):
-        paragraph = text[start:end]
-        if words := paragraph.strip():
-            first = start + len(paragraph) - len(paragraph.lstrip())
-            if canonical.page is not None:
-                canonical.page += text.count("\f", start, first)
-            canonical.mark(first, first + len(words), "paragraph")
-            start = first
-        if canonical.page is not None:
-            canonical.page += text.count("\f", start, after)
-        start = after
-    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
 
 
 class _Marks:
