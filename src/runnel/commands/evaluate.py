@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ What = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL TASK...]",
-        help="A model, bm25 or a run file; and BEIR folders, benchmarks, qrels or evidence files.",
+        help="A model, bm25, a run file or RUN/checkpoints; and BEIR folders, benchmarks, qrels or evidence files.",
         show_default=False,
     ),
 ]
@@ -139,6 +139,7 @@ def evaluate(
     model, *tasks = what or [""]
     if questions is not None:
         return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
+    from runnel.commands.evaluate_checkpoints import find_checkpoints
     from runnel.commands.evaluate_retrieval import System
     from runnel.commands.evaluate_sentences import context_of
 
@@ -148,8 +149,14 @@ def evaluate(
     system = System(model, "embed", dtype, depth, run, bm25, search, prompts, place=place, context=context_of(context))
     reading = _given(max_query_tokens=max_query_tokens, max_tokens=max_tokens, segment_tokens=segment_tokens)
     reading |= _given(stride=stride, aggregate=aggregate)
-    jobs = _jobs(tasks, (corpus, queries), system, how, reading)
-    results = _measure(jobs, None if metrics is None else metrics.split(","), out)
+
+    def measure(model: str, out: str | None) -> list[dict[str, Any]]:
+        jobs = _jobs(tasks, (corpus, queries), replace(system, model=model), how, reading)
+        return _measure(jobs, None if metrics is None else metrics.split(","), out)
+
+    if checkpoints := find_checkpoints(model):
+        return _follow(checkpoints, measure, out, as_json=as_json)
+    results = measure(model, out)
     if as_json:
         print_json({"version": VERSION, "results": results, "means": means(results)})
     else:
@@ -261,6 +268,28 @@ def _measure(jobs: Sequence[_Job], metrics: Sequence[str] | None, out: str | Non
                 found = evaluate_retrieval.measure(task, system, metrics, folder)
             results.append(save(*found, folder))
     return results
+
+
+def _follow(
+    checkpoints: Mapping[int, Path],
+    measure: Callable[[str, str | None], list[dict[str, Any]]],
+    out: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Evaluate each checkpoint of a run."""
+    from runnel.commands import evaluate_checkpoints
+
+    with _folder(out) as folder:
+        points = [{"step": step, "results": measure(str(path), str(folder / path.name))} for step, path in checkpoints.items()]
+        found = {"version": VERSION, "checkpoints": points}
+        if out is not None:
+            evaluate_checkpoints.write(found, folder)
+    if as_json:
+        print_json(found)
+    else:
+        evaluate_checkpoints.show(points)
+    return 0
 
 
 def _ask(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -290,7 +290,7 @@ def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str
     return {name: task.corpus.get(name) or "" for name in names}
 
 
-@cache
+@lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
 def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Embedder | Reranker:
     note_compiling()
     if how == "rerank":

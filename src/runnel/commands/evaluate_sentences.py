@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +117,7 @@ def _scorer(system: System) -> tuple[Scorer, str | None]:
     ), embedder.model.backbone.fingerprint()
 
 
-@cache
+@lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
 def _retriever(model: str, dtype: str) -> SentenceRetriever:
     note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever

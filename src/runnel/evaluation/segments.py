@@ -104,10 +104,10 @@ def segment_id(document: str, number: int) -> str:
 
 
 def recorded(model: str, job: str) -> Reading:
-    """Return what the recipe of a run says about evaluation, for RUN/model; of any other model everything is read."""
+    """Return what a run's recipe says about evaluation, for RUN/model and RUN/checkpoints/...; other models read everything."""
     folder = Path(model)
-    path = folder.parent / "recipe.toml"
-    if folder.name != "model" or not path.is_file():
+    path = (folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent) / "recipe.toml"
+    if (folder.name != "model" and folder.parent.name != "checkpoints") or not path.is_file():
         return Reading()
     recipe = recipes.used(path)
     if recipe.job != job:
