@@ -18,11 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from runnel.commands import evaluate_sentences
 from runnel.commands.evaluate import evaluate
+from runnel.commands.evaluate_results import save
+from runnel.commands.evaluate_retrieval import System as Scored
+from runnel.commands.evaluate_sentences import scorer_of
 from runnel.commands.runs import lines_of
 from runnel.errors import InputError, MissingDependency, RunnelError
 from runnel.evaluation.metrics import interval, ranked
 from runnel.evaluation.questions import ONLY_MEANING
+from runnel.evaluation.segments import Reading
+from runnel.evaluation.sentences import Scorer
 from runnel.evaluation.tasks import find_task, read_task
 from runnel.files import write
 from runnel.models.base import BUILT_IN
@@ -30,6 +36,7 @@ from runnel.models.embedder import Embedder
 from runnel.search.pipeline import fuse
 from runnel.text.trec import read_qrels, read_scores
 from tools.train_pocket.data import EVIDENCE, held_back, read_lines
+from tools.train_pocket.recall import standard
 
 MOST = 200  # queries of a set
 _OF_DOCUMENT = 4  # questions about one document
@@ -74,6 +81,7 @@ SYSTEMS = (
     System("rerank", "rerank", "`pocket`", options={"how": "rerank"}),
     System("sentences", "bm25", "BM25", "bm25"),
     System("sentences", "minilm", "MiniLM", "minilm", _MINILM | {"how": "embed"}),
+    System("sentences", "bm25+minilm-sentences", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("sentences", "sentences", "`pocket`", options={"how": "sentences"}),
 )
 METRICS = {"retrieval": "nDCG@10", "rerank": "nDCG@10", "sentences": "Recall@10"}
@@ -170,26 +178,53 @@ def measure(data: Path, work: Work, only: Sequence[str], say: Say) -> list[str]:
 
 
 def _measure(one: Set, system: System, work: Work) -> None:
-    folder, options = work.of(system), dict(system.options)
+    folder, start, cpu = work.of(system), time.perf_counter(), time.process_time()
     folder.mkdir(parents=True, exist_ok=True)
-    start, cpu = time.perf_counter(), time.process_time()
-    task = _task(one, work)
-    if not one.evidence:
-        source = find_task(one.folder)
-        options["queries"] = str(source.queries)
-        if not system.index:
-            options["corpus"] = str(source.corpus)
+    if one.evidence:
+        _rank_sentences(system, _task(one, work), folder)
+    else:
+        _rank_documents(one, system, _task(one, work), work)
+    cost = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
+    write(folder / f"{one.name}.made.json", json.dumps({"commit": commit(), "most": work.most, **cost}) + "\n")
+
+
+def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
+    source, folder, options = find_task(one.folder), work.of(system), dict(system.options)
+    options["queries"] = str(source.queries)
     if system.index:
         options["place"] = str(work.of(_named("index")) / f"{one.name}.index")
-    model = {"minilm": minilm}.get(system.model, lambda: system.model)()
+    else:
+        options["corpus"] = str(source.corpus)
+    model = _model(system)
     if system.of:
         model = str(folder / f"{one.name}.run")
         first, second = (work.of(_named(name)) for name in system.of)
         lists = _cosines(one, task, first, second) if system.part == "rerank" else _fused(one, first, second)
         write(Path(model), b"".join(lines_of(query, hits, ".9g") for query, hits in lists).decode())
     evaluate([model, str(task)], out=str(folder), **options)
-    cost = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
-    write(folder / f"{one.name}.made.json", json.dumps({"commit": commit(), "most": work.most, **cost}) + "\n")
+
+
+def _rank_sentences(system: System, task: Path, folder: Path) -> None:
+    if not system.of:
+        evaluate([_model(system), str(task)], out=str(folder), **system.options)
+        return
+    reading = Reading(max_tokens=_TOKENS, max_query_tokens=_TOKENS)
+    save(*evaluate_sentences.measure(task, Scored(minilm(), "embed", reading=reading), None, folder, _both), folder)
+
+
+def _both(system: Scored) -> tuple[Scorer, str | None]:
+    """Return what scores sentences by the sum of the z-scores of BM25 and of the embedder of `system`."""
+    (words, _), (meaning, fingerprint) = (scorer_of(one) for one in (Scored("bm25", "bm25"), system))
+
+    def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
+        (spans, a), (_, b) = words(query, document), meaning(query, document)
+        return spans, standard(a) + standard(b)
+
+    return score, fingerprint
+
+
+def _model(system: System) -> str:
+    return minilm() if system.model == "minilm" else system.model
 
 
 def _named(name: str) -> System:

@@ -18,7 +18,7 @@ passages and documents by rank, and reranks the 50 best.""",
     "rerank": "BM25's 100 best documents of each query in a new order.",
     "sentences": """\
 The sentences of the document that a question is about: the share of the evidence spans that one of the ten best meets.
-MiniLM reads each sentence by itself, `pocket` whole passages.""",
+MiniLM reads each sentence by itself, `pocket` whole passages. "+" is the sum of the z-scores of both, within the document.""",
 }
 _TRAINED = {
     "no": "",

@@ -67,7 +67,7 @@ def test_results(data, tmp_path, monkeypatch):
         main(command)
     stop = None
     assert main(command) == 0
-    retrieval, sentences = 11 - 1, 2 * 3  # BM25's run serves two parts
+    retrieval, sentences = 11 - 1, 2 * 3  # BM25's run serves two parts; the sum of two scores is none of `runnel evaluate`'s
     assert len(done) == retrieval + sentences and not list(work.rglob("*.part"))
     found = json.loads((page / "results.json").read_text())
     assert [part["missing"] for part in found["parts"]] == [[], [], []]
@@ -82,6 +82,16 @@ def test_results(data, tmp_path, monkeypatch):
     documents = {name.split("-")[0] for name in values}
     assert documents == {str(n) for n in range(20) if held_back(str(n))}
     assert len(values) == 4 * len(documents) and reranked["sets"][0]["trained"] in ("no", "held back")
+
+
+def test_the_sum_of_two_scores_is_of_z_scores(monkeypatch):
+    scores = {"bm25": np.array([0.0, 0.0, 900.0]), "x": np.array([1.0, -1.0, 0.0])}
+    monkeypatch.setattr(results, "scorer_of", lambda system: (lambda query, document: ("spans", scores[system.model]), "f"))
+    score, fingerprint = results._both(results.Scored("x", "embed"))
+    spans, found = score("query", "document")
+    half = 1 / np.sqrt(2)
+    expected = np.array([-half, -half, 2 * half]) + np.array([1, -1, 0]) * np.sqrt(1.5)
+    assert found == pytest.approx(expected, abs=1e-4) and (spans, fingerprint) == ("spans", "f")
 
 
 def test_means_weigh_sets_alike():

@@ -5,7 +5,7 @@ The ranks are written question by question to FOLDER/TASK.ranks.jsonl; interrupt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -40,10 +40,33 @@ def context_of(given: str | None) -> int | None:
     return int(given)
 
 
+def scorer_of(system: System) -> tuple[Scorer, str | None]:
+    """Return what scores sentences, and the fingerprint of its model."""
+    from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever
+    from runnel.training.candidates import K1, B
+
+    if system.how == "bm25":
+        return by_bm25(**{"k1": K1, "b": B, **system.bm25}), None
+    if system.how == "sentences":
+        retriever = _retriever(system.model, system.dtype)
+        return by_retriever(retriever, system.context), retriever.model.backbone.fingerprint()
+    embedder = load_model(system)
+    return by_embedder(
+        embedder, system.reading.max_tokens, system.reading.max_query_tokens
+    ), embedder.model.backbone.fingerprint()
+
+
 def measure(
-    path: Path, system: System, metrics: Sequence[str] | None, folder: Path
+    path: Path,
+    system: System,
+    metrics: Sequence[str] | None,
+    folder: Path,
+    scorer: Callable[[System], tuple[Scorer, str | None]] = scorer_of,
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Return the result of an evidence task and the values of its questions.
+
+    Args:
+        scorer: makes what scores the sentences, once it is known that some are left to score.
 
     Raises:
         InputError: no question has evidence, or two have one id; or as `read_evidence`.
@@ -52,7 +75,7 @@ def measure(
     from runnel.evaluation.sentences import METRICS, summarize, values_of
 
     parsed = parse_metrics(METRICS if metrics is None else metrics)
-    judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl")
+    judged = _judged(path, system, folder / f"{name_of(path)}.ranks.jsonl", scorer)
     if not any(one.spans for one in judged):
         raise InputError(f"{path} has no question with evidence; expected spans in one at least")
     values = values_of(judged, parsed)
@@ -67,7 +90,7 @@ def name_of(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-def _judged(path: Path, system: System, out: Path) -> list[Judged]:
+def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tuple[Scorer, str | None]]) -> list[Judged]:
     """Return the ranks of each question, written to OUT unless they are there."""
     from runnel.evaluation.sentences import Judged, judge
     from runnel.training.data import Dropped, read_evidence
@@ -77,7 +100,7 @@ def _judged(path: Path, system: System, out: Path) -> list[Judged]:
     settings |= {"context": system.context, "format": _FORMAT}
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
-        score, fingerprint = _scorer(system)
+        score, fingerprint = scorer(system)
         if output.begin(settings | {"fingerprint": fingerprint}) is not None:
             say(f"note: {out} is finished already")
         else:
@@ -99,22 +122,6 @@ def _judged(path: Path, system: System, out: Path) -> list[Judged]:
         repeated = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{path}: two questions have the id {repeated!r}; expected each id once")
     return judged
-
-
-def _scorer(system: System) -> tuple[Scorer, str | None]:
-    """Return what scores sentences, and the fingerprint of its model."""
-    from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever
-    from runnel.training.candidates import K1, B
-
-    if system.how == "bm25":
-        return by_bm25(**{"k1": K1, "b": B, **system.bm25}), None
-    if system.how == "sentences":
-        retriever = _retriever(system.model, system.dtype)
-        return by_retriever(retriever, system.context), retriever.model.backbone.fingerprint()
-    embedder = load_model(system)
-    return by_embedder(
-        embedder, system.reading.max_tokens, system.reading.max_query_tokens
-    ), embedder.model.backbone.fingerprint()
 
 
 @lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
