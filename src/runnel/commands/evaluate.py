@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from runnel.commands.display import print_json
+from runnel.commands.evaluate_checkpoints import find_checkpoints, show_checkpoints, write_checkpoints
 from runnel.commands.evaluate_results import VERSION, compare_folders, means, save, show
 from runnel.commands.options import BOption, DocumentPrompt, Dtype, Json, K1Option, Prompt, refuse
 from runnel.errors import InputError
@@ -139,7 +140,6 @@ def evaluate(
     model, *tasks = what or [""]
     if questions is not None:
         return _ask(questions, str(place), model or None, top_k, search, out, sweep=sweep, as_json=as_json)
-    from runnel.commands.evaluate_checkpoints import find_checkpoints
     from runnel.commands.evaluate_retrieval import System
     from runnel.commands.evaluate_sentences import context_of
 
@@ -278,17 +278,15 @@ def _follow(
     as_json: bool,
 ) -> int:
     """Evaluate each checkpoint of a run."""
-    from runnel.commands import evaluate_checkpoints
-
     with _folder(out) as folder:
         points = [{"step": step, "results": measure(str(path), str(folder / path.name))} for step, path in checkpoints.items()]
         found = {"version": VERSION, "checkpoints": points}
         if out is not None:
-            evaluate_checkpoints.write(found, folder)
+            write_checkpoints(found, folder)
     if as_json:
         print_json(found)
     else:
-        evaluate_checkpoints.show(points)
+        show_checkpoints(points)
     return 0
 
 

@@ -40,13 +40,13 @@ def find_checkpoints(model: str) -> Mapping[int, Path]:
     return found
 
 
-def write(found: Mapping[str, Any], folder: Path) -> None:
+def write_checkpoints(found: Mapping[str, Any], folder: Path) -> None:
     """Write checkpoints.json, and checkpoints.png with the metrics over the steps."""
     files.write(folder / "checkpoints.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     _plot(found["checkpoints"], folder / "checkpoints.png")
 
 
-def show(points: Sequence[Mapping[str, Any]]) -> None:
+def show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
     """Print a table of steps and metrics for each task."""
     for place, task in enumerate(points[0]["results"]):
         metrics = list(task["metrics"])
