@@ -38,7 +38,7 @@ class Kept:
         if self._file is not None and self._file.is_file():
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             self.parts = stored.pop("parts")
-            flat, now = ({**head, **head.pop("settings")} for head in (stored, dict(self._head)))
+            flat, now = ({**head.pop("settings"), **head} for head in (stored, dict(self._head)))
             different = [f"{key} {flat.get(key)}, now {now.get(key)}" for key in now if flat.get(key) != now[key]]
             if different:
                 raise InputError(f"{self._file} was measured with {'; '.join(different)}; give another folder")
