@@ -73,6 +73,10 @@ Context = Annotated[
     str | None,
     typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.", show_default=False),
 ]
+ChunkWords = Annotated[
+    int | None,
+    typer.Option(min=1, help="Of evidence: rank chunks of this many words, not sentences.", show_default=False),
+]
 Rerank = Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.", show_default=False)]
 Compare = Annotated[
     tuple[str, str] | None,
@@ -98,6 +102,7 @@ TopK = Annotated[
 Sweep = Annotated[bool, typer.Option("--sweep", help="With --questions: try the settings of search, and print the best.")]
 
 
+# Long: 28 lines are its options.
 def evaluate(
     what: What = None,
     how: As = None,
@@ -117,6 +122,7 @@ def evaluate(
     stride: Stride = None,
     aggregate: Aggregate = None,
     context: Context = None,
+    chunk_words: ChunkWords = None,
     dense_weight: DenseWeight = None,
     rerank: Rerank = None,
     dtype: Dtype = "auto",
@@ -147,8 +153,13 @@ def evaluate(
         refuse({"--as": how != "index" and how, "--corpus": corpus}, "has no effect with --in, which has the documents")
         how = "index"
     system = System(model, "embed", dtype, depth, run, bm25, search, prompts, place=place, context=context_of(context))
+    system = replace(system, chunk_words=chunk_words)
     reading = _given(max_query_tokens=max_query_tokens, max_tokens=max_tokens, segment_tokens=segment_tokens)
     reading |= _given(stride=stride, aggregate=aggregate)
+    if any(task.startswith("mteb:") for task in tasks):
+        others = {"--metrics": metrics, "--corpus": corpus, "--queries": queries, "--in": place, "--context": context}
+        _check_mteb(tasks, {**others, "--chunk-words": chunk_words}, reading)
+        return _run_mteb(tasks, replace(system, how=how or "embed"), reading, out, as_json=as_json)
 
     def measure(model: str, out: str | None) -> list[dict[str, Any]]:
         jobs = _jobs(tasks, (corpus, queries), replace(system, model=model), how, reading)
@@ -185,6 +196,7 @@ def _jobs(
     from runnel.commands.evaluate_retrieval import kind_of, reading_of
     from runnel.evaluation.benchmarks import find_sets
     from runnel.evaluation.tasks import is_evidence
+    from runnel.integrations.embedders import PREFIXES
 
     kind = kind_of(system.model, how)
     jobs = []
@@ -194,6 +206,10 @@ def _jobs(
         else:
             jobs += [_Job(one, replace(system, how=kind or "embed")) for one in find_sets(task, *texts)]
     kinds = {job.system.how for job in jobs}
+    ranks_parts = any(job.evidence and job.system.how in ("bm25", "embed") for job in jobs)
+    refuse({"--chunk-words": not ranks_parts and system.chunk_words}, "goes with evidence, for bm25 and --as embed")
+    if system.model.startswith(PREFIXES) and any(job.system.how != "embed" or not job.evidence for job in jobs):
+        raise InputError(f"{system.model} is not read by runnel, and can only rank the sentences of evidence, with --as embed")
     if "rerank" not in kinds:
         refuse({"--run": system.candidates}, "goes with --as rerank")
     if "sentences" not in kinds:
@@ -287,6 +303,35 @@ def _follow(
         print_json(found)
     else:
         show_checkpoints(points)
+    return 0
+
+
+def _check_mteb(tasks: Sequence[str], options: Mapping[str, object], reading: Mapping[str, object]) -> None:
+    """Raise a usage error for other tasks besides MTEB's, and for options that have no effect on these."""
+    if others := [task for task in tasks if not task.startswith("mteb:")]:
+        raise typer.BadParameter(f"evaluate MTEB's tasks and {others[0]} in two commands")
+    unused = {f"--{name.replace('_', '-')}": value for name, value in reading.items() if name != "max_tokens"}
+    refuse({**options, **unused}, "has no effect on MTEB's tasks")
+
+
+def _run_mteb(tasks: Sequence[str], system: System, reading: Mapping[str, Any], out: str | None, *, as_json: bool) -> int:
+    """Evaluate tasks and benchmarks of MTEB."""
+    from runnel.commands import evaluate_mteb
+    from runnel.commands.evaluate_retrieval import kind_of, reading_of
+
+    kind = kind_of(system.model, None) or system.how
+    if kind not in ("embed", "rerank", "index"):
+        raise InputError(f"{system.model} cannot be evaluated on MTEB as {kind}; expected an embedder, a reranker or an index")
+    if kind != "index":
+        system = replace(system, reading=reading_of(system.model, kind, reading))
+    refuse({"--run": kind != "rerank" and system.candidates}, "goes with --as rerank")
+    refuse({f"--{name}": True for name in (*system.bm25, *(() if kind == "index" else system.search))}, "has no effect here")
+    with _folder(out) as folder:
+        whole = evaluate_mteb.measure([task.removeprefix("mteb:") for task in tasks], system, folder)
+    if as_json:
+        print_json({"version": VERSION, **whole})
+    else:
+        evaluate_mteb.show(whole)
     return 0
 
 

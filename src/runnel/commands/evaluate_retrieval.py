@@ -22,6 +22,7 @@ from runnel.errors import InputError
 from runnel.evaluation.metrics import cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.evaluation.segments import Reading, recorded, segment_id
 from runnel.evaluation.tasks import Task, read_run_of, read_task
+from runnel.integrations.embedders import PREFIXES, load
 from runnel.records import Document
 from runnel.text.trec import read_scores
 
@@ -55,6 +56,7 @@ class System:
         prompts: of an embedder, instead of its own: "query", "document".
         reading: what an embedder or a reranker reads of texts.
         context: tokens that a sentence retriever reads together, see `by_retriever`.
+        chunk_words: words of the chunks of evidence's documents to rank; None: its sentences.
     """
 
     model: str
@@ -68,6 +70,7 @@ class System:
     reading: Reading = field(default_factory=Reading)
     place: str | None = None
     context: int | None = None
+    chunk_words: int | None = None
 
 
 def kind_of(model: str, how: How | None) -> How | None:
@@ -291,12 +294,14 @@ def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str
 
 
 @lru_cache(maxsize=1)  # checkpoints are evaluated one after the other
-def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Embedder | Reranker:
+def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]) -> Any:
     note_compiling()
     if how == "rerank":
         from runnel.models.reranker import Reranker
 
         return Reranker.load(name, dtype=DTYPES[dtype])
+    if how == "embed" and name.startswith(PREFIXES):
+        return load(name, dict(prompts))
     from runnel.models.embedder import Embedder
 
     embedder = Embedder.load(name, dtype=DTYPES[dtype])
@@ -305,5 +310,5 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
 
 
 def load_model(system: System) -> Any:
-    """Return the reranker or embedder of a system; None for BM25."""
+    """Return the reranker or embedder of a system, which may be one that runnel does not read; None for BM25."""
     return None if system.how == "bm25" else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))

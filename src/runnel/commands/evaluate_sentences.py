@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from runnel.commands.options import DTYPES
 from runnel.commands.resume import Output, file_digest
 from runnel.commands.runs import append_lines, finish_run, read_lines_of
 from runnel.errors import InputError
+from runnel.integrations.embedders import PREFIXES
 
 if TYPE_CHECKING:
     from runnel.evaluation.sentences import Judged, Scorer
@@ -42,18 +43,19 @@ def context_of(given: str | None) -> int | None:
 
 def scorer_of(system: System) -> tuple[Scorer, str | None]:
     """Return what scores sentences, and the fingerprint of its model."""
-    from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever
+    from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever, split_chunks
+    from runnel.text.sentences import split_sentences
     from runnel.training.candidates import K1, B
 
+    split = split_sentences if system.chunk_words is None else partial(split_chunks, words=system.chunk_words)
     if system.how == "bm25":
-        return by_bm25(**{"k1": K1, "b": B, **system.bm25}), None
+        return by_bm25(**{"k1": K1, "b": B, **system.bm25}, split=split), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
         return by_retriever(retriever, system.context), retriever.model.backbone.fingerprint()
     embedder = load_model(system)
-    return by_embedder(
-        embedder, system.reading.max_tokens, system.reading.max_query_tokens
-    ), embedder.model.backbone.fingerprint()
+    scorer = by_embedder(embedder, system.reading.max_tokens, system.reading.max_query_tokens, split=split)
+    return scorer, None if system.model.startswith(PREFIXES) else embedder.model.backbone.fingerprint()
 
 
 def measure(
@@ -81,6 +83,7 @@ def measure(
     values = values_of(judged, parsed)
     result = {"task": name_of(path), "kind": "sentences", "model": system.model, "as": system.how, "queries": len(values)}
     result |= {} if system.context is None else {"context": system.context}
+    result |= {} if system.chunk_words is None else {"chunk_words": system.chunk_words}
     result |= {"unanswered": len(judged) - len(values), "sentences": sum(one.sentences for one in judged)}
     return result | summarize(judged, values), values
 
@@ -98,6 +101,7 @@ def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tu
     settings: dict[str, object] = {"model": system.model, "as": system.how, "evidence": file_digest(str(path))}
     settings |= {**system.bm25, "prompts": dict(system.prompts), **system.reading.settings()}
     settings |= {"context": system.context, "format": _FORMAT}
+    settings |= {} if system.chunk_words is None else {"chunk_words": system.chunk_words}
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         score, fingerprint = scorer(system)
@@ -139,7 +143,8 @@ def show(result: Mapping[str, Any]) -> None:
     def row(name: str, of: Mapping[str, Any]) -> list[str]:
         return [name, f"{of['queries']:,}", *(f"{of['metrics'][metric]:.4f}" for metric in metrics)]
 
-    print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} sentences ranked")
+    ranked = f"chunks of {result['chunk_words']:,} words" if "chunk_words" in result else "sentences"
+    print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked} ranked")
     rows = [row("all", result)]  # recall by tenths and at several depths is for plots: `runnel analyze`
     for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
         rows += [row(title + group["name"], group) for group in groups]

@@ -7,7 +7,9 @@ A sentence is an answer if it shares a character other than white space with the
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runnel.errors import InputError
 from runnel.evaluation.metrics import Metrics, evaluate, mean
 from runnel.records import Document
 from runnel.text.sentences import split_sentences
@@ -24,6 +27,7 @@ from runnel.training.candidates import bm25_ranker
 from runnel.training.corpora import Texts
 
 if TYPE_CHECKING:
+    from runnel.integrations.embedders import ApiEmbedder, LibraryEmbedder
     from runnel.models.embedder import Embedder
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.training.data import Evidence
@@ -34,6 +38,9 @@ _PARTS = 5  # of a document, for the position of a question's first evidence
 _TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
 _DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
 _LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
+
+Split = Callable[[str], np.ndarray]
+"""Of a document: spans (n, 2) that tile it."""
 
 Scorer = Callable[[str, str], tuple[np.ndarray, np.ndarray]]
 """Of a query and a document: the spans (S, 2) of its sentences, and their scores (S,)."""
@@ -146,12 +153,12 @@ def cut_into_pieces(document: str, starts: np.ndarray, context: int) -> list[tup
     return [(start, end) for start, end, _ in pieces]
 
 
-def by_bm25(k1: float, b: float) -> Scorer:
-    """Score by BM25 with the sentences of the document as the collection."""
+def by_bm25(k1: float, b: float, *, split: Split = split_sentences) -> Scorer:
+    """Score by BM25 with the sentences of the document, or other parts of it, as the collection."""
     last: dict[str, Any] = {}
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        spans = split_sentences(document)
+        spans = split(document)
         if document not in last:
             last.clear()
             last[document] = bm25_ranker(Texts(Document(str(i), document[s:e]) for i, (s, e) in enumerate(spans)), k1=k1, b=b)
@@ -163,14 +170,20 @@ def by_bm25(k1: float, b: float) -> Scorer:
     return score
 
 
-def by_embedder(embedder: Embedder, max_tokens: int | None = None, max_query_tokens: int | None = None) -> Scorer:
-    """Score by the cosine of the query and each sentence, which is read by itself; longer ones are cut."""
+def by_embedder(
+    embedder: Embedder | LibraryEmbedder | ApiEmbedder,
+    max_tokens: int | None = None,
+    max_query_tokens: int | None = None,
+    *,
+    split: Split = split_sentences,
+) -> Scorer:
+    """Score by the cosine of the query and each sentence, or other part, which is read by itself; longer ones are cut."""
     last: dict[str, Any] = {}
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
         if document not in last:
             last.clear()
-            spans = split_sentences(document)
+            spans = split(document)
             full = np.array([bool(document[s:e].strip()) for s, e in spans])
             last[document] = spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens)
         spans, full, vectors = last[document]
@@ -179,6 +192,20 @@ def by_embedder(embedder: Embedder, max_tokens: int | None = None, max_query_tok
         return spans, scores
 
     return score
+
+
+def split_chunks(document: str, words: int) -> np.ndarray:
+    """Return the spans (n, 2) of chunks that tile a document; all but the last have `words` words.
+
+    Source: paper E, 5.2, whose embedders retrieve five chunks of 300 words.
+
+    Raises:
+        InputError: a chunk would have no word.
+    """
+    if words < 1:
+        raise InputError(f"a chunk has {words} words; expected 1 at least")
+    starts = [0, *(match.start() for match in itertools.islice(re.finditer(r"\S+", document), words, None, words))]
+    return np.array(list(pairwise([*starts, len(document)])), np.int64)
 
 
 # ---- summaries ---------------------------------------------------------------------------------------------------------

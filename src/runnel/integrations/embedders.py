@@ -1,0 +1,154 @@
+"""Embedders that runnel does not read itself, for comparisons: of the library sentence-transformers, or behind an API.
+
+st:NAME        a model that `sentence_transformers.SentenceTransformer` loads
+st-code:NAME   the same, and code that comes with the model may run
+api:NAME       a model behind an endpoint like OpenAI's, at OPENAI_BASE_URL (default: https://api.openai.com/v1), with the key
+               OPENAI_API_KEY if that is set
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from typing import Any
+
+import numpy as np
+
+from runnel.errors import CheckpointError, InputError, MissingDependency, ReadError
+
+log = logging.getLogger("runnel")
+PREFIXES = ("st:", "st-code:", "api:")
+_TEXTS = 128  # in one request
+_WAITS = (1, 2, 4, 8, 16)  # seconds before each repetition of a request
+_AGAIN = (408, 429, 500, 502, 503, 504)
+
+
+class LibraryEmbedder:
+    """A model of sentence-transformers, which puts the model's prompts before texts and cuts texts at the model's limit.
+
+    Args:
+        name: a folder or a hub id.
+        own_code: run code that comes with the model.
+        prompts: instead of the model's own: "query", "document".
+
+    Raises:
+        CheckpointError: the library cannot load the model.
+        MissingDependency: the library is not installed.
+    """
+
+    def __init__(self, name: str, *, own_code: bool = False, prompts: Mapping[str, str] | None = None) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise MissingDependency(f'st: needs sentence-transformers ({error}); pip install "runnel[train]"') from error
+        try:
+            self.model = SentenceTransformer(name, trust_remote_code=own_code)
+        except (OSError, ValueError, KeyError) as error:
+            advice = "" if own_code else "; for a model with code of its own, if you trust it, write st-code:"
+            raise CheckpointError(f"sentence-transformers cannot load {name!r} ({error}){advice}") from error
+        self.prompts = dict(prompts or {})
+        self._limit = self.model.max_seq_length
+        if self._limit is not None:
+            log.warning("%s reads at most %s tokens of a text; the library cuts longer ones", name, self._limit)
+
+    def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of queries, float32 (n, d)."""
+        return self._encode(self.model.encode_query, texts, "query", max_tokens)
+
+    def encode_document(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of documents, float32 (n, d)."""
+        return self._encode(self.model.encode_document, texts, "document", max_tokens)
+
+    def _encode(self, encode: Any, texts: Sequence[str], kind: str, max_tokens: int | None) -> np.ndarray:
+        if max_tokens is not None:
+            self.model.max_seq_length = min(max_tokens, self._limit or max_tokens)
+        options = {"prompt": self.prompts[kind]} if kind in self.prompts else {}
+        vectors = encode(list(texts), normalize_embeddings=True, show_progress_bar=False, **options)
+        if max_tokens is not None:
+            self.model.max_seq_length = self._limit
+        return np.asarray(vectors, np.float32)
+
+
+class ApiEmbedder:
+    """A model behind POST URL/embeddings, which takes "model" and "input" and returns "data": [{"index", "embedding"}].
+
+    Failed requests are repeated up to five times, after 1 to 16 seconds, if the server is busy or not reached.
+
+    Args:
+        name: of the model.
+        prompts: text before each query or document.
+
+    Raises (when encoding):
+        ReadError: the endpoint cannot be reached, refuses the request, or answers something else.
+    """
+
+    def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
+        self.name, self.prompts = name, dict(prompts or {})
+        self._url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/") + "/embeddings"
+        if not self._url.startswith(("http://", "https://")):
+            raise InputError(f"OPENAI_BASE_URL is {self._url!r}; expected a URL with http:// or https://")
+
+    def encode_query(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of queries, float32 (n, d)."""
+        return self._encode(texts, "query", max_tokens)
+
+    def encode_document(self, texts: Sequence[str], max_tokens: int | None = None) -> np.ndarray:
+        """Return unit vectors of documents, float32 (n, d)."""
+        return self._encode(texts, "document", max_tokens)
+
+    def _encode(self, texts: Sequence[str], kind: str, max_tokens: int | None) -> np.ndarray:
+        if max_tokens is not None:
+            raise InputError(f"api:{self.name} counts its own tokens; leave --max-tokens and --max-query-tokens out")
+        whole = [self.prompts.get(kind, "") + text for text in texts]
+        found = [row for start in range(0, len(whole), _TEXTS) for row in self._request(whole[start : start + _TEXTS])]
+        vectors = np.asarray(found, np.float32)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+    def _request(self, texts: list[str]) -> list[list[float]]:
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("OPENAI_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        body = json.dumps({"model": self.name, "input": texts}).encode()
+        answer = self._post(urllib.request.Request(self._url, body, headers))
+        try:
+            rows = sorted(json.loads(answer)["data"], key=lambda row: row["index"])
+            if [row["index"] for row in rows] != list(range(len(texts))) or len({len(row["embedding"]) for row in rows}) != 1:
+                raise ValueError
+            return [row["embedding"] for row in rows]
+        except (ValueError, KeyError, TypeError) as error:
+            what = answer[:200].decode(errors="replace")
+            raise ReadError(f"{self._url} answered {what!r}; expected one embedding for each of {len(texts)} texts") from error
+
+    def _post(self, request: urllib.request.Request) -> bytes:
+        for wait in (*_WAITS, None):
+            try:
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    return bytes(answer.read())
+            except urllib.error.HTTPError as error:
+                why = f"{error.code} {error.reason}: {error.read(300).decode(errors='replace')}"
+                again = error.code in _AGAIN
+            except (OSError, HTTPException) as error:
+                why, again = str(error), True
+            if wait is None or not again:
+                raise ReadError(
+                    f"{self._url} did not give embeddings ({why}); check the URL, the key and the model {self.name!r}"
+                )
+            log.warning("%s: %s; trying again in %d s", self._url, why, wait)
+            time.sleep(wait)
+        raise AssertionError  # the loop returns or raises
+
+
+def load(name: str, prompts: Mapping[str, str]) -> LibraryEmbedder | ApiEmbedder:
+    """Load an embedder by its name with a prefix of `PREFIXES`; raises as the classes."""
+    prefix, _, model = name.partition(":")
+    return (
+        ApiEmbedder(model, prompts=prompts)
+        if prefix == "api"
+        else LibraryEmbedder(model, own_code=prefix == "st-code", prompts=prompts)
+    )

@@ -1,0 +1,238 @@
+"""Models in the library mteb: an embedder as its encoder, a reranker as its cross-encoder, an index as its search.
+
+    import mteb
+    from runnel.integrations.mteb import MtebEncoder
+
+    mteb.evaluate(MtebEncoder("pocket"), mteb.get_tasks(tasks=["NFCorpus"]))
+
+`runnel evaluate MODEL mteb:TASK...` does the same. Instructions are those of paper D, tables 12 and 13, by the task's name, else
+by its type; a task that is in neither has mteb's own. They come before the queries of retrieval and reranking, and before all
+texts of other tasks (D, G.2).
+
+Differs: CQADupstackUnixRetrieval has the instruction of CQADupstackGamingRetrieval; the paper prints that of ClimateFEVER, which
+does not fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runnel.errors import InputError, MissingDependency
+from runnel.models.base import Model
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.records import Document, titled
+from runnel.search.index import Index
+from runnel.search.stores import holds_index
+
+try:
+    from mteb.models.abs_encoder import AbsEncoder
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
+    from mteb.types import PromptType
+except ImportError as error:
+    raise MissingDependency(f'this needs mteb ({error}); pip install "runnel[mteb]"') from error
+
+log = logging.getLogger("runnel")
+_QUERIES_ONLY = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
+
+
+@cache
+def instructions() -> Mapping[str, str]:
+    """Return paper D's instructions by the name or the type of a task."""
+    lines = files("runnel.integrations").joinpath("mteb_instructions.tsv").read_text(encoding="utf-8").splitlines()
+    return {name: text for name, text in (line.split("\t") for line in lines)}
+
+
+class MtebEncoder(AbsEncoder):
+    r"""An embedder as mteb's encoder. Texts without a visible character get the zero vector, which is similar to none.
+
+    Args:
+        model: an embedder, or what `Embedder.load` takes.
+        revision: of the results; default: a digest of the weights and settings, so that mteb does not reuse others' results.
+        name: of the model in results; default: `model`, if that is a name or a folder.
+        template: for models that follow instructions, such as "Instruction: {instruction}\nQuery: " of paper D; None: queries
+            and documents have the model's own prompts, if it has some.
+        max_tokens: cut texts; see `Embedder.encode`. The papers cut to 512.
+
+    Raises:
+        InputError: the template has no {instruction}.
+        CheckpointError: the model does not exist or cannot embed.
+    """
+
+    def __init__(
+        self,
+        model: Embedder | str | Path,
+        revision: str | None = None,
+        *,
+        device: str | None = None,
+        name: str = "",
+        template: str | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        if template is not None and "{instruction}" not in template:
+            raise InputError(f'the template is {template!r}; expected "{{instruction}}" in it')
+        self.model = model if isinstance(model, Embedder) else Embedder.load(model, device=device or "auto")
+        self.instruction_template, self.prompts_dict = template, dict(instructions())
+        self.max_tokens = max_tokens
+        settings = (template, max_tokens, *sorted(self.model.model.prompts.items()))
+        self.mteb_model_meta = _meta(
+            self.model.model,
+            name or model,
+            revision,
+            settings,
+            embed_dim=self.model.dimension,
+            similarity_fn_name=ScoringFunction.COSINE,
+            use_instructions=template is not None,
+            max_tokens=self.model.text_limit(max_tokens),
+        )
+
+    def encode(
+        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: PromptType | None = None, **options: object
+    ) -> np.ndarray:
+        """Return the vectors of all texts of the batches, float32 (n, d). The other arguments of the protocol have no effect."""
+        texts = _texts(inputs)
+        full = [i for i, text in enumerate(texts) if text.strip()]
+        if len(full) < len(texts):
+            log.warning("%s: %d empty texts have the zero vector", task_metadata.name, len(texts) - len(full))
+        vectors = np.zeros((len(texts), self.model.dimension), np.float32)
+        prompt = self.prompt_of(task_metadata, prompt_type)
+        vectors[full] = self.model.encode([texts[i] for i in full], prompt=prompt, max_tokens=self.max_tokens)
+        return vectors
+
+    def prompt_of(self, task_metadata: Any, prompt_type: PromptType | None) -> str | None:
+        """Return what comes before texts of this kind in a task: the name of a prompt of the model, or text."""
+        if self.instruction_template is None:
+            return prompt_type.value if prompt_type is not None and prompt_type.value in self.model.model.prompts else None
+        if prompt_type is PromptType.document and task_metadata.type in _QUERIES_ONLY:
+            return None
+        return self.get_task_instruction(task_metadata, PromptType.query)
+
+
+class MtebReranker:
+    """A reranker as mteb's cross-encoder: for reranking tasks, and for retrieval tasks that were given candidates.
+
+    Arguments as of `MtebEncoder`.
+    """
+
+    def __init__(
+        self,
+        model: Reranker | str | Path,
+        revision: str | None = None,
+        *,
+        device: str | None = None,
+        name: str = "",
+        max_tokens: int | None = None,
+    ) -> None:
+        self.model = model if isinstance(model, Reranker) else Reranker.load(model, device=device or "auto")
+        self.max_tokens = max_tokens
+        self.mteb_model_meta = _meta(
+            self.model.model, name or model, revision, (max_tokens,), model_type=["cross-encoder"], max_tokens=max_tokens
+        )
+
+    def predict(
+        self, inputs1: Iterable[Mapping[str, Any]], inputs2: Iterable[Mapping[str, Any]], **options: object
+    ) -> np.ndarray:
+        """Return the scores of pairs, float32 (n,): of the queries in the first batches and the documents in the second."""
+        queries, documents, scores = _texts(inputs1), _texts(inputs2), []
+        pairs = itertools.groupby(zip(queries, documents, strict=True), key=lambda pair: pair[0])
+        for query, group in pairs:
+            scores.append(self.model.score(query, [document for _, document in group], max_tokens=self.max_tokens))
+        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+
+
+class MtebIndex:
+    """An index as mteb's search: words, meaning and reranking, as `Index.search`. Each corpus gets an index in a folder.
+
+    Args:
+        model: an embedder, or what `Embedder.load` takes.
+        folder: of the indexes; interrupted indexing resumes there.
+        options: of `Index.search`.
+    """
+
+    def __init__(
+        self,
+        model: Embedder | str | Path,
+        folder: str | Path,
+        revision: str | None = None,
+        *,
+        name: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model if isinstance(model, Embedder) else Embedder.load(model)
+        self.folder, self.options = Path(folder), dict(options or {})
+        settings = (*sorted(self.options.items()), *sorted(self.model.model.prompts.items()))
+        self.mteb_model_meta = _meta(self.model.model, name or model, revision, settings, model_type=["hybrid"])
+
+    def index(
+        self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str, **options: object
+    ) -> None:
+        """Index the documents of a corpus that the index does not have yet.
+
+        Raises:
+            InputError: a document cannot be indexed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = self._place(task_metadata, hf_split, hf_subset)
+        with Index.open(place, self.model) if holds_index(place) else Index.create(place, self.model) as index:
+            changes = index.add(Document(str(row["id"]), titled(row.get("title"), row["text"])) for row in corpus)
+        if changes.failed:
+            raise InputError(
+                f"{place}: {len(changes.failed):,} documents cannot be indexed: {next(iter(changes.failed.values()))}"
+            )
+
+    def search(
+        self,
+        queries: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        top_k: int,
+        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        **options: object,
+    ) -> dict[str, dict[str, float]]:
+        """Return query id -> document id -> score, of the `top_k` best documents.
+
+        Raises:
+            InputError: the task gives candidates to rerank.
+        """
+        if top_ranked is not None:
+            raise InputError(
+                "an index searches all documents, but this task gives candidates; evaluate a reranker or an embedder"
+            )
+        with Index.open(self._place(task_metadata, hf_split, hf_subset), self.model) as index:
+            return {
+                str(row["id"]): {hit.id: hit.score for hit in index.search(row["text"], top_k, sentences=0, **self.options)}
+                for row in queries
+            }
+
+    def _place(self, task_metadata: Any, hf_split: str, hf_subset: str) -> Path:
+        return self.folder / f"{task_metadata.name}-{hf_subset}-{hf_split}"
+
+
+def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [text for batch in batches for text in batch["text"]]
+
+
+def _meta(model: Model, name: object, revision: str | None, settings: Sequence[object], **facts: object) -> ModelMeta:
+    """Return what mteb knows of a model and files its results under: those of other weights or settings are other results."""
+    digest = hashlib.blake2b(repr((model.backbone.fingerprint(), settings)).encode(), digest_size=10).hexdigest()
+    path = Path(str(name)).resolve() if isinstance(name, str | Path) else Path(type(model.backbone).__name__)
+    label = path.parent.name if path.name == "model" else path.name  # of a run
+    known: dict[str, object] = {
+        "name": f"runnel/{label}",
+        "revision": revision or digest,
+        "framework": ["PyTorch"],
+        "model_type": ["dense"],
+    }
+    known["n_parameters"] = sum(parameter.numel() for parameter in model.backbone.parameters())
+    return ModelMeta.create_empty(known | facts)

@@ -1,0 +1,152 @@
+"""Embedders of other programs rank the sentences of evidence: of sentence-transformers, and behind an API."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+from runnel.commands import evaluate_retrieval
+from runnel.errors import CheckpointError, InputError, ReadError
+from runnel.evaluation.sentences import split_chunks
+from runnel.integrations import embedders
+from runnel.integrations.embedders import ApiEmbedder, LibraryEmbedder
+
+WORDS = ("red", "blue", "cat", "dog")
+DOCUMENT = "A bird sang.\n\nThe red cat sat.\n\nA dog ran far away.\n\nThe blue bird flew."
+EVIDENCE = [
+    {"id": "a", "question": "red cat", "document": DOCUMENT, "evidence": [[14, 30]]},
+    {"id": "b", "question": "dog", "document": DOCUMENT, "evidence": [[32, 51]]},
+]
+
+
+class Stub(BaseHTTPRequestHandler):
+    """Counts words; answers in reversed order; first with the `problems` of the server: (status, body)."""
+
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, self.headers["Authorization"], request))
+        rows = [{"index": i, "embedding": [0.5 + t.lower().count(w) for w in WORDS]} for i, t in enumerate(request["input"])]
+        status, body = self.server.problems.pop(0) if self.server.problems else (200, json.dumps({"data": rows[::-1]}))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), Stub) as server:
+        server.requests, server.problems = [], []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_port}/v1/")
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+        monkeypatch.setattr(embedders.time, "sleep", lambda seconds: None)
+        evaluate_retrieval._model.cache_clear()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_an_api_gives_unit_vectors_in_the_order_of_the_texts(server):
+    texts = [f"{i} red cats" if i % 2 else "a dog" for i in range(129)]
+    vectors = ApiEmbedder("toy", prompts={"query": "cat: "}).encode_document(texts)
+    expected = np.array([[1.5, 0.5, 1.5, 0.5] if i % 2 else [0.5, 0.5, 0.5, 1.5] for i in range(129)])
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+    assert [len(request["input"]) for _, _, request in server.requests] == [128, 1]
+    path, key, request = server.requests[0]
+    assert (path, key, request["model"]) == ("/v1/embeddings", "Bearer secret", "toy")
+    ApiEmbedder("toy", prompts={"query": "cat: "}).encode_query(["dog"])
+    assert server.requests[-1][2]["input"] == ["cat: dog"]
+
+
+def test_a_busy_api_is_asked_again(server):
+    server.problems = [(503, "busy"), (429, "slow down")]
+    assert ApiEmbedder("toy").encode_query(["red"]).shape == (1, 4) and len(server.requests) == 3
+    server.problems = [(503, "busy")] * 6
+    with pytest.raises(ReadError, match=r"did not give embeddings \(503 .*: busy\); check the URL, the key and the model 'toy'"):
+        ApiEmbedder("toy").encode_query(["red"])
+    assert len(server.requests) == 9
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (401, '{"error": "no such key"}', r"\(401 Unauthorized: .*no such key"),
+        (200, '{"data": []}', "expected one embedding for each of 1 texts"),
+        (200, "<html>", "answered '<html>'"),
+        (200, '{"data": [{"index": 1, "embedding": [1.0]}]}', "expected one embedding for each of 1 texts"),
+    ],
+)
+def test_refusals_and_other_answers_are_reported(server, status, body, message):
+    server.problems = [(status, body)]
+    with pytest.raises(ReadError, match=message):
+        ApiEmbedder("toy").encode_query(["red"])
+    assert len(server.requests) == 1
+
+
+def test_chunks_tile_a_document():
+    assert split_chunks("a b  c\nd e ", 2).tolist() == [[0, 5], [5, 9], [9, 11]]
+    assert split_chunks("  one", 300).tolist() == [[0, 5]] and split_chunks("", 3).tolist() == [[0, 0]]
+    text = "word " * 601
+    assert [len(text[a:b].split()) for a, b in split_chunks(text, 300)] == [300, 300, 1]
+    with pytest.raises(InputError, match="a chunk has 0 words"):
+        split_chunks("a", 0)
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    (tmp_path / "evidence.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EVIDENCE))
+    pytest.importorskip("ir_measures")
+    return "evidence.jsonl"
+
+
+def test_sentences_and_chunks_are_ranked_by_an_api(run, server, evidence):
+    done = run("evaluate", "api:toy", evidence, "--as", "embed", "--metrics", "Recall@1", "--json")
+    assert done.code == 0, done.err
+    (result,) = json.loads(done.out)["results"]
+    assert result["metrics"] == {"Recall@1": 1.0} and result["sentences"] == 8
+    done = run("evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "5", "--out", "out")
+    assert done.code == 0 and "8 chunks of 5 words ranked" in done.out, done.err
+    done = run("evaluate", "api:toy", evidence, "--as", "embed", "--chunk-words", "6", "--out", "out")
+    assert done.code == 1 and "another chunk_words (5, now 6)" in done.err
+    done = run("evaluate", "bm25", evidence, "--chunk-words", "5", "--metrics", "Recall@1", "--json")
+    (result,) = json.loads(done.out)["results"]
+    assert result["chunk_words"] == 5 and result["metrics"] == {"Recall@1": 1.0}
+
+
+def test_other_tasks_are_refused(run, evidence):
+    done = run("evaluate", "api:toy", evidence)
+    assert (
+        done.code == 1
+        and "api:toy is not read by runnel, and can only rank the sentences of evidence, with --as embed" in done.err
+    )
+    assert run("evaluate", "pocket", evidence, "--chunk-words", "5").code == 2
+
+
+def test_a_model_of_sentence_transformers(tmp_path):
+    pytest.importorskip("sentence_transformers")
+    from helpers.tiny import write_tokenizer
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+
+    write_tokenizer(tmp_path)
+    model = SentenceTransformer(modules=[StaticEmbedding(Tokenizer.from_file(str(tmp_path / "tokenizer.json")), embedding_dim=8)])
+    model.prompts = {"query": "the river: ", "document": ""}
+    model.save_pretrained(str(tmp_path / "model"))
+    loaded = LibraryEmbedder(str(tmp_path / "model"))
+    expected = model.encode(["the river: cat", "the river: dog"], normalize_embeddings=True)
+    np.testing.assert_allclose(loaded.encode_query(["cat", "dog"]), expected, rtol=1e-5)
+    expected = model.encode(["a cat"], normalize_embeddings=True)
+    np.testing.assert_allclose(loaded.encode_document(["a cat"]), expected, rtol=1e-5)
+    other = LibraryEmbedder(str(tmp_path / "model"), prompts={"query": "sea "})
+    np.testing.assert_allclose(other.encode_query(["cat"]), model.encode(["sea cat"], normalize_embeddings=True), rtol=1e-5)
+    with pytest.raises(CheckpointError, match=r"sentence-transformers cannot load .*missing.*write st-code:"):
+        LibraryEmbedder(str(tmp_path / "missing"))
