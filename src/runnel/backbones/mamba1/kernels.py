@@ -10,12 +10,10 @@ zero) and the row its end state goes to (-1: not wanted). Call them inside `numb
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array
 from runnel.ops.selective_scan.lanes import silu, softplus
 from runnel.ops.selective_scan.tiles import advance, advance4
 from runnel.ops.simd import LANES, address, load, shift, store
@@ -26,8 +24,8 @@ _ROWS = 8  # tokens of a convolution window: the rows that stay in cache while 1
 
 @njit(**PARALLEL)
 def conv_silu(
-    projection: Any, column: Any, taps: Any, bias: Any,
-    pool: Any, layer: Any, reads: Any, writes: Any, cu: Any, out: Any, group: Any,
+    projection: Array, column: int, taps: Array, bias: Array,
+    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int,
 ) -> None:  # fmt: skip
     """out = silu(causal convolution of the Di columns of `projection` from `column` on).
 
@@ -56,7 +54,9 @@ def conv_silu(
 
 
 @njit(**SERIAL)
-def _conv_item(projection: Any, column: Any, taps: Any, bias: Any, t: Any, end: Any, window: Any, out: Any, first: Any) -> None:
+def _conv_item(
+    projection: Array, column: int, taps: Array, bias: Array, t: int, end: int, window: Array, out: Array, first: int
+) -> None:
     """Tokens t .. end - 1 of one sequence, channels from `first` on.
 
     `window` (w-1 + 8, channels) starts with the inputs before t and ends with those before `end`.
@@ -80,8 +80,8 @@ def _conv_item(projection: Any, column: Any, taps: Any, bias: Any, t: Any, end: 
 
 @njit(**PARALLEL)
 def gated_scan(
-    x: Any, dt: Any, dt_bias: Any, rates: Any, coefficients: Any, skip: Any, projection: Any, column: Any,
-    pool: Any, layer: Any, reads: Any, writes: Any, cu: Any, out: Any, group: Any,
+    x: Array, dt: Array, dt_bias: Array, rates: Array, coefficients: Array, skip: Array, projection: Array, column: int,
+    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int,
 ) -> None:  # fmt: skip
     """out = selective_scan(x, softplus(dt + dt_bias), A, B, C, D) * silu(z).
 
@@ -110,7 +110,7 @@ def gated_scan(
 
 
 @njit(**SERIAL)
-def _read_tiles(row: Any, first: Any, states: Any) -> None:
+def _read_tiles(row: Array, first: int, states: Array) -> None:
     """Channels of `row` (Di, N) from tile `first` on -> states (tiles, N, 16)."""
     N = states.shape[1]
     whole = N - N % LANES
@@ -123,7 +123,7 @@ def _read_tiles(row: Any, first: Any, states: Any) -> None:
 
 
 @njit(**SERIAL)
-def _write_tiles(states: Any, first: Any, row: Any) -> None:
+def _write_tiles(states: Array, first: int, row: Array) -> None:
     """Inverse of `_read_tiles`."""
     N = states.shape[1]
     whole = N - N % LANES
@@ -137,8 +137,8 @@ def _write_tiles(states: Any, first: Any, row: Any) -> None:
 
 @njit(**SERIAL)
 def _scan_item(
-    x: Any, dt: Any, dt_bias: Any, rates: Any, coefficients: Any, skip: Any, projection: Any, column: Any,
-    t: Any, end: Any, states: Any, out: Any, tiles: Any, N: Any,
+    x: Array, dt: Array, dt_bias: Array, rates: Array, coefficients: Array, skip: Array, projection: Array, column: int,
+    t: int, end: int, states: Array, out: Array, tiles: tuple[int, int, int], N: int,
 ) -> None:  # fmt: skip
     """Tokens t .. end - 1 of one sequence, tiles (first, last, G); `states` (last - first, N, 16) moves to the end."""
     first, last, G = tiles

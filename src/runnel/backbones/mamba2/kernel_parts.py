@@ -5,14 +5,12 @@ Arrays are pointers here (see `simd`); `kind` is the pointer to the projections,
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from runnel.ops.causal_conv1d.fused import conv_silu
 from runnel.ops.chunks import CHUNK
-from runnel.ops.numba_math import SERIAL
+from runnel.ops.numba_math import SERIAL, Number, Pointer
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -38,7 +36,9 @@ ZERO = np.float32(0.0)
 
 
 @njit(**SERIAL)
-def history(source: Any, stride: int, width: int, padded: int, before: int, back: int, old: Any, known: bool, out: Any) -> None:
+def history(
+    source: Pointer, stride: int, width: int, padded: int, before: int, back: int, old: Pointer, known: bool, out: Pointer
+) -> None:
     """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width, back), or zeros."""
     for k in range(back):
         if before + k >= back:
@@ -51,8 +51,9 @@ def history(source: Any, stride: int, width: int, padded: int, before: int, back
 
 @njit(**SERIAL)
 def convolve(
-    source: Any, stride: int, width: int, padded: int, tokens: int, past: Any, w: Any, w_stride: int, taps: Any, out: Any
-) -> None:
+    source: Pointer, stride: int, width: int, padded: int, tokens: int, past: Pointer, w: Pointer, w_stride: int,
+    taps: tuple[int, ...], out: Pointer,
+) -> None:  # fmt: skip
     """conv + SiLU of `width` channels into rows of `padded` numbers. `past`: from `history`, and memory behind it."""
     stage = shift(past, (len(taps) - 1) * padded)
     for c in range(0, padded, LANES):
@@ -67,7 +68,7 @@ def convolve(
 
 
 @njit(**SERIAL)
-def load_state(pool: Any, size: int, n: int, n_padded: int, panels: int, out: Any) -> None:
+def load_state(pool: Pointer, size: int, n: int, n_padded: int, panels: int, out: Pointer) -> None:
     """(P, N) of the pool -> panels (Np, TILE_COLUMNS) with P across the columns; padding is zero."""
     if size < panels * TILE_COLUMNS or n < n_padded:
         fill(out, panels * TILE_COLUMNS * n_padded, ZERO)
@@ -83,7 +84,7 @@ def load_state(pool: Any, size: int, n: int, n_padded: int, panels: int, out: An
 
 
 @njit(**SERIAL)
-def store_state(state: Any, size: int, n: int, n_padded: int, out: Any) -> None:
+def store_state(state: Pointer, size: int, n: int, n_padded: int, out: Pointer) -> None:
     """Inverse of `load_state`."""
     for i in range(0, size, LANES):
         panel = shift(state, i // TILE_COLUMNS * TILE_COLUMNS * n_padded + i % TILE_COLUMNS)
@@ -97,7 +98,9 @@ def store_state(state: Any, size: int, n: int, n_padded: int, out: Any) -> None:
 
 
 @njit(**SERIAL)
-def keep_inputs(source: Any, stride: int, width: int, length: int, back: int, old: Any, known: bool, out: Any) -> None:
+def keep_inputs(
+    source: Pointer, stride: int, width: int, length: int, back: int, old: Pointer, known: bool, out: Pointer
+) -> None:
     """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may be the same memory."""
     for c in range(width):
         for k in range(back):
@@ -109,7 +112,7 @@ def keep_inputs(source: Any, stride: int, width: int, length: int, back: int, ol
 
 
 @njit(**SERIAL)
-def mix(out: Any, products: Any, sums: Any, dt: Any, tokens: int, rows: int) -> None:
+def mix(out: Pointer, products: Pointer, sums: Pointer, dt: Pointer, tokens: int, rows: int) -> None:
     """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to the next multiple of 16; rows of CHUNK."""
     for i in range(tokens):
         own = splat(sums[i])
@@ -121,20 +124,9 @@ def mix(out: Any, products: Any, sums: Any, dt: Any, tokens: int, rows: int) -> 
 
 @njit(**SERIAL)
 def gate(
-    z: Any,
-    stride: int,
-    y: Any,
-    x: Any,
-    x_stride: int,
-    D: Any,
-    weight: Any,
-    tokens: int,
-    size: int,
-    out: Any,
-    out_stride: int,
-    squares: Any,
-    heads: int,
-) -> None:
+    z: Pointer, stride: int, y: Pointer, x: Pointer, x_stride: int, D: Number, weight: Pointer, tokens: int, size: int,
+    out: Pointer, out_stride: int, squares: Pointer, heads: int,
+) -> None:  # fmt: skip
     """out = (y + D x) silu(z) * weight, and the sums of squares before the weight."""
     skip = splat(D)
     for t in range(tokens):
@@ -153,7 +145,7 @@ def gate(
 
 
 @njit(**SERIAL)
-def prefetch_rows(base: Any, stride: int, tokens: int, width: int) -> None:
+def prefetch_rows(base: Pointer, stride: int, tokens: int, width: int) -> None:
     """Ask for `tokens` rows of `width` numbers, `stride` apart."""
     line = 16 * numbers_per_word(base)  # numbers in 64 bytes
     for t in range(tokens):

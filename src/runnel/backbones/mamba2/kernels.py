@@ -18,8 +18,6 @@ division by the gated norm's root mean square is left to `add_rms_norm`, which i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
@@ -34,9 +32,10 @@ from runnel.backbones.mamba2.kernel_parts import (
     prefetch_rows,
     store_state,
 )
-from runnel.ops.chunks import CHUNK
+from runnel.backbones.mamba2.kernel_plan import Buffers, Shape, Weights
+from runnel.ops.chunks import CHUNK, Plan
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, softplus
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -62,8 +61,9 @@ from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, pack, tile_pro
 
 @njit(**SERIAL)
 def _time_steps(
-    source: Any, stride: int, tokens: int, bias: Any, A: Any, heads: int, low: Any, high: Any, rows: int, dt: Any, sums: Any
-) -> None:
+    source: Pointer, stride: int, tokens: int, bias: Pointer, A: Pointer, heads: int, low: Number, high: Number, rows: int,
+    dt: Pointer, sums: Pointer,
+) -> None:  # fmt: skip
     """dt = clamp(softplus(source + bias)) and the running sum of dt A, for all heads of one chunk, `rows` apart."""
     for h in range(heads):
         running = ZERO
@@ -75,7 +75,7 @@ def _time_steps(
 
 
 @njit(**SERIAL)
-def _score(kind: Any, b: Any, c: Any, tokens: int, rows: int, padded: int, panel: Any, out: Any) -> None:
+def _score(kind: Pointer, b: Pointer, c: Pointer, tokens: int, rows: int, padded: int, panel: Pointer, out: Pointer) -> None:
     """C B^T of one chunk, below the diagonal of tiles, in panels of TILE_COLUMNS columns. b, c: (rows, padded) of `kind`."""
     step = numbers_per_word(kind)
     depth = padded // step
@@ -93,8 +93,9 @@ def _score(kind: Any, b: Any, c: Any, tokens: int, rows: int, padded: int, panel
 
 @njit(**SERIAL)
 def _prepare_group(
-    source: Any, stride: int, layer: int, pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any, chunk: int, g: int, scratch: Any
-) -> None:
+    source: Pointer, stride: int, layer: int, pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers,
+    chunk: int, g: int, scratch: Pointer,
+) -> None:  # fmt: skip
     """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the chunk's first token."""
     heads, groups, n, back = s.heads, s.groups, s.state_size, len(taps) - 1
     padded, step = round_up(n, 2 * LANES), numbers_per_word(source)
@@ -126,7 +127,9 @@ def _prepare_group(
 
 
 @njit(**PARALLEL)
-def prepare_chunks(projected: Any, layer: int, conv_pool: Any, s: Any, taps: Any, w: Any, p: Any, b: Any) -> None:
+def prepare_chunks(
+    projected: Array, layer: int, conv_pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers
+) -> None:
     """Fill `b` with what `scan_heads` needs of B, C and dt. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -156,7 +159,7 @@ def prepare_chunks(projected: Any, layer: int, conv_pool: Any, s: Any, taps: Any
 
 
 @njit(**SERIAL)
-def _prefetch_chunk(projected: Any, gated: Any, s: Any, p: Any, sequence: int, h: int, before: int) -> None:
+def _prefetch_chunk(projected: Array, gated: Array, s: Shape, p: Plan, sequence: int, h: int, before: int) -> None:
     """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor does not foresee."""
     begin, stride, width, size = p.cu_seqlens[sequence] + before, projected.shape[1], gated.shape[1], s.head_size
     tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
@@ -171,20 +174,9 @@ def _prefetch_chunk(projected: Any, gated: Any, s: Any, p: Any, sequence: int, h
 
 @njit(**SERIAL)
 def _scan_chunk(
-    kind: Any,
-    chunk: int,
-    h: int,
-    tokens: int,
-    known: bool,
-    wanted: bool,
-    s: Any,
-    p: Any,
-    b: Any,
-    x: Any,
-    state: Any,
-    y: Any,
-    memory: Any,
-) -> None:
+    kind: Pointer, chunk: int, h: int, tokens: int, known: bool, wanted: bool, s: Shape, p: Plan, b: Buffers, x: Pointer,
+    state: Pointer, y: Pointer, memory: Pointer,
+) -> None:  # fmt: skip
     """y of one chunk from x (tokens, Pp) and the state's panels; the state advances if `wanted`. `known`: it is not zero."""
     step, n, width = numbers_per_word(kind), round_up(s.state_size, 2 * LANES), round_up(s.head_size, TILE_COLUMNS)
     row, rows = p.row[chunk], p.row[chunk + 1] - p.row[chunk]
@@ -223,8 +215,9 @@ def _scan_chunk(
 
 @njit(**SERIAL)
 def _gate_chunk(
-    z: Any, stride: int, y: Any, x: Any, gated: Any, scales: Any, squares: Any, s: Any, w: Any, start: int, h: int, tokens: int
-) -> None:
+    z: Pointer, stride: int, y: Pointer, x: Pointer, gated: Array, scales: Array, squares: Array, s: Shape, w: Weights,
+    start: int, h: int, tokens: int,
+) -> None:  # fmt: skip
     """The chunk's part of `gated`, `scales` and `squares`. `start`: its first token. x is overwritten."""
     size, heads, width, row = s.head_size, s.heads, round_up(s.head_size, TILE_COLUMNS), gated.shape[1]
     out = shift(address(gated), start * row + h * (row // heads))
@@ -239,7 +232,7 @@ def _gate_chunk(
 
 @njit(**SERIAL)
 def _keep_conv(
-    source: Any, stride: int, layer: int, pool: Any, s: Any, back: int, length: int, h: int, read: int, write: int
+    source: Pointer, stride: int, layer: int, pool: Array, s: Shape, back: int, length: int, h: int, read: int, write: int
 ) -> None:
     """Write the conv state of one head's channels, and of its group's if it is the group's first head."""
     per_group = s.heads // s.groups
@@ -257,22 +250,9 @@ def _keep_conv(
 
 @njit(**SERIAL)
 def _scan_head(
-    projected: Any,
-    gated: Any,
-    scales: Any,
-    squares: Any,
-    layer: int,
-    conv_pool: Any,
-    pool: Any,
-    s: Any,
-    taps: Any,
-    w: Any,
-    p: Any,
-    b: Any,
-    task: int,
-    upcoming: int,
-    memory: Any,
-) -> None:
+    projected: Array, gated: Array, scales: Array, squares: Array, layer: int, conv_pool: Array, pool: Array, s: Shape,
+    taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers, task: int, upcoming: int, memory: Pointer,
+) -> None:  # fmt: skip
     sequence, h = task // s.heads, task % s.heads
     size, n, back, stride = s.head_size, s.state_size, len(taps) - 1, projected.shape[1]
     width, n_padded = round_up(size, TILE_COLUMNS), round_up(n, 2 * LANES)
@@ -315,19 +295,9 @@ def _scan_head(
 
 @njit(**PARALLEL)
 def scan_heads(
-    projected: Any,
-    gated: Any,
-    scales: Any,
-    squares: Any,
-    layer: int,
-    conv_pool: Any,
-    pool: Any,
-    s: Any,
-    taps: Any,
-    w: Any,
-    p: Any,
-    b: Any,
-) -> None:
+    projected: Array, gated: Array, scales: Array, squares: Array, layer: int, conv_pool: Array, pool: Array, s: Shape,
+    taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers,
+) -> None:  # fmt: skip
     """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -348,7 +318,7 @@ def scan_heads(
 
 
 @njit(**PARALLEL)
-def normalize_groups(gated: Any, squares: Any, groups: int, count: int, eps: float) -> None:
+def normalize_groups(gated: Array, squares: Array, groups: int, count: int, eps: float) -> None:
     """Divide each group of heads by its root mean square, in place. One group needs no such pass.
 
     Args:

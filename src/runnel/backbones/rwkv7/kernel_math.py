@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from runnel.ops.numba_math import SERIAL, build_constant
+from runnel.ops.numba_math import SERIAL, Pointer, Vector, build_constant
 from runnel.ops.simd import (
     LANES,
     VF32,
@@ -54,20 +54,20 @@ rsqrt = elementwise(1, _build_rsqrt, "1 / sqrt(x)")
 
 
 @njit(**SERIAL)
-def tanh(x: Any) -> Any:
+def tanh(x: Vector) -> Any:
     """Hyperbolic tangent, absolute error below 3e-7."""
     s = sigmoid(add(x, x))
     return add(add(s, s), splat(-_ONE))
 
 
 @njit(**SERIAL)
-def read(base: Any, offset: int, count: int) -> Any:
+def read(base: Pointer, offset: int, count: int) -> Any:
     """`load`, of no more than `count` numbers."""
     return load(base, offset) if count >= LANES else load_some(base, offset, count)
 
 
 @njit(**SERIAL)
-def write(base: Any, offset: int, x: Any, count: int) -> None:
+def write(base: Pointer, offset: int, x: Vector, count: int) -> None:
     """`store`, of no more than `count` numbers."""
     if count >= LANES:
         store(base, offset, x)

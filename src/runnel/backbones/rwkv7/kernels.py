@@ -20,9 +20,9 @@ from numba import carray, njit, prange
 from numpy.typing import NDArray
 
 from runnel.backbones.rwkv7.kernel_math import decay, read, rsqrt, write
-from runnel.backbones.rwkv7.kernel_plan import BLOCK
+from runnel.backbones.rwkv7.kernel_plan import BLOCK, Buffers, HeadWeights, LowRank, Plan, Shape
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -62,20 +62,20 @@ class Products(NamedTuple):
 class _Tiles(NamedTuple):
     """Pointers to scratch."""
 
-    r: Any  # (BLOCK, Np), as are the next six
-    decay: Any
-    k: Any
-    v: Any
-    a: Any
-    b: Any
-    out: Any
-    scale: Any  # (BLOCK,): 1 / the length of the removal key
-    bonus: Any  # (BLOCK,): sum of r k r_k
-    up: Any  # (4, panels of a head, BLOCK, TILE_COLUMNS): low-rank products of v, w, a, g
+    r: Pointer  # (BLOCK, Np), as are the next six
+    decay: Pointer
+    k: Pointer
+    v: Pointer
+    a: Pointer
+    b: Pointer
+    out: Pointer
+    scale: Pointer  # (BLOCK,): 1 / the length of the removal key
+    bonus: Pointer  # (BLOCK,): sum of r k r_k
+    up: Pointer  # (4, panels of a head, BLOCK, TILE_COLUMNS): low-rank products of v, w, a, g
 
 
 @njit(**SERIAL)
-def _tiles(memory: Any, size: int) -> Any:
+def _tiles(memory: Pointer, size: int) -> _Tiles:
     tile = BLOCK * size
     rest = shift(memory, 7 * tile)
     return _Tiles(
@@ -85,7 +85,7 @@ def _tiles(memory: Any, size: int) -> Any:
 
 
 @njit(**SERIAL)
-def _raise(low: Any, stride: int, count: int, n: int, low_rank: Any, h: int, out: Any) -> None:
+def _raise(low: Pointer, stride: int, count: int, n: int, low_rank: LowRank, h: int, out: Pointer) -> None:
     """The low-rank products of one block and head. `low`: its first activation."""
     step = numbers_per_word(low)
     panels, words, length = round_up(n, TILE_COLUMNS) // TILE_COLUMNS, stride // step, low_rank.up.shape[1]
@@ -102,14 +102,14 @@ def _raise(low: Any, stride: int, count: int, n: int, low_rank: Any, h: int, out
 
 
 @njit(**SERIAL)
-def _raised(tiles: Any, part: int, t: int, c: int, n: int) -> Any:
+def _raised(tiles: _Tiles, part: int, t: int, c: int, n: int) -> Any:
     """Sixteen numbers of a low-rank product."""
     panel = part * (round_up(n, TILE_COLUMNS) // TILE_COLUMNS) + c // TILE_COLUMNS
     return load(tiles.up, (panel * BLOCK + t) * TILE_COLUMNS + c % TILE_COLUMNS)
 
 
 @njit(**SERIAL)
-def _lengths(k: Any, stride: int, count: int, n: int, k_k: Any, tiles: Any) -> None:
+def _lengths(k: Pointer, stride: int, count: int, n: int, k_k: Pointer, tiles: _Tiles) -> None:
     """The k tile, and 1 / the length of each removal key k * k_k."""
     size = round_up(n)
     for t in range(count):
@@ -125,7 +125,9 @@ def _lengths(k: Any, stride: int, count: int, n: int, k_k: Any, tiles: Any) -> N
 
 
 @njit(**SERIAL)
-def _prepare(x: Any, at: int, stride: int, first_layer: bool, count: int, n: int, w: Any, h: int, tiles: Any) -> None:
+def _prepare(
+    x: Products, at: int, stride: int, first_layer: bool, count: int, n: int, w: HeadWeights, h: int, tiles: _Tiles
+) -> None:
     """Tiles of one block from the products, whose first numbers are at `at`, and from the low-rank products."""
     size = round_up(n)
     place = h * size
@@ -154,7 +156,7 @@ def _prepare(x: Any, at: int, stride: int, first_layer: bool, count: int, n: int
 
 
 @njit(**SERIAL)
-def _finish(out: Any, scales: Any, begin: int, count: int, s: Any, w: Any, h: int, tiles: Any) -> None:
+def _finish(out: Array, scales: Array, begin: int, count: int, s: Shape, w: HeadWeights, h: int, tiles: _Tiles) -> None:
     """out = (norm(tile) + bonus v) g for `count` tokens from `begin` on."""
     n, stride = s.head_size, out.shape[1]
     own, in_bytes = shift(address(out), begin * stride + h * (stride // s.heads)), numbers_per_word(address(out)) == 4
@@ -185,7 +187,7 @@ def _finish(out: Any, scales: Any, begin: int, count: int, s: Any, w: Any, h: in
 
 
 @njit(**SERIAL)
-def _read_state(pool: Any, n: int, size: int, out: Any) -> None:
+def _read_state(pool: Pointer, n: int, size: int, out: Pointer) -> None:
     """(N, N) -> (Np, Np); what is beyond N stays as it is."""
     for i in range(n):
         for c in range(0, size, LANES):
@@ -193,7 +195,7 @@ def _read_state(pool: Any, n: int, size: int, out: Any) -> None:
 
 
 @njit(**SERIAL)
-def _write_state(state: Any, n: int, size: int, pool: Any) -> None:
+def _write_state(state: Pointer, n: int, size: int, pool: Pointer) -> None:
     for i in range(n):
         for c in range(0, size, LANES):
             write(pool, i * n + c, load(state, i * size + c), n - c)
@@ -201,8 +203,9 @@ def _write_state(state: Any, n: int, size: int, pool: Any) -> None:
 
 @njit(**SERIAL)
 def _mix_head(
-    x: Any, out: Any, scales: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, task: int, memory: Any
-) -> None:
+    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: Plan,
+    task: int, memory: Pointer,
+) -> None:  # fmt: skip
     """All tokens of one head of one sequence."""
     sequence, h, n = task // s.heads, task % s.heads, s.head_size
     size, stride = round_up(n), x.r.shape[1]
@@ -230,7 +233,10 @@ def _mix_head(
 
 
 @njit(**PARALLEL)
-def mix_heads(x: Any, out: Any, scales: Any, layer: int, pool: Any, s: Any, w: Any, low_rank: Any, p: Any, b: Any) -> None:
+def mix_heads(
+    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: Plan,
+    b: Buffers,
+) -> None:  # fmt: skip
     """A layer's recurrence and all that is between it and the matrix products. Call it inside `numba_math.parallel()`.
 
     Args:

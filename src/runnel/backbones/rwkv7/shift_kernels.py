@@ -6,15 +6,13 @@ updated in place, so that what comes before each block is computed first, from t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
 
 from runnel.backbones.rwkv7.kernel_math import read, squared_relu, tanh, write
-from runnel.backbones.rwkv7.kernel_plan import ROWS
+from runnel.backbones.rwkv7.kernel_plan import ROWS, Buffers, LowRank, Plan, ShiftWeights
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -41,7 +39,7 @@ _ZERO = np.float32(0.0)
 
 
 @njit(**SERIAL)
-def _norm_token(residual: Any, added: Any, width: int, w: Any, eps: Any, out: Any, update: bool) -> None:
+def _norm_token(residual: Pointer, added: Pointer, width: int, w: ShiftWeights, eps: Number, out: Pointer, update: bool) -> None:
     """out = norm(residual + added); residual += added if `update`. Pointers to one token; `out` has Dp numbers."""
     sums = splat(_ZERO)
     for c in range(0, width, LANES):
@@ -63,14 +61,14 @@ def _norm_token(residual: Any, added: Any, width: int, w: Any, eps: Any, out: An
 
 
 @njit(**SERIAL)
-def _copy(source: Any, width: int, out: Any) -> None:
+def _copy(source: Pointer, width: int, out: Pointer) -> None:
     """One row of fp32."""
     for c in range(0, width, LANES):
         write(out, c, read(source, c, width - c), width - c)
 
 
 @njit(**SERIAL)
-def _start(pool: Any, layer: int, p: Any, s: int, before: Any) -> None:
+def _start(pool: Array, layer: int, p: Plan, s: int, before: Pointer) -> None:
     """What comes before a sequence, into the Dp numbers of `before`; an empty sequence's is also its end."""
     read_row, write_row, width = p.read_rows[s], p.write_rows[s], pool.shape[2]
     old = shift(address(pool), (max(read_row, 0) * pool.shape[1] + layer) * width)
@@ -81,7 +79,9 @@ def _start(pool: Any, layer: int, p: Any, s: int, before: Any) -> None:
 
 
 @njit(**SERIAL)
-def _mix(now: Any, before: Any, width: int, padded: int, mixes: Any, parts: Any, out: Any, size: int) -> None:
+def _mix(
+    now: Pointer, before: Pointer, width: int, padded: int, mixes: Pointer, parts: tuple[int, ...], out: Pointer, size: int
+) -> None:
     """out[m] = now + (before - now) * mixes[m] of one token; `size` numbers from one m to the next."""
     for c in range(0, width, LANES):
         x = load(now, c)
@@ -91,7 +91,7 @@ def _mix(now: Any, before: Any, width: int, padded: int, mixes: Any, parts: Any,
 
 
 @njit(**SERIAL)
-def _project(mixed: Any, tokens: int, padded: int, low_rank: Any, stage: Any, out: Any, stride: int) -> None:
+def _project(mixed: Pointer, tokens: int, padded: int, low_rank: LowRank, stage: Pointer, out: Pointer, stride: int) -> None:
     """The low-rank activations of one block from its mixes for v, w, a and g, (4, ROWS, Dp) in the dtype of `out`."""
     step = numbers_per_word(out)
     depth = padded // step
@@ -112,8 +112,8 @@ def _project(mixed: Any, tokens: int, padded: int, low_rank: Any, stage: Any, ou
 
 @njit(**SERIAL)
 def _shift_block(
-    residual: Any, added: Any, w: Any, eps: Any, parts: Any, pool: Any, layer: int, p: Any, b: Any, out: Any, scales: Any,
-    kept: Any, low_rank: Any, low: Any, block: int, memory: Any,
+    residual: Array, added: Array, w: ShiftWeights, eps: Number, parts: tuple[int, ...], pool: Array, layer: int, p: Plan,
+    b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array, block: int, memory: Pointer,
 ) -> None:  # fmt: skip
     """The tokens of one block. `memory`: scratch."""
     tokens, width = residual.shape[0], residual.shape[1]
@@ -147,8 +147,8 @@ def _shift_block(
 
 @njit(**PARALLEL)
 def add_norm_shift(
-    residual: Any, added: Any, w: Any, eps: float, parts: Any, pool: Any, layer: int, p: Any, b: Any, out: Any, scales: Any,
-    kept: Any, low_rank: Any, low: Any,
+    residual: Array, added: Array, w: ShiftWeights, eps: float, parts: tuple[int, ...], pool: Array, layer: int, p: Plan,
+    b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array,
 ) -> None:  # fmt: skip
     """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside `numba_math.parallel()`.
 
@@ -185,7 +185,7 @@ def add_norm_shift(
 
 
 @njit(**PARALLEL)
-def add_norm(residual: Any, added: Any, w: Any, eps: float, out: Any) -> None:
+def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array) -> None:
     """out = norm(residual + added); arguments as in `add_norm_shift`, but `out` is (T, D) fp32 and the residual is left alone."""
     tokens, width = residual.shape[0], residual.shape[1]
     for block in prange((tokens + ROWS - 1) // ROWS):
@@ -197,7 +197,7 @@ def add_norm(residual: Any, added: Any, w: Any, eps: float, out: Any) -> None:
 
 
 @njit(**PARALLEL)
-def square_relu(x: Any) -> None:
+def square_relu(x: Array) -> None:
     """max(x, 0)^2 in place; fp32 or bf16 bits, contiguous."""
     for i in prange((x.size + _PIECE - 1) // _PIECE):
         for c in range(i * _PIECE, min(x.size, (i + 1) * _PIECE), LANES):
@@ -205,7 +205,7 @@ def square_relu(x: Any) -> None:
 
 
 @njit(**PARALLEL)
-def square_relu_bytes(x: Any, out: Any, scales: Any) -> None:
+def square_relu_bytes(x: Array, out: Array, scales: Array) -> None:
     """max(x, 0)^2 in 8 bits for `int8_matmul.multiply`: x (T, F) fp32 or bf16 bits, out (T, G Kp) uint8, scales (T, G) fp32."""
     (tokens, width), groups = x.shape, scales.shape[1]
     size, padded = width // groups, out.shape[1] // groups

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from runnel.ops.chunks import CHUNK
-from runnel.ops.numba_math import SERIAL, build_constant, fast_exp, softplus
+from runnel.ops.numba_math import SERIAL, Number, Pointer, build_constant, fast_exp, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -52,7 +52,9 @@ sigmoid = elementwise(1, _build_sigmoid, "1 / (1 + exp(-x))")
 
 
 @njit(**SERIAL)
-def cap_gates(gates: Any, panel: int, x: Any, width: int, bias: Any, heads: int, cap: Any, eps: Any, t: int) -> None:
+def cap_gates(
+    gates: Pointer, panel: int, x: Pointer, width: int, bias: Pointer, heads: int, cap: Number, eps: Number, t: int
+) -> None:
     """Products of one token with the gates' weights -> capped input gates and log sigmoid of capped forget gates, in place.
 
     x (width,): the token's residual, whose norm's division is made up for here. Panels of gates are `panel` numbers apart.
@@ -71,7 +73,9 @@ def cap_gates(gates: Any, panel: int, x: Any, width: int, bias: Any, heads: int,
 
 
 @njit(**SERIAL)
-def read_gates(gates: Any, panel: int, start: int, tokens: int, h: int, heads: int, m: Any, u: Any, most: Any, m_out: Any) -> Any:
+def read_gates(
+    gates: Pointer, panel: int, start: int, tokens: int, h: int, heads: int, m: Number, u: Pointer, most: Pointer, m_out: Pointer
+) -> Any:
     """The gates of one head and chunk in log space, relative to the sum b of log forget gates so far.
 
     u_j = i_j - b_j is the weight of token j and `most`_i = max(m, u_0 .. u_i) what all weights of output i are divided by, so
@@ -95,7 +99,7 @@ def read_gates(gates: Any, panel: int, start: int, tokens: int, h: int, heads: i
 
 
 @njit(**SERIAL)
-def copy_rows(kind: Any, source: Any, stride: int, width: int, padded: int, tokens: int, out: Any) -> None:
+def copy_rows(kind: Pointer, source: Pointer, stride: int, width: int, padded: int, tokens: int, out: Pointer) -> None:
     """Rows of `width` numbers into rows of `padded`, with zeros behind."""
     target = as_kind(kind, out)
     for t in range(tokens):
@@ -104,7 +108,9 @@ def copy_rows(kind: Any, source: Any, stride: int, width: int, padded: int, toke
 
 
 @njit(**SERIAL)
-def multiply_keys(kind: Any, q_words: Any, k_words: Any, tokens: int, padded: int, panel: Any, out: Any) -> None:
+def multiply_keys(
+    kind: Pointer, q_words: Pointer, k_words: Pointer, tokens: int, padded: int, panel: Pointer, out: Pointer
+) -> None:
     """out = Q K^T of one chunk below the diagonal of tiles, in panels (CHUNK, TILE_COLUMNS). Both rows of `padded` numbers."""
     depth = padded // numbers_per_word(kind)
     for j in range(0, tokens, TILE_COLUMNS):
@@ -117,7 +123,9 @@ def multiply_keys(kind: Any, q_words: Any, k_words: Any, tokens: int, padded: in
 
 
 @njit(**SERIAL)
-def mix(kind: Any, products: Any, u: Any, most: Any, scale: Any, tokens: int, sums: Any, out: Any) -> None:
+def mix(
+    kind: Pointer, products: Pointer, u: Pointer, most: Pointer, scale: Number, tokens: int, sums: Pointer, out: Pointer
+) -> None:
     """out[i, j] = q_i . k_j scale exp(u_j - most_i) for j <= i, 0 above up to the next multiple of 16; their sums over j."""
     target = as_kind(kind, out)
     factor = splat(scale)
@@ -134,8 +142,9 @@ def mix(kind: Any, products: Any, u: Any, most: Any, scale: Any, tokens: int, su
 
 @njit(**SERIAL)
 def divisors(
-    kind: Any, q_words: Any, padded: int, n: Any, grown: Any, sums: Any, m: Any, eps: Any, tokens: int, inverse: Any
-) -> None:
+    kind: Pointer, q_words: Pointer, padded: int, n: Pointer, grown: Pointer, sums: Pointer, m: Pointer, eps: Number, tokens: int,
+    inverse: Pointer,
+) -> None:  # fmt: skip
     """inverse_i = 1 / (max(|grown_i q_i . n + sums_i|, exp(-m_i)) + eps)."""
     q = as_kind(kind, q_words)
     for i in range(tokens):
@@ -146,7 +155,7 @@ def divisors(
 
 
 @njit(**SERIAL)
-def advance_n(kind: Any, k_rows: Any, padded: int, carried: Any, decay: Any, tokens: int, n: Any) -> None:
+def advance_n(kind: Pointer, k_rows: Pointer, padded: int, carried: Pointer, decay: Number, tokens: int, n: Pointer) -> None:
     """n = decay n + sum over j of carried_j k_j. padded is a multiple of 2 LANES."""
     k = as_kind(kind, k_rows)
     for c in range(0, padded, 2 * LANES):
@@ -163,7 +172,7 @@ def advance_n(kind: Any, k_rows: Any, padded: int, carried: Any, decay: Any, tok
 
 
 @njit(**SERIAL)
-def load_columns(source: Any, stride: int, rows: int, columns: int, out: Any) -> None:
+def load_columns(source: Pointer, stride: int, rows: int, columns: int, out: Pointer) -> None:
     """Up to TILE_COLUMNS columns of a matrix into rows of TILE_COLUMNS, with zeros behind."""
     for r in range(rows):
         for c in range(0, TILE_COLUMNS, LANES):
@@ -171,7 +180,9 @@ def load_columns(source: Any, stride: int, rows: int, columns: int, out: Any) ->
 
 
 @njit(**SERIAL)
-def store_columns(source: Any, rows: int, columns: int, factors: Any, factors_stride: int, out: Any, stride: int) -> None:
+def store_columns(
+    source: Pointer, rows: int, columns: int, factors: Pointer, factors_stride: int, out: Pointer, stride: int
+) -> None:
     """Inverse of `load_columns`; each row times its factor."""
     for r in range(rows):
         factor = splat(number(factors, r * factors_stride))
@@ -183,7 +194,7 @@ def store_columns(source: Any, rows: int, columns: int, factors: Any, factors_st
 
 
 @njit(**SERIAL)
-def normalize_head(y: Any, size: int, weight: Any, eps: Any, o: Any, out: Any) -> None:
+def normalize_head(y: Pointer, size: int, weight: Pointer, eps: Number, o: Pointer, out: Pointer) -> None:
     """out = sigmoid(o) (y - mean) / deviation * weight, over the `size` numbers of one token and head."""
     whole, rest = size - size % LANES, size % LANES  # apart, because a masked store of bf16 takes many times as long
     sums = splat(ZERO)

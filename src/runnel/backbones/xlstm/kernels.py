@@ -38,8 +38,9 @@ from runnel.backbones.xlstm.kernel_parts import (
     read_gates,
     store_columns,
 )
-from runnel.ops.chunks import CHUNK
-from runnel.ops.numba_math import PARALLEL, SERIAL, fast_exp
+from runnel.backbones.xlstm.kernel_plan import Buffers, Shape, Weights
+from runnel.ops.chunks import CHUNK, Plan
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -64,7 +65,7 @@ _BLOCK = 16  # tokens per task, a multiple of TILE_ROWS
 
 
 @njit(**PARALLEL)
-def project_gates(residual: Any, s: Any, w: Any, b: Any) -> None:
+def project_gates(residual: Array, s: Shape, w: Weights, b: Buffers) -> None:
     """Fill `b.gates` from the residual stream. Call it, and all below, inside `numba_math.parallel()`.
 
     Args:
@@ -92,7 +93,9 @@ def project_gates(residual: Any, s: Any, w: Any, b: Any) -> None:
 
 
 @njit(**SERIAL)
-def _prepare_chunk(q: Any, k: Any, stride: int, h: int, m: Any, n: Any, s: Any, p: Any, b: Any, chunk: int, memory: Any) -> Any:
+def _prepare_chunk(
+    q: Pointer, k: Pointer, stride: int, h: int, m: Number, n: Pointer, s: Shape, p: Plan, b: Buffers, chunk: int, memory: Pointer
+) -> Any:
     """One chunk of one head; q and k: its first token's. n (Kp,) advances; returns m after the chunk."""
     size, padded, step = s.key_size, round_up(s.key_size, 2 * LANES), numbers_per_word(q)
     chunks = p.sequence.shape[0]
@@ -123,7 +126,9 @@ def _prepare_chunk(q: Any, k: Any, stride: int, h: int, m: Any, n: Any, s: Any, 
 
 
 @njit(**SERIAL)
-def _prepare_head(q: Any, k: Any, layer: int, n_pool: Any, m_pool: Any, s: Any, p: Any, b: Any, task: int, memory: Any) -> None:
+def _prepare_head(
+    q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, s: Shape, p: Plan, b: Buffers, task: int, memory: Pointer
+) -> None:
     sequence, h = task // s.heads, task % s.heads
     size, padded, stride = s.key_size, round_up(s.key_size, 2 * LANES), q.shape[1]
     read, write = p.read_rows[sequence], p.write_rows[sequence]
@@ -146,7 +151,7 @@ def _prepare_head(q: Any, k: Any, layer: int, n_pool: Any, m_pool: Any, s: Any, 
 
 
 @njit(**PARALLEL)
-def prepare_heads(q: Any, k: Any, layer: int, n_pool: Any, m_pool: Any, s: Any, p: Any, b: Any) -> None:
+def prepare_heads(q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, s: Shape, p: Plan, b: Buffers) -> None:
     """Fill `b` with what `scan_columns` needs, after `project_gates`.
 
     Args:
@@ -170,20 +175,9 @@ def prepare_heads(q: Any, k: Any, layer: int, n_pool: Any, m_pool: Any, s: Any, 
 
 @njit(**SERIAL)
 def _scan_chunk(
-    kind: Any,
-    h: int,
-    chunk: int,
-    tokens: int,
-    known: bool,
-    wanted: bool,
-    s: Any,
-    p: Any,
-    b: Any,
-    v: Any,
-    S: Any,
-    y: Any,
-    memory: Any,
-) -> None:
+    kind: Pointer, h: int, chunk: int, tokens: int, known: bool, wanted: bool, s: Shape, p: Plan, b: Buffers, v: Pointer,
+    S: Pointer, y: Pointer, memory: Pointer,
+) -> None:  # fmt: skip
     """y (tokens, TILE_COLUMNS), not divided, from v and the state's columns S (Kp, TILE_COLUMNS); S advances if `wanted`.
 
     known: S is not zero. memory: ones (CHUNK + Kp,) and scratch behind them.
@@ -216,7 +210,7 @@ def _scan_chunk(
 
 @njit(**SERIAL)
 def _scan_block(
-    v: Any, y: Any, h: int, first: int, layer: int, pool: Any, s: Any, p: Any, b: Any, sequence: int, memory: Any
+    v: Array, y: Array, h: int, first: int, layer: int, pool: Array, s: Shape, p: Plan, b: Buffers, sequence: int, memory: Pointer
 ) -> None:
     """TILE_COLUMNS columns of V, from `first` on, of one head of one sequence."""
     size, padded, stride = s.key_size, round_up(s.key_size, 2 * LANES), v.shape[1]
@@ -250,7 +244,7 @@ def _scan_block(
 
 
 @njit(**PARALLEL)
-def scan_columns(v: Any, y: Any, layer: int, pool: Any, s: Any, p: Any, b: Any) -> None:
+def scan_columns(v: Array, y: Array, layer: int, pool: Array, s: Shape, p: Plan, b: Buffers) -> None:
     """The recurrence, after `prepare_heads`.
 
     Args:
@@ -276,7 +270,7 @@ def scan_columns(v: Any, y: Any, layer: int, pool: Any, s: Any, p: Any, b: Any) 
 
 
 @njit(**PARALLEL)
-def normalize_heads(y: Any, o: Any, s: Any, w: Any, out: Any) -> None:
+def normalize_heads(y: Array, o: Array, s: Shape, w: Weights, out: Array) -> None:
     """out = sigmoid(o) * (LayerNorm of y over each head) * weight: out_proj's input.
 
     Args:
@@ -296,7 +290,7 @@ def normalize_heads(y: Any, o: Any, s: Any, w: Any, out: Any) -> None:
 
 
 @njit(**PARALLEL)
-def multiply_silu(gate: Any, up: Any) -> None:
+def multiply_silu(gate: Array, up: Array) -> None:
     """gate = silu(gate) * up, (T, F) fp32 or bf16 bits: proj_down's input."""
     tokens, width = gate.shape
     whole = width - width % LANES
