@@ -23,8 +23,7 @@ from runnel.backbones.base import Backbone
 from runnel.models.base import load_model
 from runnel.models.blocks import passage_bounds
 from runnel.models.lexical import WordTable
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.models.vector_scorer import VectorQuery, relevance_features
+from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, relevance_features
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.encode import (
     PASSAGE_TOKENS,

@@ -1,7 +1,7 @@
 """Sentence retriever: the sentences of a document that answer a query, from one pass over the whole document.
 
 Recurrent models read the query first and then the document (`models/scanner.py`). A model with a `VectorScore` head reads the
-document alone, in passages, and only once for all queries (`models/vector_scorer.py`).
+document alone, in passages, and only once for all queries (`models/sentence_vectors.py`).
 
     T  tokens of a document   S  sentences
 """
@@ -21,8 +21,7 @@ import torch
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.scanner import Scanner
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.models.vector_scorer import VectorScorer
+from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
 from runnel.records import Sentence, expect_count, expect_text
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
 

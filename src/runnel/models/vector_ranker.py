@@ -13,8 +13,7 @@ from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.memory import Memory
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import SentenceMemory
-from runnel.models.vector_scorer import VectorScorer
+from runnel.models.sentence_vectors import SentenceMemory, VectorScorer
 
 
 class VectorRanker:

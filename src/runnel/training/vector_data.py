@@ -19,8 +19,7 @@ from torch.utils.data import Dataset
 from runnel.errors import InputError
 from runnel.files import sweep, write
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.models.vector_scorer import VectorQuery, VectorScorer
+from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, VectorScorer
 from runnel.training.data import Evidence
 from runnel.training.progress import show_reading
 from runnel.training.sentence_table import label_sentences
