@@ -15,10 +15,9 @@ from safetensors.numpy import load, save
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import Encoder
+from runnel.backbones.encoder.model import Encoder, lay_out, passages_of
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model, load_model
-from runnel.models.blocks import lay_out, passages_of
 from runnel.models.passages import read_documents
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.text.sentences import read_sentences
@@ -46,7 +45,7 @@ def documents() -> st.SearchStrategy[str]:
 def expected_sums(model: Model, text: str) -> torch.Tensor:
     """Sums of hidden vectors of each sentence, every block read alone."""
     tokens = read_sentences(text, [model.tokenizer.encode(text)])
-    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
     ends = model.backbone.block_ends(row.ids)
     assert ends is not None
     hidden = torch.cat([_read(model.backbone, torch.from_numpy(part).long()) for part in np.split(row.ids, ends[:-1])])
@@ -82,7 +81,7 @@ def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(model: Model, text: str
 def test_blocks_hold_every_token_once_and_whole_sentences(model: Model) -> None:
     text = "".join([*SENTENCES, LONG, *SENTENCES])
     tokens = read_sentences(text, [model.tokenizer.encode(text)])
-    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
     assert (row.ids[row.places] == tokens.ids).all() and len(set(row.places.tolist())) == len(tokens.ids)
     ends = model.backbone.block_ends(row.ids)
     assert ends is not None
@@ -97,7 +96,8 @@ def test_short_texts_are_one_block(model: Model) -> None:
     text = "The cat sat on the mat. A river runs to the sea."
     tokens = read_sentences(text, [model.tokenizer.encode(text)])
     assert 12 < len(tokens.ids) <= 20
-    assert lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer).edges.tolist() == [0, len(tokens.ids) + 2]
+    row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
+    assert row.edges.tolist() == [0, len(tokens.ids) + 2]
 
 
 @settings(max_examples=20, deadline=None)
@@ -181,7 +181,7 @@ def test_vectors_of_passages_are_those_of_texts(model: Model) -> None:
         sums = one.passage_sums(model.backbone)
         starts = passages_of(one.bounds, model.backbone)
         assert len(sums) == len(starts) - 1 == len(read.passages)
-        row = lay_out(one.ids, one.bounds, model.backbone, model.tokenizer)
+        row = lay_out(one.ids, one.bounds, model.backbone, model.tokenizer.markers())
         hidden = torch.cat(
             [model.backbone(torch.from_numpy(part).long())[0] for part in np.split(row.ids, _ends(model, row.ids))]
         )

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Reranker
+from runnel.backbones.encoder.model import lay_out
 from runnel.errors import InputError
-from runnel.models.blocks import lay_out
 from runnel.models.lexical import static_bm25, word_table
 from runnel.models.sentence_vectors import SentenceMemory
 
@@ -35,7 +35,7 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
     (document,) = memory.documents.values()
     ask = model.backbone(torch.tensor([2, *ids[0], 3]))[0].mean(0)
 
-    row = lay_out(document.ids, document.bounds, model.backbone, model.tokenizer)
+    row = lay_out(document.ids, document.bounds, model.backbone, model.tokenizer.markers())
     blocks = np.split(row.ids, row.edges[1:-1])
     sums = torch.stack([model.backbone(torch.from_numpy(block).long())[0][1:-1].sum(0) for block in blocks])
     assert len(sums) > 2

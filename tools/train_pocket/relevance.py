@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.model import passage_bounds
 from runnel.models.base import load_model
-from runnel.models.blocks import passage_bounds
 from runnel.models.lexical import WordTable
 from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, relevance_features
 from runnel.text.tokenizer import Tokenizer

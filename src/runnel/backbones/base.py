@@ -266,7 +266,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def reads_passages(self) -> bool:
-        """Whether long texts are read in passages, each of them whole; see `models/blocks.py`."""
+        """Whether long texts are read in passages, each of them whole; see `encoder/model.py`."""
         return self.block not in (1, None)
 
     @property

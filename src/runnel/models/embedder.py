@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from runnel.backbones.encoder.model import lay_out
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
-from runnel.models.blocks import lay_out
 from runnel.models.heads import Pooling
 from runnel.models.stream import PassageStream, Stream
 from runnel.records import expect_text
@@ -167,7 +167,7 @@ class Embedder:
         backbone, tokenizer = self.model.backbone, self.model.tokenizer
         if not backbone.reads_passages or len(ids) <= (backbone.max_tokens or len(ids)):
             return ids
-        return lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer).ids
+        return lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer.markers()).ids
 
     def _check_room(self, prefix: str, max_tokens: int) -> None:
         template, tokenizer = self.model.templates["document"], self.model.tokenizer
@@ -220,7 +220,7 @@ class Embedder:
         if not backbone.reads_passages:
             rendered = self.model.templates["document"].render(tokenizer, document=encoded.ids)
             return rendered.ids, np.arange(len(encoded)) + rendered.slices["document"].start
-        row = lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer)
+        row = lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer.markers())
         return row.ids, row.places
 
     # ---- streams -------------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from runnel.backbones.encoder.model import lay_out, passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
-from runnel.models.blocks import lay_out, markers, passage_bounds
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Piece, Remembered, piece
 from runnel.models.sentence_vectors import SentenceSums
@@ -143,11 +143,11 @@ def _read_in_blocks(
         tokens = read_sentences(text, [one.shifted(-len(prompt))])
         if not len(tokens.ids):
             raise InputError(f"the document {text[:40]!r} has no tokens for this model; remove it")
-        row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+        row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
         ranges = np.concatenate([np.stack([row.edges[:-1], row.edges[1:]], axis=1), [[0, len(row.ids)]]])
         edges = np.append(tokens.spans[:, 0], len(text))[row.passages]
         both = model.backbone.own_sentences
-        sums = SentenceSums(tokens, row, markers(model.tokenizer), width, passages=both) if remember else None
+        sums = SentenceSums(tokens, row, model.tokenizer.markers(), width, passages=both) if remember else None
         requests.append(Request(row.ids, ranges=ranges, take=None if sums is None else sums.take, tag=(edges, sums)))
     results = (model.sentence_engine(texts=True) if remember else model.engine).run(requests, progress)
     documents = []

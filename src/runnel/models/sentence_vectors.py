@@ -25,9 +25,9 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.model import Row, lay_out, passages_of
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
-from runnel.models.blocks import Row, lay_out, markers, passages_of
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25, word_table
 from runnel.request import Progress, RangeSums, Request, with_total
@@ -285,7 +285,7 @@ class VectorScorer:
         query = query.strip()
         ids = self.template.encode_query(self.model.tokenizer, query)
         tokens = read_sentences(query, [self.template.encode(self.model.tokenizer, "document", query)])
-        row = lay_out(ids, tokens.bounds, self.model.backbone, self.model.tokenizer).ids
+        row = lay_out(ids, tokens.bounds, self.model.backbone, self.model.tokenizer.markers()).ids
         return Request(row, ranges=np.array([[0, len(row)]]), tag=ids)
 
     def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
@@ -297,9 +297,9 @@ class VectorScorer:
     def _request(self, tokens: SentenceTokens) -> Request:
         model, row = self.model, None
         if len(tokens.ids):
-            row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer)
+            row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
         both = self._passages and model.backbone.own_sentences
-        sums = SentenceSums(tokens, row, markers(model.tokenizer), model.backbone.hidden_size, passages=both)
+        sums = SentenceSums(tokens, row, model.tokenizer.markers(), model.backbone.hidden_size, passages=both)
         return Request(tokens.ids if row is None else row.ids, (), take=sums.take, tag=sums)
 
     def scores(

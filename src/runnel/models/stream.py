@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import has_no_state
+from runnel.backbones.encoder.model import Row, lay_out
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError, StateError
-from runnel.models.blocks import Row, lay_out
 from runnel.records import expect_text
 from runnel.request import Request, Result
 from runnel.text.sentences import SentenceTokens, read_sentences
@@ -217,7 +217,8 @@ class PassageStream:
         tokens = read_sentences(self._text, [encoded])
         if not len(tokens.ids):
             return None, tokens
-        return lay_out(tokens.ids, tokens.bounds, self._model.backbone, self._model.tokenizer, begun=self.tokens > 0), tokens
+        backbone, markers = self._model.backbone, self._model.tokenizer.markers()
+        return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
 
     def _read(self, ids: np.ndarray) -> Tensor:
         """Return the sum (D,) fp64 of the hidden vectors of a row (R,)."""

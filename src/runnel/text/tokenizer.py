@@ -226,6 +226,16 @@ class Tokenizer(ABC):
             raise InputError(f"marker id {marker} is outside the vocabulary of {self.vocab_size}; give a token or a smaller id")
         return marker
 
+    def markers(self) -> tuple[int, int]:
+        """Return the ids that begin and end a text or, for an encoder, a block.
+
+        Raises:
+            CheckpointError: the tokenizer lacks one of them.
+        """
+        if self.begin_id is None or self.end_id is None:
+            raise CheckpointError("an encoder needs a tokenizer with a begin and an end marker; this model's tokenizer lacks one")
+        return self.begin_id, self.end_id
+
 
 def tokenizer_file(folder: str | Path) -> Path | None:
     """Return the file that `Tokenizer.load` reads in this folder; None if it has no tokenizer."""
