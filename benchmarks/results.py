@@ -34,6 +34,7 @@ from runnel.files import write
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.search.pipeline import fuse
+from runnel.speed.machine import in_words, machine
 from runnel.text.trec import read_qrels, read_scores
 from tools.train_pocket.data import EVIDENCE, held_back, read_lines
 from tools.train_pocket.recall import standard
@@ -328,6 +329,7 @@ def collect(data: Path, work: Work) -> dict[str, Any]:
         "commits": sorted({one["commit"] for one in made}),
         "pocket": work.pocket,
         "most": work.most,
+        "machine": in_words(machine()),
         "seconds": sum(one["seconds"] for one in made),
         "cpu_seconds": sum(one["cpu_seconds"] for one in made),
         "parts": parts,
@@ -347,7 +349,7 @@ def _compared(values: Mapping[str, Mapping[str, Sequence[float]]], sets: Sequenc
     systems = []
     for title, found in values.items():
         cells = {name: _cell([name], found, base) for name in found}
-        means = {"all": _cell(list(found), found, base), "hard": _cell(hard, found, base)} if hard else {}
+        means = {name: _cell(some, found, base) for name, some in (("all", list(found)), ("hard", hard)) if some}
         systems.append({"title": title, "sets": cells, **means})
     return {"sets": rows, "hard": hard, "systems": systems}
 

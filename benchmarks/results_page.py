@@ -52,7 +52,7 @@ all sets that are finished. WORK has all runs and the values of each query.
 
 Measured at commit {commits} with the built-in `pocket` {result["pocket"]} (digest of its folder), in {minutes} minutes,
 of which {cpu} minutes of processor time. At most {result["most"]} queries of a set count, chosen by a hash of their ids, and in
-"Sentences" at most four about one document.
+"Sentences" at most four about one document. The page was written on: {result["machine"]}.
 
 In brackets: the 90 % bootstrap interval of the paired difference to BM25. Means count each set alike, and queries are
 resampled within their set. A difference whose interval contains 0 may be chance; with this many cells, some others are too.
