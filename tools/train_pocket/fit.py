@@ -22,7 +22,7 @@ from runnel.training.trainers import vector_trainer
 from runnel.training.vectors import VectorItem, calibrate, make_vector_item
 from tools.train_pocket.examples import Example
 
-STEPS, _BATCH = 2000, 30  # questions of a step, those that are asked to a document that does not answer among them
+STEPS, _BATCH = 1000, 30  # questions of a step, those that are asked to a document that does not answer among them
 _SETTINGS = ("train.learning_rate=1e-3", "train.warmup=50")  # of new weights
 _PLAIN = 0.15  # of the plain sum beside what was learned; chosen on the documents kept aside
 
