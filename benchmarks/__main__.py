@@ -7,6 +7,7 @@ python -m benchmarks read MODEL...         time and work of reading documents, w
 python -m benchmarks train MODEL...        training speed and memory by batch, with adapters or all weights
 python -m benchmarks lengths MODEL CORPUS  write the lengths in tokens of documents, or of their pieces
 python -m benchmarks results DATA WORK docs   measure quality and write docs/results.md, its json and its plot
+python -m benchmarks control FILE          train families of equal size from scratch on the same data, and compare them
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     results.add_argument(
         "--only", nargs="+", default=[], metavar="SET", help="measure these sets; the page has all finished ones"
     )
+    control = commands.add_parser("control", help="train families of equal size from scratch on the same data, and compare them")
+    control.add_argument("experiment", type=Path, metavar="FILE", help="such as benchmarks/control.toml")
+    control.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="holds the file's data sets and tasks")
+    control.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="results; interrupted work resumes there")
     return parser
 
 
@@ -193,6 +198,18 @@ def _results(given: argparse.Namespace) -> int:
     write(given.folder / "results.md", page_text(result))
     plot(result, given.folder / "results.png")
     return int(bool(failed))
+
+
+def _control(given: argparse.Namespace) -> int:
+    from benchmarks.control import run_experiment
+    from benchmarks.control_page import page_text, plot
+
+    result = run_experiment(given.experiment, given.data, given.to, say)
+    text = page_text(result)
+    write(given.to / "control.md", text)
+    plot(result, given.to / "control.png")
+    _print(text)
+    return 0
 
 
 def _print(text: str) -> None:

@@ -71,7 +71,7 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
     by_size, quick = _table(content, "sizes", path), _table(content, "smoke", path)
     content = {key: value for key, value in content.items() if key not in ("sizes", "smoke")}
     for part in by_size:
-        _build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
+        build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
     if size is not None:
         if size not in by_size:
             have = ", ".join(by_size) or "none"
@@ -80,14 +80,23 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
     if smoke and not quick:
         raise InputError(f"{path} has no [smoke] table; add one, or run without --smoke")
     facts = {"architecture": quick.pop("architecture")} if "architecture" in quick else {}
-    checked = _build(Recipe, _merged(content, quick) | {"smoke": facts}, f"{path}: smoke")
+    checked = build(Recipe, _merged(content, quick) | {"smoke": facts}, f"{path}: smoke")
     if smoke:
         content = _merged(content, quick) | {"smoke": facts}
-    _build(Recipe, content, str(path))
+    build(Recipe, content, str(path))
     for change in changes:
         content = _merged(content, _change(change, checked.job))
-    recipe = _build(Recipe, content, f"{path} with --set" if changes else str(path))
-    _check(recipe, path)
+    return parse(content, f"{path} with --set" if changes else str(path))
+
+
+def parse(content: Mapping[str, Any], place: str) -> Recipe:
+    """Return the recipe in a TOML table without `sizes` and `smoke`. `place` names it in messages.
+
+    Raises:
+        InputError: a setting is unknown, unused or of the wrong type.
+    """
+    recipe: Recipe = build(Recipe, content, place)
+    _check(recipe, place)
     return recipe
 
 
@@ -171,8 +180,15 @@ def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 # ---- types -----------------------------------------------------------------------------------------------------------
 
 
-def _build(kind: type[Any], content: Mapping[str, Any], place: str, job: str | None = None) -> Any:
-    """Build the dataclass `kind` from a TOML table."""
+def build(kind: type[Any], content: Mapping[str, Any], place: str, job: str | None = None) -> Any:
+    """Return the dataclass `kind` made from a TOML table. `place` names it in messages.
+
+    Args:
+        job: the recipe's, whose settings alone may be given; None: `kind` belongs to no job.
+
+    Raises:
+        InputError: a key is unknown, missing, of the wrong type, or not used by the job.
+    """
     hints, fields = _hints(typing.cast(Any, kind)), {f.name: f for f in dataclasses.fields(kind)}
     if kind is Recipe:
         job = content.get("job")
@@ -183,7 +199,7 @@ def _build(kind: type[Any], content: Mapping[str, Any], place: str, job: str | N
     for key, value in content.items():
         if key not in fields:
             raise InputError(f"{place}: unknown key {key!r}{_nearest(key, fields)}; expected one of {', '.join(fields)}")
-        if job not in _jobs(fields[key]):
+        if job is not None and job not in _jobs(fields[key]):
             raise InputError(
                 f"{place}: {key!r} is not used by the job {job!r}; remove it (used by {', '.join(_jobs(fields[key]))})"
             )
@@ -204,7 +220,7 @@ def _value(hint: Any, value: Any, place: str, job: str | None) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise InputError(f"{place} must be a table, got {value!r}")
-        return _build(typing.cast(type, hint), value, place, job)
+        return build(typing.cast(type, hint), value, place, job)
     if typing.get_origin(hint) is Literal:
         if value not in (choices := typing.get_args(hint)):
             raise InputError(f"{place} must be one of {', '.join(choices)}, got {value!r}")
@@ -230,7 +246,7 @@ def _inner(hint: Any) -> Any:
     return hint
 
 
-def _check(recipe: Recipe, path: Path) -> None:
+def _check(recipe: Recipe, path: str) -> None:
     """Check the constraints that types cannot express."""
     t, d = recipe.train, recipe.data
     counts = {"data.samples": d.samples, "train.batch": t.batch, "train.checkpoints": t.checkpoints, "train.group": t.group}

@@ -1,0 +1,164 @@
+"""Random backbones of several families with nearly the same number of active parameters, and models made of them.
+
+Active parameters are those that every token passes through: all but the embedding tables, of which a token reads one row.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.load import meta_backbone
+from runnel.backbones.families import BACKBONES
+from runnel.backbones.transformer.config import FAMILIES, TransformerConfig, library
+from runnel.errors import CheckpointError, InputError
+from runnel.models.bare import bare_templates
+from runnel.models.base import BUILT_IN, Model
+from runnel.models.heads import EndVector
+from runnel.text.tokenizer import Tokenizer
+from runnel.training import recipes
+
+TOLERANCE = 0.05  # by which the largest count of active parameters may exceed the smallest
+_RECURRENT = ("mamba1", "mamba2", "rwkv7", "xlstm")
+_TRANSFORMERS = tuple(name for name, family in FAMILIES.items() if family.kind != "encoder-decoder")
+_CHOSEN = ("vocab_size", "hidden_size", "num_layers", "num_hidden_layers")  # by the experiment
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A backbone of an experiment: its family, its config as plain values, and what it costs.
+
+    Attributes:
+        active: parameters except embedding tables.
+        total: all parameters.
+        flops: floating-point operations of the forward pass for a text of `tokens` tokens.
+    """
+
+    family: str
+    architecture: str
+    config: dict[str, Any]
+    layers: int
+    active: int
+    total: int
+    tokens: int
+    flops: int
+
+
+def match(
+    families: Mapping[str, Mapping[str, Any]], hidden_size: int, parameters: int, vocab_size: int, tokens: int, place: str
+) -> list[Shape]:
+    """Return a shape of each family, with the number of layers that comes closest to `parameters` active ones.
+
+    Args:
+        families: name of the family -> its settings, except the vocabulary, the width and the number of layers.
+        tokens: the length of the text that `Shape.flops` is for.
+        place: names the settings in messages.
+
+    Raises:
+        InputError: a family or one of its settings is unknown or missing, or the numbers of active parameters differ by more
+            than `TOLERANCE`.
+    """
+    shapes = []
+    for family, settings in families.items():
+        _check(family, settings, place)
+        counts: dict[int, Shape] = {}
+
+        def at(layers: int, family: str = family, settings: Any = settings, counts: dict[int, Shape] = counts) -> Shape:
+            if layers not in counts:
+                counts[layers] = _shape(family, settings, vocab_size, hidden_size, layers, tokens, place)
+            return counts[layers]
+
+        per_layer = at(3).active - at(2).active  # a first layer may lack a part
+        guess = max(1, round((parameters - at(2).active) / per_layer) + 2)
+        nearest = min((at(n) for n in (guess - 1, guess, guess + 1) if n > 0), key=lambda s: abs(s.active - parameters))
+        shapes.append(nearest)
+    low, high = min(shapes, key=lambda s: s.active), max(shapes, key=lambda s: s.active)
+    if high.active > (1 + TOLERANCE) * low.active:
+        counts_text = ", ".join(f"{s.family} {s.active:,} ({s.layers} layers)" for s in shapes)
+        raise InputError(
+            f"{place}: with whole layers of width {hidden_size} the active parameters nearest to parameters = {parameters:,} are "
+            f"{counts_text}: {high.family} has {high.active / low.active - 1:.1%} more than {low.family}, at most "
+            f"{TOLERANCE:.0%} is allowed. Change parameters, or the feed-forward or state sizes of a family"
+        )
+    return shapes
+
+
+def write_random_model(shape: Shape, vocabulary: str, folder: Path, seed: int) -> None:
+    """Write a model folder with random weights and a head for vectors, unless it is there; whole or not at all."""
+    if folder.exists():
+        return
+    torch.manual_seed(seed)
+    config_class: Any = BACKBONES[shape.architecture].config_class
+    backbone: Backbone = BACKBONES[shape.architecture](config_class.from_dict(shape.config))  # type: ignore[call-arg]
+    tokenizer = load_vocabulary(vocabulary)
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector()}), bare_templates(tokenizer)).save(partial)
+    partial.rename(folder)
+
+
+def load_vocabulary(name: str) -> Tokenizer:
+    """Return the tokenizer of a built-in model or of a folder, with its begin and end ids.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = BUILT_IN.get(name, Path(name))
+    if not folder.is_dir():
+        raise InputError(f"vocabulary {name!r} is no folder; expected a folder with a tokenizer, or one of {', '.join(BUILT_IN)}")
+    if name in BUILT_IN:
+        return Tokenizer.load(folder, begin=101, end=102)  # [CLS] and [SEP]
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.end_id is None:
+        raise InputError(f"the tokenizer in {folder} has no end marker, whose vector represents a text; use another vocabulary")
+    return tokenizer
+
+
+def _check(family: str, settings: object, place: str) -> None:
+    """Raise InputError for an unknown family, or for settings that are no table or that the experiment chooses."""
+    known = (*_RECURRENT, *_TRANSFORMERS)
+    if not isinstance(settings, dict):
+        raise InputError(f"{place}: families.{family} must be a table, got {settings!r}")
+    if family not in known:
+        near = difflib.get_close_matches(family, known, 1)
+        advice = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"{place}: unknown family {family!r}; {advice}The families are {', '.join(known)}")
+    if taken := [name for name in _CHOSEN if name in settings]:
+        raise InputError(f"{place}: families.{family} has {taken[0]!r}, which the experiment chooses for all families; remove it")
+
+
+def _shape(
+    family: str, settings: Mapping[str, Any], vocab_size: int, hidden_size: int, layers: int, tokens: int, place: str
+) -> Shape:
+    where, sizes = f"{place}: families.{family}", {"vocab_size": vocab_size, "hidden_size": hidden_size}
+    if family in _RECURRENT:
+        architecture = family
+        try:
+            config = recipes.build(BACKBONES[family].config_class, {**sizes, "num_layers": layers, **settings}, where)
+        except InputError as error:
+            raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from error
+    else:
+        architecture = "transformer"
+        known = library().AutoConfig.for_model(family)
+        if unknown := [name for name in settings if not hasattr(known, name)]:
+            raise InputError(
+                f"{where}: unknown key {unknown[0]!r}; expected fields of the transformers library's {family} config"
+            )
+        values = {"model_type": family, **sizes, "num_hidden_layers": layers, **settings}
+        try:
+            config = TransformerConfig.of(values)
+            config.for_library()
+        except CheckpointError as error:
+            raise InputError(f"{where}: {error}") from error
+    backbone = meta_backbone(architecture, config)
+    tables = sum(module.weight.numel() for module in backbone.modules() if isinstance(module, nn.Embedding))
+    total = sum(parameter.numel() for parameter in backbone.parameters())
+    return Shape(family, architecture, config.to_dict(), layers, total - tables, total, tokens, backbone.flops(tokens))

@@ -1,0 +1,240 @@
+"""The experiment over several families: equal sizes, the same recipe, figures over seeds, work resumed after kill -9."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.children import PATHS
+
+from benchmarks import control
+from benchmarks.control import read_experiment, run_experiment, summarize, tokens_per_s
+from benchmarks.control_page import page_text, plot
+from benchmarks.families import match
+from runnel.errors import InputError, ReadError
+
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("ir_measures")
+
+SHIPPED = Path(control.__file__).with_name("control.toml")
+FILE = """
+seeds = [0, 1]
+tasks = ["task"]
+metrics = ["nDCG@10", "MRR@10"]
+parameters = 22_000
+hidden_size = 32
+[families.mamba2]
+head_size = 16
+state_size = 8
+[families.llama]
+num_attention_heads = 2
+num_key_value_heads = 2
+intermediate_size = 72
+[recipe]
+job = "embed"
+[[recipe.data.sets]]
+path = "pairs.csv"
+[recipe.train]
+batch = 4
+max_steps = 6
+learning_rate = 1e-2
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """An experiment file, and the data of two topics in each text, which its documents share."""
+    words = ["river", "heron", "frog", "sand", "tide", "reed", "stone", "moss", "crab", "wave", "fish", "gull"]
+    pairs = [(f"the {a} and the {b}", f"a text about {a}, then one about {b}") for a in words for b in words if a < b]
+    data = tmp_path / "data"
+    (data / "task" / "qrels").mkdir(parents=True)
+    (data / "pairs.csv").write_text("query,positive\n" + "".join(f'{q},"{d}"\n' for q, d in pairs[10:]))
+    for name, column in (("queries", 0), ("corpus", 1)):
+        rows = (json.dumps({"_id": f"{n}", "text": pair[column]}) for n, pair in enumerate(pairs[:10]))
+        (data / "task" / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    judged = "".join(f"{n}\t{n}\t1\n" for n in range(10))
+    (data / "task" / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    (tmp_path / "experiment.toml").write_text(FILE)
+    return tmp_path
+
+
+def run(place, monkeypatch):
+    """Run the experiment with its parts in this process; return the result and what was reported."""
+    monkeypatch.setattr(control, "_in_new_process", control._run_part)
+    said = []
+    return run_experiment(place / "experiment.toml", place / "data", place / "to", said.append), said
+
+
+def figures(result):
+    """What does not depend on the machine."""
+    return [(p["shape"]["family"], p["seed"], p["metrics"], p["tokens"], p["last_loss"]) for p in result["parts"]]
+
+
+def test_the_shipped_experiment_compares_five_families_of_equal_size():
+    experiment = read_experiment(SHIPPED)
+    active = [shape.active for shape in experiment.shapes]
+    assert [shape.family for shape in experiment.shapes] == ["mamba1", "mamba2", "rwkv7", "xlstm", "llama"]
+    assert len(experiment.settings.seeds) == 3 and max(active) <= 1.05 * min(active)
+    tables = [shape.total - shape.active for shape in experiment.shapes]
+    assert set(tables) == {30522 * 64}
+
+
+def test_active_parameters_are_all_but_the_embedding_table():
+    (shape,) = match({"mamba2": {"head_size": 16, "state_size": 8}}, 32, 22_000, 100, 7, "file")
+    layer = 32 + 32 * (2 * 64 + 2 * 8 + 4) + (64 + 2 * 8) * 5 + 3 * 4 + 64 + 64 * 32  # norm, in, convolution, heads, norm, out
+    assert (shape.active, shape.total) == (shape.layers * layer + 32, shape.layers * layer + 32 + 3200)
+    assert shape.layers == round(22_000 / layer)
+
+
+def test_figures_over_seeds(place, monkeypatch):
+    result, said = run(place, monkeypatch)
+    assert [part.split(": ")[1].split(",")[0] for part in said] == ["mamba2-0", "llama-0", "mamba2-1", "llama-1"]
+    assert json.loads((place / "to" / "control.json").read_text()) == result
+    values = [part["metrics"]["task"]["nDCG@10"] for part in result["parts"] if part["shape"]["family"] == "llama"]
+    llama = result["families"][1]
+    assert llama["family"] == "llama" and llama["metrics"]["task"]["nDCG@10"]["values"] == values
+    assert llama["metrics"]["task"]["nDCG@10"]["mean"] == pytest.approx(sum(values) / 2)
+    assert values[0] != values[1], "the seed changes the weights and the order of the data"
+    assert all(part["steps"] == 6 and part["peak_bytes"] is not None for part in result["parts"])
+    tokens = {(part["seed"], part["tokens"]) for part in result["parts"]}
+    assert len(tokens) == 2, "with one seed all families read the same batches"
+    text = page_text(result)
+    assert f"{llama['metrics']['task']['nDCG@10']['mean']:.3f} ± " in text and "| BM25 |" in text
+    plot(result, place / "plot.png")
+    assert (place / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_finished_is_not_run_again(place, monkeypatch):
+    first, _ = run(place, monkeypatch)
+    again, said = run(place, monkeypatch)
+    assert said == [] and again == first
+    (place / "to" / "llama-0" / "part.json").unlink()  # as if it had been killed there
+    resumed, said = run(place, monkeypatch)
+    assert [line.split(": ")[1].split(",")[0] for line in said] == ["llama-0"] and figures(resumed) == figures(first)
+    assert resumed["parts"][1]["peak_bytes"] is None, "its training was over"
+    (place / "experiment.toml").write_text(FILE.replace("seeds = [0, 1]", "seeds = [1]"))
+    fewer, said = run(place, monkeypatch)
+    assert said == [] and figures(fewer) == figures(first)[2:]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda place: (place / "experiment.toml").write_text(FILE.replace("1e-2", "1e-3")), r"\(recipe\)"),
+        (lambda place: (place / "data" / "pairs.csv").write_text("query,positive\na,b\n"), r"\(data\)"),
+    ],
+)
+def test_other_settings_are_not_mixed(place, monkeypatch, change, named):
+    run_part = control._run_part
+
+    def first_only(part, data, folder):
+        if part.name != "mamba2-0":
+            raise KeyboardInterrupt
+        return run_part(part, data, folder)
+
+    monkeypatch.setattr(control, "_run_part", first_only)
+    with pytest.raises(KeyboardInterrupt):
+        run(place, monkeypatch)
+    change(place)
+    with pytest.raises(InputError, match=rf"mamba2-0 has a part with other settings or data {named}; use another folder"):
+        run(place, monkeypatch)
+
+
+def test_killed_and_resumed(place, monkeypatch):
+    """kill -9 of the command while the second part trains: its process ends too, and the next run loses nothing."""
+    expected = figures(run(place, monkeypatch)[0])
+    to = place / "killed"
+    command = [sys.executable, "-m", "benchmarks", "control", place / "experiment.toml", "--data", place / "data", "--to", to]
+    environment = os.environ | PATHS | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None and not (to / "llama-0" / "run" / "lock").exists():
+            time.sleep(0.01)
+        child = int((to / "llama-0" / "run" / "lock").read_text().split()[1])
+        os.kill(process.pid, signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -9 and (to / "mamba2-0" / "part.json").exists()
+    for _ in range(1000):
+        if not alive(child):
+            break
+        time.sleep(0.01)
+    assert not alive(child), "the part's process ends with the command"
+    before = (to / "mamba2-0" / "part.json").stat().st_mtime_ns
+    monkeypatch.setattr(control, "_in_new_process", control._run_part)
+    result = run_experiment(place / "experiment.toml", place / "data", to, lambda line: None)
+    assert figures(result) == expected
+    assert (to / "mamba2-0" / "part.json").stat().st_mtime_ns == before
+
+
+def alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[families.llama]", "[families.lama]", "unknown family 'lama'; did you mean 'llama'"),
+        ("[families.llama]", "[families.t5]", "unknown family 't5'.*The families are mamba1, mamba2, rwkv7, xlstm, bert"),
+        (
+            "parameters = 22_000",
+            "parameters = 3_000",
+            "nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2, at most 5%",
+        ),
+        (
+            "intermediate_size = 72",
+            "num_hidden_layers = 2",
+            "families.llama has 'num_hidden_layers', which the experiment chooses",
+        ),
+        ("intermediate_size = 72", "ffn_size = 80", "families.llama: unknown key 'ffn_size'"),
+        ("state_size = 8", "state = 8", r"families.mamba2: unknown key 'state' \(did you mean 'state_size'"),
+        ("head_size = 16", "head_size = 48", "families.mamba2: the inner width 64 .* must be a multiple of head_size 48"),
+        ("[families.mamba2]", "[families.xlstm]\n[families.mamba2]", "families.xlstm: the key 'num_heads' is missing"),
+        ("seeds = [0, 1]", "seeds = [1, 1]", r"expected seeds that differ and tasks.*got \[1, 1\]"),
+        ("seeds = [0, 1]", "", "the key 'seeds' is missing"),
+        ('"MRR@10"', '"MRK@10"', "unknown metric 'MRK@10'; did you mean MRR@10"),
+        ("batch = 4", "batch = 4\nseed = 3", "recipe.train.seed is 3, but the experiment sets it"),
+        ('job = "embed"', 'job = "rerank"', "data.negatives must be at least 1"),
+        ("[recipe]", "[recipes]", "unknown key 'recipes'; expected one of seeds, tasks"),
+        ("[families.", "[family.", "families must be a table, got None"),
+        ("hidden_size = 32", 'hidden_size = 32\nvocabulary = "nowhere"', "vocabulary 'nowhere' is no folder"),
+        ("hidden_size", "hidden size", "is not valid TOML"),
+    ],
+)
+def test_an_experiment_that_cannot_be_run(place, old, new, message):
+    path = place / "experiment.toml"
+    path.write_text(FILE.replace(old, new))
+    with pytest.raises(InputError, match=message) as error:
+        read_experiment(path)
+    assert str(path) in str(error.value) or "metric" in message or "vocabulary" in message
+
+
+def test_missing_files(place):
+    with pytest.raises(ReadError, match=r"no such experiment file; expected a TOML file such as benchmarks/control.toml"):
+        read_experiment(place / "other.toml")
+    for name, message in (("pairs.csv", "pairs.csv is missing; --data names the folder"), ("task", "unknown task '.*task'")):
+        (place / "data" / name).rename(place / "data" / "moved")
+        with pytest.raises(InputError, match=message):
+            run_experiment(place / "experiment.toml", place / "data", place / "to", lambda line: None)
+        (place / "data" / "moved").rename(place / "data" / name)
+    assert not (place / "to").exists()
+
+
+def test_a_family_without_a_figure():
+    shape = {"family": "mamba1", "layers": 1, "active": 10, "total": 20, "tokens": 5, "flops": 50}
+    part = {"shape": shape, "seed": 0, "metrics": {"task": {"nDCG@10": 0.5}}, "last_loss": 1.0, "tokens_per_s": None}
+    (found,) = summarize([{**part, "peak_bytes": None}])
+    assert found["peak_bytes"] is None and found["metrics"]["task"]["nDCG@10"] == {"mean": 0.5, "deviation": 0.0, "values": [0.5]}
+
+
+def test_the_speed_is_that_of_most_intervals():
+    rows = [{"tokens": 100 * n, "seconds": float(n)} for n in range(6)] + [{"tokens": 600, "seconds": 99.0}]  # a pause
+    assert tokens_per_s(rows) == 100 and tokens_per_s(rows[:1]) is None
