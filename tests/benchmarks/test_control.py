@@ -1,15 +1,9 @@
-"""The experiment over several families: equal sizes, the same recipe, figures over seeds, work resumed after kill -9."""
+"""The experiment over several families: equal sizes, the same recipe, figures over seeds, work resumed."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from helpers.children import PATHS
 
 from benchmarks import control
 from benchmarks.control import read_experiment, run_experiment, summarize, tokens_per_s
@@ -142,41 +136,6 @@ def test_other_settings_are_not_mixed(place, monkeypatch, change, named):
     change(place)
     with pytest.raises(InputError, match=rf"mamba2-0 has a part with other settings or data {named}; use another folder"):
         run(place, monkeypatch)
-
-
-def test_killed_and_resumed(place, monkeypatch):
-    """kill -9 of the command while the second part trains: its process ends too, and the next run loses nothing."""
-    expected = figures(run(place, monkeypatch)[0])
-    to = place / "killed"
-    command = [sys.executable, "-m", "benchmarks", "control", place / "experiment.toml", "--data", place / "data", "--to", to]
-    environment = os.environ | PATHS | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while process.poll() is None and not (to / "llama-0" / "run" / "lock").exists():
-            time.sleep(0.01)
-        child = int((to / "llama-0" / "run" / "lock").read_text().split()[1])
-        os.kill(process.pid, signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == -9 and (to / "mamba2-0" / "part.json").exists()
-    for _ in range(1000):
-        if not alive(child):
-            break
-        time.sleep(0.01)
-    assert not alive(child), "the part's process ends with the command"
-    before = (to / "mamba2-0" / "part.json").stat().st_mtime_ns
-    monkeypatch.setattr(control, "_in_new_process", control._run_part)
-    result = run_experiment(place / "experiment.toml", place / "data", to, lambda line: None)
-    assert figures(result) == expected
-    assert (to / "mamba2-0" / "part.json").stat().st_mtime_ns == before
-
-
-def alive(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize(
