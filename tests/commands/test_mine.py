@@ -40,7 +40,7 @@ class ToyEmbedder:
 
     def __init__(self):
         self.read = 0
-        self.model = SimpleNamespace(backbone=SimpleNamespace(fingerprint=lambda: "f00d"), prompts={})
+        self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={})
         self.prompted = []  # (query prompt, document prompt) when queries were read
 
     def text_limit(self, max_tokens):

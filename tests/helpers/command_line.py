@@ -69,7 +69,7 @@ class FakeRetriever:
 
 def fake_model(**more):
     return SimpleNamespace(
-        backbone=SimpleNamespace(fingerprint=lambda: "f00d"),
+        fingerprint=lambda: "f00d",
         prompts={"query": "q: "},
         tokenizer=SimpleNamespace(encode=lambda text: SimpleNamespace(ids=text.split())),
         **more,

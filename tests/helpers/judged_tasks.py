@@ -31,7 +31,7 @@ class ToyEmbedder:
     dimension = 4
 
     def __init__(self, stop_after=None, stop_at_query=False):
-        self.model = SimpleNamespace(backbone=SimpleNamespace(fingerprint=lambda: "f00d"), prompts={})
+        self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={})
         self.stop_after, self.stop_at_query, self.read = stop_after, stop_at_query, 0
 
     def text_limit(self, max_tokens):

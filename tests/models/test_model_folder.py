@@ -28,7 +28,10 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     assert SentenceRetriever(model).score("cat", "A cat sat. A dog.") == SentenceRetriever(again).score(
         "cat", "A cat sat. A dog."
     )
-    assert again.backbone.fingerprint() == model.backbone.fingerprint()
+    assert again.backbone.fingerprint() == model.backbone.fingerprint() and again.fingerprint() == model.fingerprint()
+    with torch.no_grad():
+        again.heads["sentences"].cosine_weight += 1
+    assert again.backbone.fingerprint() == model.backbone.fingerprint() and again.fingerprint() != model.fingerprint()
 
 
 def test_the_unit_is_kept(tmp_path: Path) -> None:

@@ -324,11 +324,7 @@ class Backbone(nn.Module, ABC):
     def fingerprint(self) -> str:
         """Return a hex digest of the architecture and every weight, computed once; saved states carry it."""
         if self._fingerprint is None:
-            digest = hashlib.blake2b(self.architecture.encode(), digest_size=20)
-            for name, tensor in sorted(self.state_dict().items()):
-                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = digest_weights(self.architecture, self)
         return self._fingerprint
 
     def _check(self, ids: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:
@@ -358,6 +354,15 @@ class Backbone(nn.Module, ABC):
         longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
         if self.max_tokens is not None and longest > self.max_tokens:
             raise too_long(self.title, longest, self.max_tokens)
+
+
+def digest_weights(name: str, module: nn.Module) -> str:
+    """Return a hex digest of a name and every tensor of a module."""
+    digest = hashlib.blake2b(name.encode(), digest_size=20)
+    for key, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def has_no_state(title: str) -> StateError:

@@ -69,7 +69,7 @@ def embed(
         embedder = Embedder.load(model, dtype=DTYPES[dtype], pooling=pooling)
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
-        settings["fingerprint"] = embedder.model.backbone.fingerprint()
+        settings["fingerprint"] = embedder.model.fingerprint()
         facts = output.begin(settings)
         if facts is not None:
             say(f"note: {out} is finished already, {facts['count']:,} vectors")

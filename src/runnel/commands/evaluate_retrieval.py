@@ -147,7 +147,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         model = load_model(system)
-        settings["fingerprint"] = model and model.model.backbone.fingerprint()
+        settings["fingerprint"] = model and model.model.fingerprint()
         if output.begin(settings) is not None:
             say(f"note: {out} is finished already")
         elif system.how == "rerank" and system.reading.segment_tokens is not None:
@@ -215,7 +215,7 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
         with Meter("indexing", unit="documents") as meter:
             rank = bm25_ranker(corpus, meter, **system.bm25)
     else:
-        made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.backbone.fingerprint()}
+        made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.fingerprint()}
         made_from |= {"prompt": model.model.prompts.get("document", ""), **system.reading.of_documents()}
         rank = _dense(corpus, model, folder / f"{task.source.name}.vectors.npy", made_from, system.reading)
 

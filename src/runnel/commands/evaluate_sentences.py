@@ -52,10 +52,10 @@ def scorer_of(system: System) -> tuple[Scorer, str | None]:
         return by_bm25(**{"k1": K1, "b": B, **system.bm25}, split=split), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
-        return by_retriever(retriever, system.context), retriever.model.backbone.fingerprint()
+        return by_retriever(retriever, system.context), retriever.model.fingerprint()
     embedder = load_model(system)
     scorer = by_embedder(embedder, system.reading.max_tokens, system.reading.max_query_tokens, split=split)
-    return scorer, None if system.model.startswith(PREFIXES) else embedder.model.backbone.fingerprint()
+    return scorer, None if system.model.startswith(PREFIXES) else embedder.model.fingerprint()
 
 
 def measure(

@@ -159,7 +159,7 @@ def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str
         "format": data.format,
         "model": scorers.model or (None if scorers.run else "bm25"),
         "judge": scorers.judge,
-        "fingerprints": [e and e.model.backbone.fingerprint() for e in (searcher, judging)],
+        "fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)],
         "prompts": [e and _prompts(e) for e in (searcher, judging)],
         **bm25,
         **asdict(mining),
@@ -176,7 +176,7 @@ def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str
         if searcher is not None:
             made_from = {
                 "files": pool_from,
-                "fingerprint": searcher.model.backbone.fingerprint(),
+                "fingerprint": searcher.model.fingerprint(),
                 "prompt": _prompts(searcher)["document"],
             }
             vectors = embed_corpus(searcher, examples.pool, sibling(out, ".vectors.npy"), made_from)

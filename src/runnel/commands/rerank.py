@@ -103,7 +103,7 @@ def rerank(
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         reranker = load()
-        settings["fingerprint"] = reranker.model.backbone.fingerprint()
+        settings["fingerprint"] = reranker.model.fingerprint()
         facts = output.begin(settings)
         if facts is not None:
             say(f"note: {out} is finished already")

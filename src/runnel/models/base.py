@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
+from runnel.backbones.base import Backbone, digest_weights
 from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, read_config
 from runnel.backbones.checkpoint.load import NoRandomNumbers, load_checkpoint
 from runnel.backbones.encoder.model import Encoder
@@ -115,6 +115,10 @@ class Model:
         """Return an engine for this model; `self.engine` is one of the default size."""
         marks = self.features.mark_vectors.detach() if self.features else None
         return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight, step=step)
+
+    def fingerprint(self) -> str:
+        """Return a hex digest of the weights of the backbone and of all heads; unfinished work carries it."""
+        return digest_weights(self.backbone.fingerprint(), self.heads)
 
     def prompt(self, prompt: str | None) -> str:
         """Return the text of a prompt given by name or as text; "" for None.
