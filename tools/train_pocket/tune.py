@@ -2,7 +2,7 @@
 
 Three losses. Of the sentences of a few passages of the document, scored by a multiple of the cosine plus the z-score of BM25, the
 evidence must come first. Of the passages of all questions of a step, each as one vector, those that answer must come first. And
-all vectors must stay near those of the encoder as it was. The result is a folder for `encode --teacher`.
+all vectors must stay near those of the encoder as it was. The result is a whole encoder, whose upper layers become sentence layers.
 
 S  sentences of the chosen passages   P  passages of a step   D  width of the vectors
 """
@@ -37,12 +37,8 @@ FIRST_TUNED = 3  # the layers below are not
 _SCALE = 10.0  # of the cosine beside the z-score of BM25
 _KEEP = 1.0  # weight of the distance to the vectors as they were
 _WHOLE, _WHOLE_SCALE = 0.5, 20.0  # weight of the loss of whole passages, and what it multiplies their cosines by
-_BATCH, _ANSWERS, _OTHERS, _LEADING = (
-    6,
-    2,
-    3,
-    8,
-)  # questions; passages of a question that answer, that do not, and of these the best
+_BATCH = 6  # questions
+_ANSWERS, _OTHERS, _LEADING = 2, 3, 8  # passages of a question: that answer, that do not, and the best from which these are drawn
 _RATE, _WARMUP, _DECAY = 6e-5, 30, 0.01
 _MOST_TOKENS = 250  # of a passage or a question
 _CLS, _SEP = 101, 102
