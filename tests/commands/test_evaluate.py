@@ -222,6 +222,7 @@ def test_bad_arguments(run, beir, tmp_path, arguments, message):
         (["bm25", "beir", "--run", "r"], "--run goes with --as rerank"),
         (["pocket", "beir", "--k1", "2"], "--k1 is for BM25, which does not search here"),
         (["pocket", "beir", "--rerank", "0"], "--rerank goes with --as index"),
+        (["pocket", "beir", "--prompt", "{instruction}: "], "{instruction} in --prompt is replaced only for mteb tasks"),
         (["bm25", "beir", "--prompt", "p"], "--prompt is put before texts that an embedder reads; none reads here"),
     ],
 )

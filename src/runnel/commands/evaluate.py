@@ -218,6 +218,8 @@ def _jobs(
         refuse({f"--{name}": True for name in system.bm25}, "is for BM25, which does not search here")
     if "index" not in kinds:
         refuse({f"--{name.replace('_', '-')}": True for name in system.search}, "goes with --as index")
+    instruct = "{instruction}" in system.prompts.get("query", "")
+    refuse({"{instruction} in --prompt": instruct}, "is replaced only for mteb tasks; write the instruction itself")
     if not kinds & {"embed", "index"}:
         names = {"query": "--prompt", "document": "--document-prompt"}
         refuse({names[name]: True for name in system.prompts}, "is put before texts that an embedder reads; none reads here")
