@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,3 +116,8 @@ def test_an_unknown_set(data, tmp_path, capsys):
     assert "there is no set 'tinny'; expected some of " in capsys.readouterr().err
     assert main(["results", str(tmp_path), str(tmp_path / "work"), str(tmp_path)]) == 1
     assert "has no retrieval/NAME and no evidence/NAME.jsonl.zst" in capsys.readouterr().err
+
+
+def test_the_published_page_is_what_its_json_says():
+    docs = Path(results.__file__).parent.parent / "docs"
+    assert page_text(json.loads((docs / "results.json").read_text())) == (docs / "results.md").read_text()
