@@ -2,7 +2,7 @@
 
 Three losses. Of the sentences of a few passages of the document, scored by a multiple of the cosine plus the z-score of BM25, the
 evidence must come first. Of the passages of all questions of a step, each as one vector, those that answer must come first. And
-all vectors must stay near those of the encoder as it was. The result is a whole encoder, whose upper layers become sentence layers.
+all vectors must stay near those of the encoder as it was. The result is an encoder, whose upper layers become sentence layers.
 
 S  sentences of the chosen passages   P  passages of a step   D  width of the vectors
 """
