@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_transformers import LONGEST, write_transformer
-from helpers.toy import Toy
+from helpers.toy import Toy, alone, ids_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,14 +19,6 @@ from runnel.backbones.transformer.formats import load
 from runnel.backbones.transformer.model import Transformer
 from runnel.engine import Engine, Request
 from runnel.errors import Cancelled, InputError, NumericalError, StateError
-
-
-def ids_of(length: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 50, length)
-
-
-def alone(backbone: Toy, ids: np.ndarray) -> torch.Tensor:
-    return backbone(torch.as_tensor(ids))[0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -147,25 +139,6 @@ def test_closing_frees_the_rows_and_the_engine_goes_on() -> None:
     assert len(engine._free) == len(engine._pool)
     ids = ids_of(20)
     torch.testing.assert_close(engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
-
-
-def test_threads_share_an_engine() -> None:
-    backbone = Toy()
-    engine = Engine(backbone, step_tokens=16)
-    wrong: list[int] = []
-
-    def work(seed: int) -> None:
-        texts = [ids_of(n, seed * 100 + n) for n in (50, 3, 17)]
-        for ids, result in zip(texts, engine.run([Request(t) for t in texts]), strict=True):
-            if not torch.allclose(result.hidden[0], alone(backbone, ids)[-1], atol=1e-4):
-                wrong.append(seed)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
 
 
 def test_marks_move_the_embeddings() -> None:

@@ -6,6 +6,8 @@ new ones join, at the next step. So memory depends on `step_tokens`, not on text
 a long document. Each request's outputs (`request.py`) are taken from the hidden vectors as they are computed; the vectors are not
 kept.
 
+Calls from several threads share the queue: a step is run by one of the threads that wait for results, in turn, and reads for all.
+
 This is vertical inference. A recurrence can be cut after any token, other backbones only at the end of a block (`block_ends`):
 an encoder after each passage, a transformer after the text. With `whole` a recurrence is read like a transformer (horizontal
 inference): the results are the same, but memory then also depends on the longest text.
@@ -17,8 +19,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -27,54 +29,17 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
-from runnel.planning import Plan, fit, plan
-from runnel.request import Collector, Request, Result
+from runnel.planning import Plan, plan, step_sizes
+from runnel.request import Active, Call, Collector, Request, Result
 
 __all__ = ["Engine", "Request", "Result"]
 
-# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values (and `GPU_STEP`) are from the
-# linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch. Not measured here.
-_CPU_STEP, _GPU_TEXT = 1024, 4096
 # Requests in flight beyond those in the current step: enough to fill a step with texts of a few tokens.
 _WINDOW = 512
 
 
-class _Active:
-    """A request in flight: how far it has been read and the pool row of its state (-1: none)."""
-
-    __slots__ = ("collector", "done", "ends", "ids", "index", "request", "row")
-
-    def __init__(self, index: int, request: Request, ids: np.ndarray, weight: Tensor | None, ends: np.ndarray | None) -> None:
-        self.index, self.request, self.ids, self.ends = index, request, ids, ends
-        self.collector = Collector(request, ids, weight)
-        self.done = 0
-        self.row = -1
-
-    @property
-    def left(self) -> int:
-        return len(self.ids) - self.done
-
-    @property
-    def least(self) -> int:
-        """Return the number of tokens of the next block."""
-        return 1 if self.ends is None else int(self.ends[np.searchsorted(self.ends, self.done, side="right")]) - self.done
-
-    def blocks(self, count: int) -> list[int]:
-        """Return the lengths of the blocks that make up the next `count` tokens."""
-        assert self.ends is not None
-        first, last = np.searchsorted(self.ends, [self.done, self.done + count], side="right")
-        return np.diff(self.ends[first:last], prepend=self.done).tolist()
-
-    def most(self, room: int) -> int:
-        """Return how many tokens of whole blocks fit into `room` next."""
-        if self.ends is None:
-            return max(0, min(self.left, room))
-        count = int(np.searchsorted(self.ends, self.done + room, side="right"))
-        return max(0, int(self.ends[count - 1]) - self.done) if count else 0
-
-
 class Engine:
-    """A scheduler that runs requests through a backbone. Safe to call from several threads: steps take turns.
+    """A scheduler that runs requests through a backbone. Safe to call from several threads: their requests share steps.
 
     Args:
         backbone: a prepared backbone (`load_backbone`).
@@ -108,9 +73,11 @@ class Engine:
         self.backbone = backbone
         self.whole = whole
         self._backbone_step = backbone.step if step is None else step
-        self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
+        self.text_tokens, self.step_tokens = step_sizes(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
-        self._lock = threading.RLock()  # the garbage collector may close an unfinished `map` within a step of the same thread
+        self._changed = threading.Condition()  # guards the next two and the news of calls; notified after each step
+        self._active: dict[Active, None] = {}  # requests in flight of all calls, oldest first
+        self._turns: list[object] = []  # threads that want to run a step; the first may, and alone uses the rest
         self._pool = backbone.new_state(1)
         self._free = [0]
 
@@ -134,33 +101,32 @@ class Engine:
 
     def _completed(self, requests: Iterable[Request], progress: Callable[[int], None] | None, pending: Sized) -> Iterator[Result]:
         """Run `as_completed`; take no new requests while many results are `pending`, which the caller cannot use yet."""
-        source = enumerate(requests)
-        active: deque[_Active] = deque()
+        source, call = enumerate(requests), Call()
         exhausted = False
         try:
-            while active or not exhausted:
+            while call.active or call.has_news or not exhausted:
                 # The oldest request may be long and takes half a step; the others should be able to fill the other half.
-                room = self.step_tokens - sum(self._share(item) for item in itertools.islice(active, 1, None))
-                while not exhausted and room > 0 and len(active) < _WINDOW and (not active or len(pending) < 8 * _WINDOW):
+                with self._changed:
+                    room = self.step_tokens - sum(map(self._share, list(call.active)[1:]))
+                while not exhausted and room > 0 and len(call.active) < (_WINDOW if len(pending) < 8 * _WINDOW else 1):
                     drawn = next(source, None)
                     if drawn is None:
                         exhausted = True
                         break
-                    started = self._start(*drawn)
+                    started = self._start(call, *drawn)
                     if isinstance(started, Result):
                         yield started
                         continue
-                    room -= self._share(started) if active else 0
-                    active.append(started)
-                if active:
-                    finished, tokens = self._step(active)
+                    with self._changed:
+                        room -= self._share(started) if call.active else 0
+                        call.active[started] = self._active[started] = None
+                if call.active or call.has_news:
+                    finished, tokens = self._advance(call)
                     if progress is not None:
                         progress(tokens)
                     yield from finished
         finally:
-            with self._lock:
-                for item in active:
-                    self._release(item)
+            self._close(call)
 
     def run(self, requests: Sequence[Request], progress: Callable[[int], None] | None = None) -> list[Result]:
         """Return the results of all requests, in order; raise the first error."""
@@ -178,7 +144,7 @@ class Engine:
         if marks is not None and self.mark_vectors is not None:
             added = torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors
         parts = []
-        with self._lock:
+        with self._turn():
             for start in range(0, len(ids), self.step_tokens):  # several passes only if one text's tokens exceed a step
                 piece = torch.from_numpy(ids[start : start + self.step_tokens].astype(np.int64))
                 count, last = len(piece), start + len(piece) == len(ids)
@@ -191,7 +157,40 @@ class Engine:
 
     # ---- scheduling ------------------------------------------------------------------------------------------------
 
-    def _start(self, index: int, request: Request) -> _Active | Result:
+    @contextmanager
+    def _turn(self, call: Call | None = None) -> Iterator[bool]:
+        """Wait for this thread's turn, first come first served; yield False without a turn if `call` has news."""
+        turn = object()
+        with self._changed:
+            self._turns.append(turn)
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._turns[0] is turn or (call is not None and call.has_news))
+            yield call is None or not call.has_news
+        finally:
+            with self._changed:
+                self._turns.remove(turn)
+                self._changed.notify_all()
+
+    def _advance(self, call: Call) -> tuple[list[Result], int]:
+        """Run a step, or wait for one that another thread runs; return the call's news."""
+        with self._turn(call) as mine:
+            if mine:
+                self._step()
+        with self._changed:
+            return call.take_news()
+
+    def _close(self, call: Call) -> None:
+        """Drop the requests of a call: now, or at the next step if a thread is running one.
+
+        The garbage collector may call this for an unfinished `map` in any thread, also within a step.
+        """
+        with self._changed:
+            call.closed = True
+            if not self._turns:
+                self._drop_unwanted()
+
+    def _start(self, call: Call, index: int, request: Request) -> Active | Result:
         try:
             ids = np.asarray(request.ids)  # not copied: a step copies its own tokens
             nothing = request.positions is not None and not len(request.positions) and not request.keep_state
@@ -213,19 +212,19 @@ class Engine:
                 raise InputError(f"a request starts from the state of one sequence, got {len(request.state)} rows; select() one")
         except RunnelError as error:
             return Result(index, request.tag, error=error)
-        return _Active(index, request, ids, self.weight, ends)
+        return Active(call, index, request, ids, self.weight, ends)
 
-    def _share(self, item: _Active) -> int:
+    def _share(self, item: Active) -> int:
         """Return how many tokens a request can add to a shared step; 0 if its next block needs a step of its own."""
         return item.left if item.least <= self.step_tokens else 0
 
-    def _plan(self, active: deque[_Active]) -> list[tuple[_Active, int]]:
+    def _plan(self, active: list[Active]) -> list[tuple[Active, int]]:
         """Return (request, tokens) pairs of the next step: half for the oldest, then shortest first, the rest for the oldest."""
         oldest = active[0]
         room = self.step_tokens if len(active) > 1 else self.text_tokens
         takes = {id(oldest): max(oldest.most(room // 2), oldest.least)}
         room -= takes[id(oldest)]
-        for item in sorted(itertools.islice(active, 1, None), key=lambda a: a.left):
+        for item in sorted(active[1:], key=lambda a: a.left):
             if room <= 0:
                 break
             takes[id(item)] = item.most(room)
@@ -234,32 +233,47 @@ class Engine:
             takes[id(oldest)] = oldest.most(takes[id(oldest)] + room)
         return [(item, takes[id(item)]) for item in active if takes.get(id(item))]
 
-    def _step(self, active: deque[_Active]) -> tuple[list[Result], int]:
-        """Run one step over part of `active`; remove finished and failed requests from it."""
-        with self._lock:
-            finished = []
-            for item in [a for a in active if a.request._cancelled]:
-                active.remove(item)
-                finished.append(self._finish(item, error=Cancelled("the request was cancelled")))
-            if not active:
-                return finished, 0
-            plan = self._plan(active)
-            try:
-                hidden = self._read(plan)
-            except Exception:
+    def _step(self) -> None:
+        """Run one step over part of all requests in flight, and give each call its news."""
+        with self._changed:
+            self._drop_unwanted()
+            active = list(self._active)
+        plan = self._plan(active) if active else []
+        try:
+            self._run_plan(plan)
+        except BaseException as error:  # also Ctrl-C: states and outputs may be half updated
+            with self._changed:
                 for item, _ in plan:
-                    self._release(item)
-                raise
-            start = 0
-            for item, count in plan:
-                outcome = self._deliver(item, hidden[start : start + count])
-                start += count
-                if outcome is not None:
-                    active.remove(item)
-                    finished.append(outcome)
-            return finished, start
+                    item.call.error = error if isinstance(error, Exception) else Cancelled("another thread was interrupted")
+                    self._remove(item)
+            raise
 
-    def _read(self, plan: list[tuple[_Active, int]]) -> Tensor:
+    def _run_plan(self, plan: Sequence[tuple[Active, int]]) -> None:
+        if not plan:
+            return
+        parts = self._read(plan).split([count for _, count in plan])
+        results = [self._deliver(item, hidden) for (item, _), hidden in zip(plan, parts, strict=True)]
+        with self._changed:
+            for (item, count), result in zip(plan, results, strict=True):
+                item.call.tokens += count
+                if result is not None:
+                    item.call.finished.append(result)
+                    self._remove(item)
+            self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
+        """Remove cancelled requests and those of closed calls."""
+        for item in [a for a in self._active if a.request._cancelled or a.call.closed]:
+            item.call.finished.append(Result(item.index, item.request.tag, error=Cancelled("the request was cancelled")))
+            self._remove(item)
+
+    def _remove(self, item: Active) -> None:
+        """Free a request's row and forget it, after its call has got the news. A second time nothing happens."""
+        self._release(item)
+        self._active.pop(item, None)
+        item.call.active.pop(item, None)
+
+    def _read(self, plan: Sequence[tuple[Active, int]]) -> Tensor:
         ids = torch.from_numpy(np.concatenate([item.ids[item.done : item.done + count] for item, count in plan], dtype=np.int64))
         if self.backbone.recurrent:
             lengths, read_rows, write_rows = [count for _, count in plan], *self._rows(plan)
@@ -271,7 +285,7 @@ class Engine:
             ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), self._added(plan, ids.numel())
         )
 
-    def _rows(self, plan: list[tuple[_Active, int]]) -> tuple[list[int], list[int]]:
+    def _rows(self, plan: Sequence[tuple[Active, int]]) -> tuple[list[int], list[int]]:
         """Return the pool rows that each request's state is read from and written to; see `Backbone.step`."""
         read_rows, write_rows = [], []
         for item, count in plan:
@@ -283,7 +297,7 @@ class Engine:
             write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
         return read_rows, write_rows
 
-    def _added(self, plan: list[tuple[_Active, int]], total: int) -> Tensor | None:
+    def _added(self, plan: Sequence[tuple[Active, int]], total: int) -> Tensor | None:
         if self.mark_vectors is None or all(item.request.marks is None for item, _ in plan):
             return None
         marks = torch.zeros(total, self.mark_vectors.shape[0])
@@ -294,7 +308,7 @@ class Engine:
             start += count
         return marks @ self.mark_vectors
 
-    def _deliver(self, item: _Active, hidden: Tensor) -> Result | None:
+    def _deliver(self, item: Active, hidden: Tensor) -> Result | None:
         try:
             # The sum is fast and propagates NaN and infinity; it may also overflow although every number is finite.
             if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
@@ -302,14 +316,12 @@ class Engine:
                 raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
             item.collector.read(item.done, hidden)
             item.done += hidden.shape[0]
-            return self._finish(item) if item.left == 0 else None
+            if item.left:
+                return None
+            state = self._pool.select([item.row]) if item.request.keep_state else None
+            return item.collector.result(item.index, state)
         except Exception as error:  # one request's failure is its own result; the others continue
-            return self._finish(item, error=error)
-
-    def _finish(self, item: _Active, error: Exception | None = None) -> Result:
-        state = self._pool.select([item.row]) if error is None and item.request.keep_state else None
-        self._release(item)
-        return item.collector.result(item.index, state) if error is None else Result(item.index, item.request.tag, error=error)
+            return Result(item.index, item.request.tag, error=error)
 
     # ---- rows of the state pool ------------------------------------------------------------------------------------
 
@@ -326,33 +338,7 @@ class Engine:
         self._pool.tokens[row] = 0 if state is None else state.tokens[0]
         return row
 
-    def _release(self, item: _Active) -> None:
+    def _release(self, item: Active) -> None:
         if item.row >= 0:
             self._free.append(item.row)
             item.row = -1
-
-
-def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
-    """Return the tokens of a step with a single text, and with several."""
-    if step_tokens is not None and memory_bytes is not None:
-        raise InputError("give step_tokens or memory_bytes, not both")
-    if memory_bytes is not None:
-        step_tokens = fit(backbone, memory_bytes)
-    if step_tokens is None:
-        return _default_steps(backbone)
-    tokens = step_tokens.segment if isinstance(step_tokens, Plan) else step_tokens
-    if tokens < 1:
-        raise InputError(f"step_tokens must be at least 1, got {tokens}")
-    return tokens, tokens
-
-
-def _default_steps(backbone: Backbone) -> tuple[int, int]:
-    """Return the default number of tokens of a step: with a single text, and with several.
-
-    Raises:
-        InputError: half of the GPU's free memory is too little for one token.
-    """
-    if backbone.device.type != "cuda":
-        return _CPU_STEP, _CPU_STEP
-    room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
-    return min(_GPU_TEXT, room), room

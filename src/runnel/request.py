@@ -1,4 +1,4 @@
-"""Requests to read a text, and their results. The engine runs them for inference, training runs them with a graph.
+"""Requests to read a text, their progress and their results. The engine runs them for inference, training runs them with a graph.
 
 Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment, in fp64 across segments.
 
@@ -254,3 +254,61 @@ class RangeSums:
         sums = before[last] - before[first]
         sums[single] = stretches[first[single]]
         return sums
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of `map` or `as_completed`, and its news: what steps have done for it since it last looked."""
+
+    active: dict[Active, None] = field(default_factory=dict)  # requests in flight, oldest first
+    finished: list[Result] = field(default_factory=list)
+    tokens: int = 0
+    error: Exception | None = None  # of a step
+    closed: bool = False  # nobody waits for its results
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.tokens or self.finished or self.error)
+
+    def take_news(self) -> tuple[list[Result], int]:
+        """Return the requests that have finished and the number of tokens read since the last time, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        (finished, self.finished), (tokens, self.tokens) = (self.finished, []), (self.tokens, 0)
+        return finished, tokens
+
+
+class Active:
+    """A request in flight: how far it has been read and the pool row of its state (-1: none)."""
+
+    __slots__ = ("call", "collector", "done", "ends", "ids", "index", "request", "row")
+
+    def __init__(
+        self, call: Call, index: int, request: Request, ids: np.ndarray, weight: Tensor | None, ends: np.ndarray | None
+    ) -> None:
+        self.call, self.index, self.request, self.ids, self.ends = call, index, request, ids, ends
+        self.collector = Collector(request, ids, weight)
+        self.done = 0
+        self.row = -1
+
+    @property
+    def left(self) -> int:
+        return len(self.ids) - self.done
+
+    @property
+    def least(self) -> int:
+        """Return the number of tokens of the next block."""
+        return 1 if self.ends is None else int(self.ends[np.searchsorted(self.ends, self.done, side="right")]) - self.done
+
+    def blocks(self, count: int) -> list[int]:
+        """Return the lengths of the blocks that make up the next `count` tokens."""
+        assert self.ends is not None
+        first, last = np.searchsorted(self.ends, [self.done, self.done + count], side="right")
+        return np.diff(self.ends[first:last], prepend=self.done).tolist()
+
+    def most(self, room: int) -> int:
+        """Return how many tokens of whole blocks fit into `room` next."""
+        if self.ends is None:
+            return max(0, min(self.left, room))
+        count = int(np.searchsorted(self.ends, self.done + room, side="right"))
+        return max(0, int(self.ends[count - 1]) - self.done) if count else 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -75,3 +76,14 @@ class Toy(Backbone):
         before = None if state is None else state["h"][:, 0].to(hidden.dtype)
         out, ends = run_layer(self.layers[0], recompute, hidden, cu_seqlens, before)
         return out, State({"h": ends[:, None]}, torch.zeros(len(ends), dtype=torch.int64))
+
+
+def ids_of(length: int, seed: int = 0) -> np.ndarray:
+    """Return random token ids of a `Toy`."""
+    return np.random.default_rng(seed).integers(0, 50, length)
+
+
+def alone(backbone: Toy, ids: np.ndarray) -> Tensor:
+    """Return the hidden vectors of a text that is read alone."""
+    hidden: Tensor = backbone(torch.as_tensor(ids))[0]
+    return hidden
