@@ -131,11 +131,9 @@ def test_a_map_closed_while_another_thread_runs_a_step_is_dropped_after_it() -> 
     backbone = Gate()
     engine = Engine(backbone, step_tokens=8)
     backbone.allowed.release()
-    backbone.allowed.release()
     unfinished = engine.as_completed([Request(ids_of(400)), Request(ids_of(3))])
     next(unfinished)
-    while backbone.started.acquire(blocking=False):
-        pass
+    assert backbone.started.acquire(blocking=False)
     other = Caller(engine, 3)
     assert backbone.started.acquire(timeout=20)
     unfinished.close()
