@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -80,9 +82,6 @@ class LibraryTokenizer(Tokenizer):
         model = spec["model"]
         self._unknown: int | None = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
         self._special = self._special_ids(spec)
-        self._cuts = cut_pattern(spec)
-        self._word_limit = whole_word_limit(spec)
-        self.adds_space = adds_space(spec)
         self.begin_id, self.end_id = self.marker_id(begin), self.marker_id(end)
 
     @classmethod
@@ -125,13 +124,27 @@ class LibraryTokenizer(Tokenizer):
         text = json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
+    # Only long texts and few templates need these, so the file is parsed again when they are first used.
+
+    @cached_property
+    def _cuts(self) -> re.Pattern[str] | None:
+        return cut_pattern(json.loads(self._source))
+
+    @cached_property
+    def _word_limit(self) -> int | None:
+        return whole_word_limit(json.loads(self._source))
+
+    @cached_property
+    def adds_space(self) -> bool:  # type: ignore[override]
+        return adds_space(json.loads(self._source))
+
     @property
     def streams(self) -> bool:
         return self._cuts is not None
 
     def encode(self, text: str) -> Encoded:
         expect_text(text, "the text")
-        if self._cuts is None or len(text) <= 2 * _PIECE_CHARS:
+        if len(text) <= 2 * _PIECE_CHARS or self._cuts is None:
             return self._encode_parts([text], [0], [0])[0]
         return Encoded.join(self.encode_pieces([text]))
 
