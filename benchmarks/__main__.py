@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.speed import OTHERS, Settings
-from runnel.commands.display import describe, say
-from runnel.errors import RunnelError
+from runnel.commands.display import say
+from runnel.errors import RunnelError, describe
 from runnel.files import write
 from runnel.speed.shapes import DTYPES
 

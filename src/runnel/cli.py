@@ -22,7 +22,7 @@ import typer
 
 from runnel.commands.analyze import analyze
 from runnel.commands.bench import bench
-from runnel.commands.display import LogLines, describe, print_text, printable, report_bug, say
+from runnel.commands.display import LogLines, print_text, printable, report_bug, say
 from runnel.commands.embed import embed
 from runnel.commands.evaluate import evaluate
 from runnel.commands.find import find
@@ -33,7 +33,7 @@ from runnel.commands.options import Verbose
 from runnel.commands.rerank import rerank
 from runnel.commands.search import search
 from runnel.commands.train import train
-from runnel.errors import RunnelError
+from runnel.errors import RunnelError, describe
 
 COMMANDS = (find, index, search, embed, rerank, evaluate, analyze, train, mine, info, bench)
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own

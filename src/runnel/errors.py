@@ -58,3 +58,10 @@ class BackendUnavailable(RunnelError, RuntimeError):
 
 class Cancelled(RunnelError):
     """The request was cancelled before it finished."""
+
+
+def describe(error: Exception) -> str:
+    """Return an error in one line."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())

@@ -2,8 +2,8 @@
 
 import io
 
-from runnel.commands.display import Meter, describe, note_compiling, report_bug
-from runnel.errors import CheckpointError, InputError
+from runnel.commands.display import Meter, note_compiling, report_bug
+from runnel.errors import CheckpointError, InputError, describe
 
 
 def test_compiling_is_told_once(capsys, monkeypatch):

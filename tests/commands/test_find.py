@@ -8,9 +8,6 @@ import docx
 import pytest
 from helpers.document_files import epub, pdf
 
-from runnel.commands.find import Found, Place
-from runnel.records import Sentence
-
 TEXT = """A heading
 
 The cat sat on the mat. It was
@@ -77,16 +74,6 @@ def test_find_shows_equal_sentences_once_with_their_places(run, fake, tmp_path):
     assert "\n    also at a.txt:4; b.txt:3; c.html, characters 0-15\n" in shown
     (tmp_path / "d.txt").write_text("The dog barked.\n\n" * 12)
     assert "\n    also at d.txt:3; d.txt:5; d.txt:7 and 8 more places\n" in run("find", "the dog barked", "d.txt").out
-
-
-def test_the_better_of_two_places_is_shown():
-    places = [Place(name, None, 1, None, (), 0, 8) for name in ("a.txt", "b.txt", "c.txt")]
-    first, second, third = (
-        Found(Sentence("One dog.", 0, 8, score, 0), "", "", place, (place,))
-        for score, place in zip((1.0, 3.0, 3.0), places, strict=True)
-    )
-    merged = first.merge(second).merge(third)
-    assert merged.place is places[1] and merged.also == (places[0], places[2]) and merged.sentence.score == 3.0
 
 
 def test_find_shows_a_heading_with_the_text_below(run, fake, tmp_path):

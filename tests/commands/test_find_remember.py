@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel.commands.find import cache_folder, open_cache
-from runnel.commands.remembered import DocumentCache
 from runnel.engine import Engine
 from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
+from runnel.search.finding import cache_folder, open_cache
+from runnel.search.remembered import DocumentCache
 from runnel.text.documents.reader import DocumentReader, read_document
 
 TEXT = """# The house
@@ -251,10 +251,10 @@ def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
 
     def write(_):
         kept = DocumentCache(tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None], keep=True)
-        place = kept.place(str(path))
+        entry = kept.entry(str(path))
         for _ in range(5):
-            kept.put(place, document, vectors)
-            found, read = kept.get(place)
+            kept.put(entry, document, vectors)
+            found, read = kept.get(entry)
             assert found == document and read.to_bytes() == vectors.to_bytes()
 
     with ThreadPoolExecutor(4) as pool:
@@ -262,14 +262,14 @@ def test_many_writers_leave_one_whole_entry(models, tmp_path, monkeypatch):
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == entries(tmp_path) and len(entries(tmp_path)) == 1
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_kept(models, tmp_path, monkeypatch, capsys):
+def test_a_file_that_changes_while_it_is_read_is_not_kept(models, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "a.md"
     path.write_text(TEXT)
     retriever = SentenceRetriever.load(models / "encoder")
     kept = DocumentCache(tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None], keep=True)
-    place, document = kept.place(str(path)), read_document(path)
+    entry, document = kept.entry(str(path)), read_document(path)
     path.write_text(TEXT + "More.")
-    kept.put(place, document, next(retriever.remember([document.text])))
-    assert capsys.readouterr().err == f"runnel: note: {path} is not remembered: it changed while it was read\n"
+    kept.put(entry, document, next(retriever.remember([document.text])))
+    assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
     assert entries(tmp_path) == []

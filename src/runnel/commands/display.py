@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -63,13 +63,6 @@ def report_failed(failed: Mapping[str, str]) -> None:
 
     for name, reason in failed.items():
         say(left_out(name, reason))
-
-
-def describe(error: Exception) -> str:
-    """Return an error in one line."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
 
 
 def report_bug(error: Exception) -> None:
@@ -213,53 +206,3 @@ class Meter:
         bar.add_task(self.label, total=None, speed="")
         bar.start()
         return bar
-
-
-# ---- headings --------------------------------------------------------------------------------------------------------
-
-_TITLE_CHARS = 80
-_AHEAD = 4000  # enough characters to split the first sentence as in the whole document: four of the longest
-_NESTED = 3  # headings that may follow a heading before there is text
-_UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
-_BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
-_ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2019]*\Z")
-_LETTER = re.compile(r"[^\W\d_]")
-
-
-def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
-    """Return where the first sentence below a heading ends; `end` if `text[start:end]` is not a heading or no text follows.
-
-    A heading is a block of kind "heading", or a line of its own of at most 80 characters that does not end like a sentence.
-    Up to three more headings may follow before the text.
-
-    Args:
-        kind_at: returns the kind of the block at a character (`DocumentText.block_at`); None if unknown.
-    """
-    from runnel.text.sentences import split_sentences  # numpy takes a while to import
-
-    if not _is_heading(text, start, end, kind_at):
-        return end
-    at = end
-    for _ in range(_NESTED + 1):
-        ahead = text[at : at + _AHEAD]
-        if not ahead.strip():
-            return end
-        first = at + int(split_sentences(ahead)[0, 1])
-        if not _is_heading(text, at, first, kind_at):
-            return first
-        at = first
-    return end
-
-
-def _is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
-    core = text[start:end].strip()
-    first = text.find(core, start)
-    kind = kind_at(first)
-    if not core or kind == "heading":
-        return bool(core)
-    lines = [line.strip() for line in core.splitlines() if not _UNDERLINE.fullmatch(line)]
-    if kind not in (None, "paragraph") or len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
-        return False
-    line_end = text.find("\n", first + len(core))
-    alone = text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip() == core
-    return alone and bool(_LETTER.search(lines[0])) and not _BULLET.match(lines[0]) and not _ENDS.search(lines[0])

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands.display import end_of_text_below, note_compiling, one_line, print_json, stdout_console
+from runnel.commands.display import note_compiling, one_line, print_json, stdout_console
 from runnel.commands.options import Json, Query
 from runnel.errors import InputError
 from runnel.records import normalize
+from runnel.text.documents.document import end_of_text_below
 
 if TYPE_CHECKING:
     from rich.console import Console

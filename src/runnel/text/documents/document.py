@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePath
@@ -252,3 +253,53 @@ def read_plain(decoded: Decoded) -> DocumentText:
             canonical.page += text.count("\f", start, after)
         start = after
     return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
+
+
+# ---- headings --------------------------------------------------------------------------------------------------------
+
+_TITLE_CHARS = 80
+_AHEAD = 4000  # enough characters to split the first sentence as in the whole document: four of the longest
+_NESTED = 3  # headings that may follow a heading before there is text
+_UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
+_BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
+_ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2019]*\Z")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
+    """Return where the first sentence below a heading ends; `end` if `text[start:end]` is not a heading or no text follows.
+
+    A heading is a block of kind "heading", or a line of its own of at most 80 characters that does not end like a sentence.
+    Up to three more headings may follow before the text.
+
+    Args:
+        kind_at: returns the kind of the block at a character (`DocumentText.block_at`); None if unknown.
+    """
+    from runnel.text.sentences import split_sentences  # numpy takes a while to import
+
+    if not _is_heading(text, start, end, kind_at):
+        return end
+    at = end
+    for _ in range(_NESTED + 1):
+        ahead = text[at : at + _AHEAD]
+        if not ahead.strip():
+            return end
+        first = at + int(split_sentences(ahead)[0, 1])
+        if not _is_heading(text, at, first, kind_at):
+            return first
+        at = first
+    return end
+
+
+def _is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
+    core = text[start:end].strip()
+    first = text.find(core, start)
+    kind = kind_at(first)
+    if not core or kind == "heading":
+        return bool(core)
+    lines = [line.strip() for line in core.splitlines() if not _UNDERLINE.fullmatch(line)]
+    if kind not in (None, "paragraph") or len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
+        return False
+    line_end = text.find("\n", first + len(core))
+    alone = text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip() == core
+    return alone and bool(_LETTER.search(lines[0])) and not _BULLET.match(lines[0]) and not _ENDS.search(lines[0])

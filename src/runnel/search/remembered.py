@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import describe, say
-from runnel.errors import ReadError, StateError
+from runnel.errors import ReadError, StateError, describe
 from runnel.files import write
 from runnel.text.documents.document import HEAD_BYTES, ROWS, DocumentText, recognize
 
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.models.sentence_vectors import SentenceVectors
 
+log = logging.getLogger("runnel")
 _MODEL_FILES = (".json", ".safetensors", ".txt")
 _DIGEST_BYTES = 20
 
 
 @dataclass(frozen=True)
-class Kept:
+class Entry:
     """The place in the cache of a file's document.
 
     Attributes:
         name: the file.
         content: digest of the file and of the options for reading it.
-        entry: the file in the cache.
+        path: the file in the cache.
     """
 
     name: str
     content: str
-    entry: Path
+    path: Path
 
 
 class DocumentCache:
@@ -54,6 +55,7 @@ class DocumentCache:
         model: its name.
         reading: the options that the text and its sentences depend on: encoding and unit.
         keep: whether to add documents to the cache.
+        report: receives a line for each file that cannot be stored or loaded.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class DocumentCache:
         reading: Sequence[str | None],
         *,
         keep: bool = False,
+        report: Callable[[str], None] = log.warning,
     ) -> None:
-        self._folder, self._load, self._model, self._reading, self._keep = folder, load, model, reading, keep
+        self._folder, self._load, self._model, self._reading = folder, load, model, reading
+        self._keep, self._report = keep, report
 
-    def place(self, name: str) -> Kept | None:
-        """Return the place of a file's document in the cache; None if it does not exist and is not to be stored."""
+    def entry(self, name: str) -> Entry | None:
+        """Return the entry of a file's document; None if it does not exist and is not to be stored."""
         if name == "-":
             self._note("standard input is not remembered")
             return None
@@ -85,38 +89,38 @@ class DocumentCache:
             return None  # reported when it is read
         if not (self._keep or (self._folder / content).is_dir()) or not self._load().remembers:
             return None
-        place = Kept(name, content, self._folder / content / f"{self._model_key}.safetensors")
-        return place if self._keep or place.entry.exists() else None
+        entry = Entry(name, content, self._folder / content / f"{self._model_key}.safetensors")
+        return entry if self._keep or entry.path.exists() else None
 
-    def get(self, place: Kept) -> tuple[DocumentText, SentenceVectors] | None:
+    def get(self, entry: Entry) -> tuple[DocumentText, SentenceVectors] | None:
         """Return a remembered document, or None. A damaged entry is reported and ignored."""
         try:
-            return _unpack(place.entry.read_bytes(), self._load().model.backbone.hidden_size)
+            return _unpack(entry.path.read_bytes(), self._load().model.backbone.hidden_size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, StateError) as error:
-            say(f"note: {place.name} is read again: {place.entry} cannot be used ({describe(error)})")
+            self._report(f"note: {entry.name} is read again: {entry.path} cannot be used ({describe(error)})")
             return None
 
-    def put(self, place: Kept, document: DocumentText, vectors: SentenceVectors) -> None:
-        """Store a document, unless its file has changed since `place`. A folder that cannot be written is reported."""
+    def put(self, entry: Entry, document: DocumentText, vectors: SentenceVectors) -> None:
+        """Store a document, unless its file has changed since `entry`. A folder that cannot be written is reported."""
         try:
-            if self._content(place.name) != place.content:
-                say(f"note: {place.name} is not remembered: it changed while it was read")
+            if self._content(entry.name) != entry.content:
+                self._report(f"note: {entry.name} is not remembered: it changed while it was read")
                 return
             new = not self._folder.is_dir()
-            for folder in (self._folder, place.entry.parent):
+            for folder in (self._folder, entry.path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what a user reads is private
-            write(place.entry, _pack(document, vectors))
+            write(entry.path, _pack(document, vectors))
         except OSError as error:
-            say(f"note: {place.name} is not remembered: {describe(error)}")
+            self._report(f"note: {entry.name} is not remembered: {describe(error)}")
             return
         if new:
-            say(f"note: documents are stored in {self._folder} for later questions; remove that folder to delete them")
+            self._report(f"note: documents are stored in {self._folder} for later questions; remove that folder to delete them")
 
     def _note(self, message: str) -> None:
         if self._keep:
-            say(f"note: {message}")
+            self._report(f"note: {message}")
 
     def _content(self, name: str) -> str:
         """Return the digest of a file, its suffix, which decides between kinds of text, and the options for reading it."""

@@ -1,29 +1,10 @@
-"""Equal sentences are shown once; a heading is shown with the text below it."""
+"""A heading is shown with the text below it."""
 
 import pytest
 
-from runnel.commands.display import end_of_text_below
-from runnel.records import Sentence, group_repeats, normalize
+from runnel.records import normalize
+from runnel.text.documents.document import end_of_text_below
 from runnel.text.sentences import split_sentences
-
-
-def sentences(*texts):
-    return [Sentence(text, 0, len(text), -float(i), i) for i, text in enumerate(texts)]
-
-
-def grouped(*texts, count, also=()):
-    return [[s.index for s in group] for group in group_repeats(sentences(*texts), count, also)]
-
-
-def test_equal_but_for_whitespace_is_one_group():
-    assert grouped("A  cat\nsat. ", "A dog.", "A cat sat.", "a cat sat.", count=9) == [[0, 2], [1], [3]]
-    assert grouped("A.", "B.", "A.", "C.", "B.", count=2) == [[0, 2], [1, 4]]
-    assert grouped(count=2) == []
-
-
-def test_texts_that_are_known_are_grouped_wherever_they_rank():
-    assert grouped("A.", "B.", "C.", "B.", count=1, also={"B."}) == [[0], [1, 3]]
-    assert normalize(" a \n b ") == "a b"
 
 
 def below(text, heading, kind=None):

@@ -1,0 +1,352 @@
+"""Find the sentences of documents that answer a query: ranked over all documents, each with its places and its context.
+
+    with DocumentReader() as reader:
+        skipped: list[Skipped] = []
+        documents = read_documents(["report.pdf", "notes.md"], reader, skipped)
+        findings = find(SentenceRetriever.load("pocket"), "Who pays for the return?", documents)
+
+Documents are read one by one as they are needed; `Findings.as_json` is the one form of the result for programs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby, pairwise, takewhile, tee
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.errors import InputError, MissingDependency, ReadError, describe
+from runnel.records import Sentence, expect_count, group_repeats, normalize
+from runnel.text.documents.document import DocumentText, end_of_text_below
+from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.rows import NO_ROWS
+
+if TYPE_CHECKING:
+    from runnel.models.sentence_retriever import Scored, SentenceRetriever
+    from runnel.models.sentence_vectors import SentenceVectors
+    from runnel.search.remembered import DocumentCache, Entry
+    from runnel.text.sentences import Unit
+
+log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a sentence. `line` (of the canonical text) and `page` count from 1; `id` is a row's."""
+
+    file: str
+    id: str | None
+    line: int
+    page: int | None
+    headings: tuple[str, ...]
+    start: int
+    end: int
+    kind: str = field(default="txt", repr=False)
+
+    def __str__(self) -> str:
+        """Return the place as a user finds it in the file: a line number, if it is text."""
+        if self.id is not None:
+            return f"{self.file}, row {self.id}"
+        if self.page is not None:
+            return f"{self.file}, page {self.page:,}"
+        return f"{self.file}:{self.line}" if self.kind in ("txt", "md") else self.file
+
+    def as_json(self) -> dict[str, object]:
+        """Return all fields but the file's kind, which is known from the file."""
+        return {key: value for key, value in asdict(self).items() if key != "kind"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A sentence in its context with all its places, in reading order; `place` is that of the best score."""
+
+    sentence: Sentence
+    before: str
+    after: str
+    place: Place
+    places: tuple[Place, ...]
+
+    @property
+    def also(self) -> tuple[Place, ...]:
+        """Return all places but the best."""
+        return tuple(place for place in self.places if place is not self.place)
+
+    def merge(self, later: Answer) -> Answer:
+        """Merge the same sentence of a later document: the better one is shown."""
+        best = later if later.sentence.score > self.sentence.score else self
+        return replace(best, places=self.places + later.places)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the sentence, its place and context, and its other places."""
+        also = [place.as_json() for place in self.also]
+        return self.place.as_json() | asdict(self.sentence) | {"before": self.before, "after": self.after, "also": also}
+
+
+@dataclass(frozen=True)
+class FileDocument:
+    """A document to search.
+
+    Attributes:
+        file: the name to show; several documents with one name in a row are the rows of a file.
+        document: its text and structure.
+        entry: its place in a cache, to store its vectors there.
+        vectors: of its sentences, if the model has read them before.
+    """
+
+    file: str
+    document: DocumentText
+    entry: Entry | None = None
+    vectors: SentenceVectors | None = None
+
+
+@dataclass(frozen=True)
+class FileRead:
+    """A file that was read, with the size of its text; rows of a file are counted together."""
+
+    file: str
+    kind: str
+    pages: int | None
+    encoding: str | None
+    warnings: tuple[str, ...]
+    characters: int = 0
+    sentences: int = 0
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that could not be read, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass
+class Findings:
+    """What `find` found.
+
+    Attributes:
+        unit: of the answers and of the counts in `files`.
+        answers: best first.
+        files: files that were read, in order.
+    """
+
+    unit: Unit
+    answers: list[Answer] = field(default_factory=list)
+    files: list[FileRead] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """Return {"sentences": the answers, "files": the files}, ready for JSON."""
+        return {"sentences": [answer.as_json() for answer in self.answers], "files": [asdict(file) for file in self.files]}
+
+    def count(self, file: str, document: DocumentText, sentences: int) -> None:
+        """Count a document that was read."""
+        if document.id is None or not self.files or self.files[-1].file != file:
+            self.files.append(FileRead(file, document.kind, document.pages, document.encoding, document.warnings))
+        last = self.files[-1]
+        self.files[-1] = replace(last, characters=last.characters + len(document.text), sentences=last.sentences + sentences)
+
+
+def read_documents(
+    files: Iterable[str],
+    reader: DocumentReader,
+    skipped: list[Skipped],
+    *,
+    cache: DocumentCache | None = None,
+    report: Callable[[str], None] = log.warning,
+) -> Iterator[FileDocument]:
+    """Yield the documents of files; a file that cannot be read is added to `skipped`, and the next one is read.
+
+    Args:
+        files: paths; "-" is standard input.
+        cache: documents that have been read before.
+        report: receives a line for each warning about a document ("note: ...") and each skipped file ("error: ...").
+    """
+    for name in files:
+        shown = "(standard input)" if name == "-" else name
+        document = None
+        entry = None if cache is None else cache.entry(name)
+        stored = None if cache is None or entry is None else cache.get(entry)
+        try:
+            for document in reader.read(name) if stored is None else [stored[0]]:
+                for warning in document.warnings:
+                    report(f"note: {shown}: {warning}")
+                if document.id is None and not document.text.strip():
+                    report(f"note: {shown} is empty")
+                yield FileDocument(shown, document, entry, None if stored is None else stored[1])
+            if document is None:
+                report(f"note: {shown}: {NO_ROWS}")
+        except (ReadError, MissingDependency) as error:
+            report(f"error: {describe(error)}")
+            skipped.append(Skipped(shown, describe(error)))
+
+
+def find(
+    retriever: SentenceRetriever,
+    query: str,
+    documents: Iterable[FileDocument],
+    *,
+    top_k: int = 5,
+    context: int = 1,
+    unit: Unit | None = None,
+    min_score: float | None = None,
+    cache: DocumentCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Findings:
+    """Find the sentences that answer a query: the best of all documents together.
+
+    Sentences that differ only in whitespace count once. All their places in a file are kept if the sentence is among the best of
+    that file, or of the files before it.
+
+    Args:
+        documents: read one after another, so an iterator need not hold them all.
+        top_k: the most sentences to return.
+        context: sentences to add before and after each; a heading also gets the first sentence below it.
+        unit: "sentence", "clauses" or "paragraph"; default: the unit that the model was trained on.
+        min_score: the lowest score to return, as the model scores; None: any.
+        cache: where to store the vectors of documents that have an `entry`.
+        progress: called after each step with (tokens done, total tokens).
+
+    Raises:
+        InputError: the query is empty, `top_k` is not a whole number from 1, or the unit is unknown.
+    """
+    expect_count(top_k, "top_k")
+    findings = Findings(unit or retriever.model.unit)
+    documents, unread = tee(documents)
+    scores = _scan(retriever, query, (one for one in unread if one.document.text.strip()), findings.unit, cache, progress)
+    for one in documents:
+        if not one.document.text.strip():
+            findings.count(one.file, one.document, 0)
+            continue
+        scored = next(scores)
+        findings.count(one.file, one.document, len(scored))
+        best = {normalize(answer.sentence.text): answer for answer in findings.answers}
+        for answer in _best(one, scored, top_k, context, min_score, best):
+            key = normalize(answer.sentence.text)
+            best[key] = best[key].merge(answer) if key in best else answer
+        findings.answers = sorted(best.values(), key=lambda answer: -answer.sentence.score)[:top_k]  # stable: ties in file order
+    return findings
+
+
+def _scan(
+    retriever: SentenceRetriever,
+    query: str,
+    documents: Iterable[FileDocument],
+    unit: Unit,
+    cache: DocumentCache | None,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Scored]:
+    """Yield the scores of each document."""
+    if retriever.remembers:
+        return retriever.scan(query, _vectors(retriever, documents, unit, cache, progress))
+    return retriever.scan(query, (one.document.text for one in documents), unit=unit, progress=progress)
+
+
+def _vectors(
+    retriever: SentenceRetriever,
+    documents: Iterable[FileDocument],
+    unit: Unit,
+    cache: DocumentCache | None,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[SentenceVectors]:
+    """Yield the sentence vectors of each document, remembered or read; store them if requested."""
+    for remembered, group in groupby(documents, key=lambda one: one.vectors is not None):
+        if remembered:
+            yield from (one.vectors for one in group if one.vectors is not None)
+            continue
+        unread, again = tee(group)
+        texts = (one.document.text for one in unread)
+        for one, vectors in zip(again, retriever.remember(texts, unit=unit, progress=progress), strict=True):
+            if cache is not None and one.entry is not None:
+                cache.put(one.entry, one.document, vectors)
+            yield vectors
+
+
+def _best(
+    one: FileDocument, scored: Scored, top_k: int, context: int, min_score: float | None, known: Collection[str]
+) -> list[Answer]:
+    """Return the `top_k` best sentences of a document, and the `known` ones wherever they rank."""
+    document = one.document
+    text, spans, ranked = document.text, scored.spans, scored.ranked()
+    if min_score is not None:
+        ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
+    groups = group_repeats(ranked, top_k, known)
+    starts = [s.start + len(s.text) - len(s.text.lstrip()) for group in groups for s in group]
+    lines = dict(zip(starts, _line_numbers(text, starts), strict=True))
+
+    def kind_at(offset: int) -> str | None:
+        block = document.block_at(offset)
+        return block.kind if block else None
+
+    def place(sentence: Sentence) -> Place:
+        start = sentence.start + len(sentence.text) - len(sentence.text.lstrip())
+        block = document.block_at(start)
+        page, headings = (block.page, block.headings) if block else (None, ())
+        return Place(one.file, document.id, lines[start], page, headings, sentence.start, sentence.end, document.kind)
+
+    results = []
+    for group in groups:
+        best = group[0]
+        places = {s.index: place(s) for s in sorted(group, key=lambda s: s.index)}
+        context_end = int(spans[min(len(spans) - 1, best.index + context), 1])
+        results.append(
+            Answer(
+                best,
+                before=text[spans[max(0, best.index - context), 0] : best.start],
+                after=text[best.end : max(context_end, end_of_text_below(text, best.start, best.end, kind_at))],
+                place=places[best.index],
+                places=tuple(places.values()),
+            )
+        )
+    return results
+
+
+def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:
+    """Return the line, from 1, of each character offset; one pass over the text."""
+    order = sorted(range(len(offsets)), key=offsets.__getitem__)
+    lines, line = [0] * len(offsets), 1
+    for before, now in pairwise([-1, *order]):
+        line += text.count("\n", 0 if before < 0 else offsets[before], offsets[now])
+        lines[now] = line
+    return lines
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+def open_cache(
+    load: Callable[[], SentenceRetriever],
+    model: str,
+    reading: Sequence[str | None],
+    *,
+    keep: bool,
+    report: Callable[[str], None] = log.warning,
+) -> DocumentCache | None:
+    """Return the cache of documents; None without `keep` if nothing has ever been stored. Arguments as of `DocumentCache`.
+
+    Raises:
+        InputError: `keep` is set, and no cache folder exists.
+    """
+    folder = cache_folder()
+    if folder is None and keep:
+        raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
+    if folder is None or not (keep or (folder / "find").is_dir()):
+        return None
+    from runnel.search.remembered import DocumentCache
+
+    return DocumentCache(folder / "find", load, model, reading, keep=keep, report=report)
+
+
+def cache_folder() -> Path | None:
+    """Return the user's cache folder: $RUNNEL_CACHE, or the platform's default; None without a home folder."""
+    if chosen := os.environ.get("RUNNEL_CACHE"):
+        return Path(chosen).absolute()
+    common = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(common):
+        return Path(common) / "runnel"
+    try:
+        return Path.home() / ".cache" / "runnel"
+    except RuntimeError:  # a user without a home
+        return None
