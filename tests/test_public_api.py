@@ -21,6 +21,7 @@ NAMES = [
     "State",
     "Template",
     "load_backbone",
+    "verify_quote",
 ]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.records import Document, Hit, Sentence
     from runnel.search.index import Index
+    from runnel.text.quotes import verify_quote
     from runnel.text.templates import Template
 
 _HOMES = {
@@ -37,6 +38,7 @@ _HOMES = {
     "State": "runnel.backbones.state",
     "Template": "runnel.text.templates",
     "load_backbone": "runnel.backbones.checkpoint.load",
+    "verify_quote": "runnel.text.quotes",
 }
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "State",
     "Template",
     "load_backbone",
+    "verify_quote",
 ]
 
 

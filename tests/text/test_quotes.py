@@ -1,0 +1,231 @@
+"""A quote is found word for word, found in another typography, called changed with the words that differ, or called absent."""
+
+import time
+import unicodedata
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from runnel.errors import InputError
+from runnel.text import quotes
+from runnel.text.nearest import Change
+from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, Verification, verify_quote
+
+TEXT = """The "finally" clause always executes. It was -5 degrees in the well-
+known valley – a hyphen-
+ated word. Café prices fell by 3 %; the emperor’s new clothes were ﬁne."""
+ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+WORDS = st.lists(st.text("abcdefgéß’“-", min_size=1, max_size=6).filter(str.isalpha), min_size=1, max_size=12)
+
+
+def only(verification):
+    (place,) = verification.places
+    return place
+
+
+def test_exact_normalized_changed_and_absent():
+    exact = verify_quote("always executes.", TEXT)
+    assert exact == Verification("exact", (QuotePlace(21, 37, "exact"),), 1.0) and exact.word_for_word
+    normalized = verify_quote("the emperor's new\nclothes", TEXT)
+    assert normalized.match == "normalized" and normalized.word_for_word and not only(normalized).case_differs
+    assert TEXT[only(normalized).start : only(normalized).end] == "the emperor’s new clothes"
+    changed = verify_quote("the emperor’s old clothes were fine", TEXT)
+    assert changed.match == "changed" and not changed.word_for_word and 0.8 < changed.similarity < 1
+    at = TEXT.index("new")
+    assert only(changed).changes == (Change("old", "new", at, at + 3),)
+    absent = verify_quote("penguins huddle for warmth", TEXT)
+    assert absent.match == "absent" and not absent.places and not absent.word_for_word and absent.similarity < 0.6
+
+
+@given(ANY, ANY, ANY)
+def test_any_substring_is_found_exactly_at_its_place(before, quote, after):
+    assume(quote.strip())
+    text = before + quote + after
+    found = verify_quote(quote, text)
+    assert found.match == "exact" and found.similarity == 1
+    exact = [place.start for place in found.places if place.match == "exact"]
+    assert exact[0] == text.index(quote) and all(text[at : at + len(quote)] == quote for at in exact)
+    assert all(a.end <= b.start for a, b in zip(found.places, found.places[1:], strict=False))
+
+
+@given(WORDS, st.lists(st.sampled_from([" ", "  ", "\n", "\t", "\u00a0", "\n\n    "]), min_size=12, max_size=12), ANY, ANY)
+def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after):
+    stretch = "".join(word + gap for word, gap in zip(words, gaps, strict=False)).strip()
+    text = f"{before} {stretch} {after}"
+    found = verify_quote(" ".join(words), text)
+    start = text.index(stretch, len(before) + 1)
+    assert found.word_for_word
+    assert any(place.start <= start and start + len(stretch) <= place.end for place in found.places) or found.match == "exact"
+
+
+@pytest.mark.parametrize(
+    ("quote", "stretch"),
+    [
+        ("it was −5 degrees", "It was -5 degrees"),
+        ("the 'finally' clause", None),  # single marks are not double ones
+        ("the “finally” clause", 'The "finally" clause'),
+        ("the «finally» clause", 'The "finally" clause'),
+        ("well-known valley", "well-\nknown valley"),
+        ("wellknown valley", "well-\nknown valley"),  # a hyphen at a line end may be the layout's
+        ("well known valley", None),
+        ("a hyphenated word", "a hyphen-\nated word"),
+        ("a hyphen- ated word", "a hyphen-\nated word"),
+        ("valley — a", "valley – a"),
+        ("valley—a", "valley – a"),
+        ("valley a", None),
+        ("CAFÉ PRICES", "Café prices"),
+        ("Cafe\u0301 prices", "Café prices"),
+        ("Cafe prices", None),
+        ("were fine", "were ﬁne"),
+        ("we\u00adre fi\u200bne", "were ﬁne"),
+        ("3\u202f%", "3 %"),
+        ("3%", None),
+        ("5 degrees", "5 degrees"),
+        ("-5 degrees", "-5 degrees"),
+        ("−5 degrees", "-5 degrees"),
+        ("-3 %", None),
+        ("was 5 degrees", None),
+    ],
+)
+def test_typography(quote, stretch):
+    found = verify_quote(quote, TEXT)
+    if stretch is None:
+        assert not found.word_for_word
+        assert not found.places or only(found).changes
+    else:
+        assert found.match == ("exact" if stretch == quote else "normalized")
+        assert TEXT[only(found).start : only(found).end] == stretch
+
+
+def test_case_is_reported():
+    assert only(verify_quote("It was -5 Degrees", TEXT)).case_differs
+    assert not only(verify_quote("It was  -5 degrees", TEXT)).case_differs
+
+
+def test_accents_and_parts_of_characters_are_no_place():
+    assert verify_quote("Cafe", "a cafe\u0301").match == "absent"
+    assert verify_quote("f", "a ﬁsh").match == "absent"
+    assert verify_quote("\uac00", "x \uac01 y").match == "absent"  # a Korean syllable that begins with the same two letters
+    assert only(verify_quote("some  words of कम", "some words of कमि")).changes == (Change("कम", "कमि", 14, 17),)
+    assert verify_quote("ﬁsh", "a fish").match == "normalized"
+
+
+def test_a_line_break_in_chinese_is_no_gap():
+    text = "第一章\n人工智能正在改变\n世界。"
+    found = verify_quote("人工智能正在改变世界", text)
+    assert found.match == "normalized" and text[only(found).start : only(found).end] == "人工智能正在改变\n世界"
+    changed = verify_quote("人工智能正在毁灭世界", text)
+    assert changed.match == "changed" and [(c.quote, c.text) for c in only(changed).changes] == [("毁灭", "改变")]
+
+
+@given(
+    st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]), st.text("aäéîõůñçﬁﬂ½①Ａ가각힣 ", min_size=1, max_size=20).filter(str.strip)
+)
+def test_unicode_forms_are_equal(form, quote):
+    assert verify_quote(unicodedata.normalize(form, quote), f"x. {quote}. y").word_for_word
+
+
+def test_all_places_are_returned_in_order():
+    text = "The dog barked. The  dog\nbarked. the dog barked."
+    found = verify_quote("The dog barked", text)
+    assert [(p.start, p.end, p.match, p.case_differs) for p in found.places] == [
+        (0, 14, "exact", False),
+        (16, 31, "normalized", False),
+        (33, 47, "normalized", True),
+    ]
+    assert [p.start for p in verify_quote("aa", "aaaaa").places] == [0, 2]
+
+
+@given(st.lists(st.integers(0, 999), min_size=8, max_size=30, unique=True), st.data())
+def test_a_changed_word_is_reported_at_its_place(numbers, data):
+    words = [f"word{number}" for number in numbers]
+    text = "Some text before. " + "\n".join(words) + " and after it."
+    at = data.draw(st.integers(0, len(words) - 1))
+    found = verify_quote(" ".join([*words[:at], "other", *words[at + 1 :]]), text)
+    start = text.index(words[at] + ("\n" if at < len(words) - 1 else " "))
+    assert found.match == "changed"
+    assert only(found).changes == (Change("other", words[at], start, start + len(words[at])),)
+    assert text[only(found).start : only(found).end] == "\n".join(words)
+
+
+def test_added_and_omitted_words_and_marks():
+    text = "When the clause ends, the exception is raised again; otherwise it is not lost."
+
+    def changes(quote):
+        found = verify_quote(quote, text)
+        assert found.match == "changed"
+        return [(c.quote, c.text, text[c.start : c.end]) for c in only(found).changes]
+
+    assert changes("the exception is always raised again") == [("always", "", "")]
+    assert changes("otherwise it is lost") == [("", "not", "not")]
+    assert changes("the exception is raised again, otherwise it is") == [(",", ";", ";")]
+    assert changes("the clause - ends, the exception") == [("-", "", "")]
+    assert changes("this clause ends, the exception is") == [("this", "the", "the")]
+    assert changes("the clause ends, the exception was") == [("was", "is", "is")]
+
+
+def test_hyphenation_is_no_change():
+    found = verify_quote("valley – a hyphenated term. Café prices fell", TEXT)
+    assert [(c.quote, c.text) for c in only(found).changes] == [("term", "word")]
+
+
+MARKS = st.text("ab -.\n’'\u00ad世か\u3099é\u0301ﬁकि", max_size=14)
+
+
+@given(MARKS.filter(str.strip) | ANY.filter(str.strip), MARKS | ANY)
+def test_what_differs_is_always_said(quote, text):
+    found = verify_quote(quote, text)
+    assert (found.match == "absent") == (not found.places)
+    if found.match == "changed":
+        assert only(found).changes and 0.6 <= found.similarity <= 1
+        assert all(only(found).start <= c.start <= c.end <= only(found).end for c in only(found).changes)
+        assert all(text[c.start : c.end] == c.text for c in only(found).changes)
+
+
+@pytest.mark.parametrize(
+    ("quote", "text", "message"),
+    [
+        ("", "a", "the quote is empty; give the words to verify"),
+        (" \n", "a", "the quote is empty"),
+        ("a" * (LONGEST_QUOTE + 1), "a", "the quote has 20,001 characters; expected at most 20,000: verify it in parts"),
+        (None, "a", r"the quote is None; expected text \(str\)"),
+        ("a", b"a", r"the text is b'a'; expected text \(str\)"),
+    ],
+)
+def test_refused(quote, text, message):
+    with pytest.raises(InputError, match=message):
+        verify_quote(quote, text)
+
+
+def test_endless_comparisons_are_refused(monkeypatch):
+    monkeypatch.setattr(quotes, "_WORK", 1 << 20)
+    with pytest.raises(InputError, match=r"the quote is too repetitive to compare with this text; give a shorter or more"):
+        verify_quote("a" * 150 + "-a", "a" * 10_000)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", "-", "\u00ad"])
+def test_texts_without_words(text):
+    assert verify_quote("a quote", text) == Verification("absent", (), 0.0)
+
+
+def test_quotes_without_letters():
+    assert verify_quote("–", "a – b").match == "exact"
+    assert verify_quote("–", "a - b").match == "absent"
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "the emperor penguin breeds in winter and huddles for warmth",
+        " ".join(["line 77777: the quick brown fox"] * 600),
+        "x " * 9_999,
+        ("ab" * 9_999) + "-b",
+    ],
+)
+def test_the_time_is_bounded(quote):
+    text = "".join(f"line {i}: the quick brown fox jumps over the lazy dog, x or ab\n" for i in range(31_000))
+    assert len(text) > 2_000_000
+    start = time.process_time()
+    verify_quote(quote, text)
+    assert time.process_time() - start < 30  # two seconds are usual; comparing all pairs of words would take hours
