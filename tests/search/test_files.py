@@ -13,6 +13,7 @@ from helpers.tiny import tiny_model
 from runnel import Embedder
 from runnel.errors import InputError
 from runnel.search.index import Index
+from runnel.text.folders import Selection
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,32 @@ def test_what_is_elsewhere_is_not_pruned(index, folder):
     (folder / "plain.txt").unlink()
     assert index.add_files([folder], prune=False).deleted == []
     assert len(index) == 5
+
+
+def test_ignored_files_are_left_out_and_those_of_an_unreadable_folder_are_kept(index, folder, caplog, monkeypatch):
+    index.add_files([folder])
+    (folder / ".gitignore").write_text("*.txt\n")
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path) == str(folder.resolve() / "deep"):  # permissions do not stop root
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    changes = index.add_files([folder])
+    assert names(changes.deleted, folder) == ["plain.txt"] and len(index) == 4
+    reason = f"{folder.resolve() / 'deep'}: Permission denied"
+    assert changes.failed == {str(folder.resolve() / "deep"): reason} and caplog.messages == [f"left out: {reason}"]
+
+
+def test_globs_say_which_files_are_indexed(index, folder):
+    index.add_files([folder])
+    assert names(index.add_files([folder], selection=Selection(exclude=("deep",))).deleted, folder) == ["deep/page.html"]
+    (folder / "plain.txt").rename(folder / "new.txt")
+    changes = index.add_files([f"{folder}/*.txt"])  # other files below the folder are none of its business
+    assert (names(changes.added, folder), names(changes.deleted, folder)) == (["new.txt"], ["plain.txt"])
+    assert len(index) == 4
 
 
 def test_files_that_cannot_be_read_are_reported_and_keep_what_is_known(index, folder, caplog):

@@ -23,11 +23,11 @@ from runnel import Embedder, Index
 from runnel.errors import ReadError
 from runnel.records import Places
 from runnel.search import encoding
-from runnel.search.files import find_files
 from runnel.search.index import Changes
 from runnel.search.records import WHOLE
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader
+from runnel.text.folders import find_files
 from runnel.text.sentences import split_sentences
 
 BATCH = 300  # documents in a commit

@@ -19,6 +19,7 @@ from runnel.search.records import ContentHashes, DocumentRow, check_storable
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before
+from runnel.text.folders import EVERYTHING, Root, Selection, find_files
 
 log = logging.getLogger("runnel")
 _MORE = "+"  # after the file's hash in all rows but the last: a file is complete once its last row is stored
@@ -30,7 +31,7 @@ class Scan:
 
     Attributes:
         unchanged: ids of documents whose file has not changed.
-        failed: path, or "path, line N" of a row -> why it was skipped.
+        failed: path of a file or folder, or "path, line N" of a row -> why it was skipped.
         gone: ids of documents whose file no longer exists; complete at the end of the scan.
     """
 
@@ -38,24 +39,17 @@ class Scan:
     failed: dict[str, str] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
 
+    def fail_folder(self, error: OSError) -> None:
+        """Record and log a folder, or a .gitignore file, that cannot be read."""
+        name = str(error.filename)
+        self.failed[name] = f"{name}: {error.strerror}"
+        log.warning("%s", left_out(name, self.failed[name]))
+
 
 def check_paths(paths: Iterable[str | Path]) -> None:
     """Raise InputError if a path does not exist."""
     for path in paths:
-        if not Path(path).exists():
-            raise InputError(f"there is no file or folder {path}; check the name")
-
-
-def find_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files at `paths`, including folders' files in order of name, except names that begin with a dot."""
-    for path in paths:
-        if not path.is_dir():
-            yield path.resolve()
-            continue
-        for folder, names, files in os.walk(path.resolve()):
-            names[:] = sorted(name for name in names if not name.startswith("."))
-            found = (Path(folder) / name for name in sorted(files) if not name.startswith("."))
-            yield from (file for file in found if file.exists())  # no dangling links
+        Root.parse(path)
 
 
 def check_file(file: Path) -> None:
@@ -71,25 +65,28 @@ def check_file(file: Path) -> None:
 
 
 def read_files(
-    paths: Iterable[str | Path], known: Mapping[str, ContentHashes], scan: Scan, limits: Limits | None = None
+    paths: Iterable[str | Path],
+    known: Mapping[str, ContentHashes],
+    scan: Scan,
+    selection: Selection = EVERYTHING,
+    limits: Limits | None = None,
 ) -> Iterator[DocumentRow]:
     """Yield documents of new and changed files; fill `scan` with the other results meanwhile.
 
-    A file or row that cannot be read is logged and recorded in `scan.failed`, and the file's stored content is kept.
+    A folder, file or row that cannot be read is logged and recorded in `scan.failed`, and its stored content is kept.
 
     Args:
         known: the documents in the index.
+        selection: which files of folders to read; the others count as removed.
     """
-    roots = [Path(path).resolve() for path in paths]
+    roots = [Root.parse(path).resolve() for path in paths]
     by_file: dict[str, list[str]] = {}
     for name, have in known.items():
         by_file.setdefault(have.source, []).append(name)
     seen: set[str] = set()
     with DocumentReader(limits) as reader:
-        for file in find_files(roots):
+        for file in find_files(roots, selection, scan.fail_folder):
             name = str(file)
-            if name in seen:  # two of `paths` lead to it
-                continue
             seen.add(name)
             failed = len(scan.failed)
             try:
@@ -113,7 +110,8 @@ def read_files(
                 scan.failed[name] = str(error)
                 log.warning("%s", left_out(name, str(error)))
     for name, ids in by_file.items():
-        if name not in seen and any(Path(name).is_relative_to(root) for root in roots):
+        file = Path(name)
+        if name not in seen and any(root.covers(file) for root in roots) and not scan.failed.keys() & set(map(str, file.parents)):
             scan.gone += ids
 
 

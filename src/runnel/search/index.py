@@ -32,6 +32,7 @@ from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType,
 from runnel.search.shard_set import ShardSet
 from runnel.search.store import Store
 from runnel.search.stores import create_store, open_store
+from runnel.text.folders import EVERYTHING, Selection
 
 log = logging.getLogger("runnel")
 
@@ -178,18 +179,20 @@ class Index:
         self,
         paths: Sequence[str | Path],
         *,
+        selection: Selection = EVERYTHING,
         prune: bool = True,
         progress: Callable[[int], None] | None = None,
         on_commit: Callable[[Commit], None] | None = None,
     ) -> Changes:
-        """Update the documents of files and folders: read new and changed files, delete documents of removed files.
+        """Update the documents of files, folders and globs: read new and changed files, delete documents of removed files.
 
         Text, Markdown, html, pdf, docx, epub and rows of jsonl, csv and tsv; see `search/files.py` for ids and
         docs/documents.md for file kinds. Files that cannot be read are in `failed` and their stored content is kept; rows
         that cannot be stored, or whose id an earlier row has, are in `failed` as "path, line N".
 
         Args:
-            prune: whether to delete documents of files below `paths` that no longer exist.
+            selection: which files of folders to read (default: all that git does not ignore); the others count as removed.
+            prune: whether to delete documents of removed files below `paths`.
 
         Raises:
             InputError: a path does not exist.
@@ -197,7 +200,7 @@ class Index:
         """
         check_paths(paths)
         scan, known = Scan(), self.store.content_hashes()
-        changes = self._add(read_files(paths, known, scan), progress, on_commit)
+        changes = self._add(read_files(paths, known, scan, selection), progress, on_commit)
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
         if prune and scan.gone:

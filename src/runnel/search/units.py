@@ -16,11 +16,12 @@ from functools import cache, partial
 from pathlib import Path
 
 from runnel.errors import MissingDependency, ReadError
-from runnel.search.files import check_file, distinct_rows, find_files, left_out, to_row
+from runnel.search.files import check_file, distinct_rows, left_out, to_row
 from runnel.search.records import DocumentRow
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before, read_rows
+from runnel.text.folders import Root, find_files
 from runnel.text.shards import FileRange, Shard, byte_range, line_range, range_sha256
 
 log = logging.getLogger("runnel")
@@ -61,7 +62,7 @@ class Plan:
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
-        self.files = {file: _weigh(file) for file in find_files(Path(path).resolve() for path in paths)}
+        self.files = {file: _weigh(file) for file in find_files(Root.parse(path).resolve() for path in paths)}
         digest = hashlib.sha256()
         for file, weight in self.files.items():
             digest.update(f"{file}\0{weight}\n".encode("utf-8", "surrogateescape"))

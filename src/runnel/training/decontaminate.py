@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from runnel.errors import InputError
 from runnel.records import titled
-from runnel.search.files import find_files
 from runnel.text.documents.document import HEAD_BYTES, ROWS, recognize
 from runnel.text.documents.reader import DocumentReader
+from runnel.text.folders import Selection, find_files
 from runnel.text.lines import keys, read_head
 from runnel.text.sentences import split_sentences
 from runnel.training.data import Dropped, Evidence, Triple, read_triples
@@ -143,7 +143,7 @@ def _words(text: str) -> list[str]:
 def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[tuple[str, list[str]]]:
     """Yield the queries of a test set with the documents that answer them; "" for a document without a query."""
     if path.is_dir() and not (path / "qrels").is_dir():
-        for file in find_files([path]):
+        for file in find_files([path], Selection(ignore_files=False)):  # test sets are often ignored
             yield from _examples(file, reader, dropped)
         return
     if not path.is_dir() and not _holds_rows(path):

@@ -1,0 +1,233 @@
+"""Find the files below folders, as git and ripgrep do: rules of .gitignore files are obeyed, hidden names are skipped.
+
+A file that is named is always read, and a folder that is named is always walked, even if a rule ignores it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from runnel.errors import InputError, ReadError
+from runnel.text.globs import Glob, decide, fixed_part, parse
+
+OnError = Callable[[OSError], None]  # called with an error that names the folder or file
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which files below folders to read. Globs have the form of lines in .gitignore, relative to each named folder.
+
+    Attributes:
+        include: if there are any, a file or a folder above it must match one.
+        exclude: no file and no folder above it may match one.
+        ignore_files: whether .gitignore files and .git/info/exclude are obeyed: in a git repository all that git reads, elsewhere
+            .gitignore files from the named folder on.
+
+    Raises:
+        InputError: a glob that is empty, negated or can match nothing.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    ignore_files: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude"):
+            for glob in getattr(self, name):
+                if glob.startswith("!"):
+                    other = "exclude" if name == "include" else "include"
+                    raise InputError(f"{name} has the glob {glob!r}; omit the ! and use {other} instead")
+                if parse(glob) is None:
+                    raise InputError(
+                        f"{name} has the glob {glob!r}, which can match nothing; expected one such as *.md or drafts/"
+                    )
+
+    @cached_property
+    def included(self) -> tuple[Glob, ...]:
+        return _parsed(self.include)
+
+    @cached_property
+    def excluded(self) -> tuple[Glob, ...]:
+        return _parsed(self.exclude)
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True)
+class Root:
+    """A file, a folder, or the paths below a folder that match a glob."""
+
+    path: Path
+    glob: Glob | None = None
+
+    @classmethod
+    def parse(cls, name: str | Path) -> Root:
+        """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is such a file.
+
+        Raises:
+            InputError: there is no such file or folder.
+        """
+        path = Path(name)
+        if os.path.lexists(path):
+            return cls(path)
+        start, rest = fixed_part(str(name).replace(os.sep, "/"))
+        glob = parse(f"/{rest}") if rest else None
+        if glob is None or not Path(start).is_dir():
+            raise InputError(f"there is no file or folder {name}; check the name")
+        return cls(Path(start), glob)
+
+    def resolve(self) -> Root:
+        """Return this root with an absolute path without links."""
+        return Root(self.path.resolve(), self.glob)
+
+    def covers(self, file: Path) -> bool:
+        """Return whether a file's path is that of this root or below it, and matches the glob."""
+        if not file.is_relative_to(self.path):
+            return False
+        names = file.relative_to(self.path).parts
+        return self.glob is None or any(
+            self.glob.matches("/".join(names[:n]), folder=n < len(names)) for n in range(1, len(names) + 1)
+        )
+
+
+class _Rules(NamedTuple):
+    """The globs of one file, and the folder that their paths are relative to."""
+
+    folder: str
+    globs: tuple[Glob, ...]
+
+
+class _Folder(NamedTuple):
+    """A folder to walk.
+
+    Attributes:
+        shown: its path as the user names it.
+        path: its absolute path.
+        below: its path below the root, with a slash at the end; "" for the root.
+        pending: of each list, a file in the folder must still match one.
+    """
+
+    shown: Path
+    path: str
+    below: str
+    rules: tuple[_Rules, ...]
+    pending: tuple[tuple[Glob, ...], ...]
+
+
+def find_files(
+    paths: Iterable[str | Path | Root], selection: Selection = EVERYTHING, on_error: OnError | None = None
+) -> Iterator[Path]:
+    """Yield the files at `paths`, each path once: of a folder first its files, then those of its folders, by name.
+
+    Names in folders that begin with a dot, links to folders and links to nothing are skipped.
+
+    Args:
+        paths: files, folders, and globs such as notes/**/*.md.
+        on_error: called with the error of a folder or .gitignore file that cannot be read (default: raise it).
+
+    Raises:
+        InputError: there is no file or folder of a name.
+        ReadError: a folder cannot be read, without `on_error`.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        root = path if isinstance(path, Root) else Root.parse(path)
+        for file in _walk(root, selection, on_error or _raise) if root.path.is_dir() else [root.path]:
+            if (name := os.path.abspath(file)) not in seen:
+                seen.add(name)
+                yield file
+
+
+def _raise(error: OSError) -> None:
+    raise ReadError(f"{error.filename}: {error.strerror}; change its permissions, or exclude it") from error
+
+
+def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]:
+    start = os.path.abspath(root.path)
+    above = _rules_above(Path(start), on_error) if selection.ignore_files else ()
+    wanted = ((root.glob,) if root.glob else (), selection.included)
+    folders = [_Folder(root.path, start, "", above, tuple(globs for globs in wanted if globs))]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = sorted(os.scandir(folder.path), key=lambda entry: entry.name)
+        except OSError as error:
+            on_error(error)
+            continue
+        rules = _rules_in(folder, {entry.name for entry in entries}, on_error) if selection.ignore_files else ()
+        inside: list[_Folder] = []
+        for entry in entries:
+            below, is_folder = folder.below + entry.name, entry.is_dir(follow_symlinks=False)
+            if entry.name.startswith(".") or decide(selection.excluded, below, folder=is_folder):
+                continue
+            if _ignored(rules, entry.path, folder=is_folder):
+                continue
+            pending = tuple(globs for globs in folder.pending if not decide(globs, below, folder=is_folder))
+            if is_folder:
+                inside.append(_Folder(folder.shown / entry.name, entry.path, below + "/", rules, pending))
+            elif not pending and (entry.is_file() or not entry.is_symlink()):
+                yield folder.shown / entry.name
+        folders += reversed(inside)
+
+
+def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
+    """Return whether the innermost file with a rule for this path ignores it. The folders above it are not ignored."""
+    for one in reversed(rules):
+        verdict = decide(one.globs, path[len(one.folder) :].replace(os.sep, "/").lstrip("/"), folder=folder)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _rules_in(folder: _Folder, names: set[str], on_error: OnError) -> tuple[_Rules, ...]:
+    """Return the rules for the content of a folder. A repository inside another one has only its own."""
+    rules = _exclude_file(folder.path, on_error) if ".git" in names else folder.rules
+    return rules + (_read(folder.path, Path(folder.path, ".gitignore"), on_error) if ".gitignore" in names else ())
+
+
+def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
+    """Return the rules of the folders above `start`, up to that of its repository; none if they ignore `start`."""
+    top = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
+    if top == start:
+        return ()
+    rules = _exclude_file(str(top), on_error)
+    between = [folder for folder in reversed((start, *start.parents)) if folder.is_relative_to(top)]
+    for outer, inner in pairwise(between):
+        rules += _read(str(outer), outer / ".gitignore", on_error)
+        if _ignored(rules, str(inner), folder=True):
+            return ()
+    return rules
+
+
+def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:
+    """Return the rules of .git/info/exclude. In a linked work tree, .git is a file with the place of its git folder."""
+    git = Path(top, ".git")
+    try:
+        if git.is_file():
+            git = Path(top, git.read_text(encoding="utf-8").removeprefix("gitdir:").strip())
+            shared = git / "commondir"
+            git = git / shared.read_text(encoding="utf-8").strip() if shared.is_file() else git
+    except (OSError, UnicodeDecodeError):
+        return ()  # not a work tree of git
+    return _read(top, git / "info" / "exclude", on_error)
+
+
+def _read(folder: str, file: Path, on_error: OnError) -> tuple[_Rules, ...]:
+    try:
+        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
+    except OSError as error:
+        on_error(error)
+        return ()
+    globs = _parsed(line.removesuffix("\r") for line in text.split("\n"))
+    return (_Rules(folder, globs),) if globs else ()
+
+
+def _parsed(lines: Iterable[str]) -> tuple[Glob, ...]:
+    return tuple(glob for glob in map(parse, lines) if glob is not None)

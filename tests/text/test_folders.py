@@ -1,0 +1,216 @@
+"""Which files below folders are read, compared with git on generated trees."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runnel.errors import InputError, ReadError
+from runnel.text.folders import EVERYTHING, Root, Selection, find_files
+from runnel.text.globs import fixed_part, parse
+
+NAMES = ("a", "b", "ab", "a.txt", "b.md", "build", "c d", "x[1]", "é.txt", "#c", "!d")
+PATTERNS = (
+    r"""
+a|b/|*.txt|!a.txt|/a|a/b|**/b|a/**|!a/|*|!*/|!*.md|build/|!build/|a/**/b|[ab]|[!a]|?|a*|/*|!/a|c d|c\ d|x\[1\]|x[[]1]|# c|\#c|\!d
+é.txt|  a|a  |a\ |**|**/|a/*|!a/b|/build/|[a-c].txt|[b-|[z-a]|*.t?t|!**/a.txt|a//b|**/a/**|b/**/|/**/a|a**|**b|a/**b|[[:alpha:]]
+![[:lower:]].txt|[[:nothing:]]|ab/../a|./a|*/|!*|/|//a|[^a]|a\|\a|*b*d|b*.md|**/*d/|[]a]|[a\]]
+""".strip("\n")
+    .replace("\n", "|")
+    .split("|")
+)
+TREES = st.recursive(
+    st.just("text"), lambda inside: st.dictionaries(st.sampled_from(NAMES), inside, min_size=1, max_size=4), max_leaves=20
+)
+RULES = st.lists(st.sampled_from(PATTERNS), max_size=4).map("\n".join)
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def names(root, *paths, selection=EVERYTHING, **more):
+    return [os.path.relpath(file, root) for file in find_files(paths or [root], selection, **more)]
+
+
+def git(root, *arguments):
+    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "XDG_CONFIG_HOME": str(root)}
+    done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, check=True, env=environment)
+    return done.stdout.decode()
+
+
+def grow(folder, tree, rules):
+    """Write a tree; every folder gets the next rules, if any are left."""
+    folder.mkdir(exist_ok=True)
+    if rules:
+        (folder / ".gitignore").write_text(rules.pop(0), encoding="utf-8")
+    for name, inside in tree.items():
+        if inside == "text":
+            (folder / name).write_text("text")
+        else:
+            grow(folder / name, inside, rules)
+
+
+@needs_git
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=TREES.filter(lambda tree: tree != "text"), rules=st.lists(RULES, max_size=4), excluded=RULES)
+def test_the_same_files_as_git(tmp_path, tree, rules, excluded):
+    root = tmp_path / "tree"
+    shutil.rmtree(root, ignore_errors=True)
+    git(tmp_path, "init", "-q", "tree")
+    (root / ".git" / "info" / "exclude").write_text(excluded, encoding="utf-8")
+    grow(root, tree, list(rules))
+    listed = git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")[:-1]
+    assert sorted(names(root)) == sorted(name for name in listed if not name.rpartition("/")[2].startswith("."))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    grow(tmp_path / "tree", {"a.txt": "text", "deep": {"b.md": "text", "c.txt": "text", "drafts": {"d.md": "text"}}}, [])
+    return tmp_path / "tree"
+
+
+def test_files_come_before_folders_by_name_and_keep_the_name_they_were_given(tree, monkeypatch):
+    (tree / "deep" / ".hidden").mkdir()
+    (tree / "deep" / ".hidden" / "e.txt").write_text("")
+    (tree / ".f.txt").write_text("")
+    assert names(tree) == ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
+    monkeypatch.chdir(tree)
+    assert [str(file) for file in find_files(["deep/drafts", ".", tree / "a.txt", ".f.txt", "deep/.hidden"])] == [
+        "deep/drafts/d.md",
+        "a.txt",
+        "deep/b.md",
+        "deep/c.txt",
+        ".f.txt",
+        "deep/.hidden/e.txt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        (("*.md",), (), ["deep/b.md", "deep/drafts/d.md"]),
+        (("*.md", "a.*"), ("drafts",), ["a.txt", "deep/b.md"]),
+        (("deep/",), ("/deep/*.md",), ["deep/c.txt", "deep/drafts/d.md"]),
+        (("deep/**/d.md",), (), ["deep/drafts/d.md"]),
+        (("/b.md",), (), []),
+        ((), ("*",), []),
+    ],
+)
+def test_globs_select_files(tree, include, exclude, expected):
+    assert names(tree, selection=Selection(include, exclude)) == expected
+
+
+@pytest.mark.parametrize(
+    ("glob", "message"),
+    [
+        ("", "has the glob '', which can match nothing; expected one such as"),
+        ("[a", "has the glob '\\[a', which can match nothing"),
+        ("#a", "which can match nothing"),
+        ("!*.md", "omit the ! and use exclude instead"),
+    ],
+)
+def test_globs_that_cannot_match_are_refused(glob, message):
+    with pytest.raises(InputError, match=message):
+        Selection(include=(glob,))
+
+
+def test_a_path_may_be_a_glob(tree, monkeypatch):
+    assert names(tree, f"{tree}/**/*.md") == ["deep/b.md", "deep/drafts/d.md"]
+    assert names(tree, f"{tree}/d*", selection=Selection(include=("*.md",))) == ["deep/b.md", "deep/drafts/d.md"]
+    monkeypatch.chdir(tree)
+    assert [str(file) for file in find_files(["*.txt"])] == ["a.txt"]
+    (tree / "[a].txt").write_text("")
+    assert [str(file) for file in find_files(["[a].txt"])] == ["[a].txt"]  # there is such a file
+    for missing in ("missing", "missing/*.md", "[a"):
+        with pytest.raises(InputError, match="there is no file or folder"):
+            list(find_files([missing]))
+    assert names(tree, "*.pdf") == []
+
+
+def test_a_root_covers_the_files_it_could_yield(tree):
+    below, glob = Root.parse(tree), Root.parse(f"{tree}/deep/*.md")
+    assert below.covers(tree / "gone" / "x.txt") and not below.covers(tree.parent / "x.txt")
+    assert glob.covers(tree / "deep" / "gone.md") and not glob.covers(tree / "deep" / "gone.txt")
+
+
+@needs_git
+def test_rules_above_a_named_folder_hold_unless_they_ignore_it(tree):
+    git(tree, "init", "-q")
+    (tree / ".gitignore").write_text("drafts/\n*.txt\n")
+    assert names(tree, tree / "deep") == ["deep/b.md"]
+    assert names(tree, tree / "deep" / "drafts") == ["deep/drafts/d.md"]
+    assert names(tree, tree / "a.txt") == ["a.txt"]
+    assert len(names(tree, selection=Selection(ignore_files=False))) == 4
+
+
+def test_outside_of_a_repository_rules_hold_from_the_named_folder_on(tree):
+    (tree / ".gitignore").write_text("*\n")
+    (tree / "deep" / ".gitignore").write_bytes(b"\xef\xbb\xbf*.txt\r\n\xff\r\n")
+    assert names(tree) == []
+    assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
+
+
+@needs_git
+def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_of_its_repository(tree):
+    git(tree, "init", "-q")
+    (tree / ".gitignore").write_text("*.txt\n")
+    git(tree, "init", "-q", "deep")
+    assert names(tree) == ["deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
+    (tree / "deep" / ".git" / "info" / "exclude").write_text("drafts\n")
+    assert names(tree) == ["deep/b.md", "deep/c.txt"]
+    git(tree / "deep", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "empty")
+    git(tree / "deep", "worktree", "add", "-q", "../linked")
+    (tree / "linked" / "drafts").write_text("")
+    (tree / "linked" / "e.md").write_text("")
+    assert names(tree, tree / "linked") == ["linked/e.md"]
+
+
+def test_links_are_not_followed_to_folders(tree):
+    (tree / "loop").symlink_to(tree)
+    (tree / "to_nothing").symlink_to(tree / "missing")
+    (tree / "to_file.txt").symlink_to(tree / "deep" / "b.md")
+    (tree / "folder_link").symlink_to(tree / "deep")
+    assert names(tree) == ["a.txt", "to_file.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
+    assert names(tree, tree / "folder_link" / "drafts") == ["folder_link/drafts/d.md"]
+
+
+@pytest.mark.parametrize("damage", ["folder", "rules"])
+def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
+    scandir, read_text = os.scandir, Path.read_text
+    (tree / "deep" / ".gitignore").write_text("drafts")
+
+    def refuse(path, read, **options):
+        broken = tree / "deep" if damage == "folder" else tree / "deep" / ".gitignore"
+        if Path(path) == broken:  # permissions do not stop root
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, **options)
+
+    monkeypatch.setattr(os, "scandir", lambda path: refuse(path, scandir))
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: refuse(path, read_text, **options))
+    with pytest.raises(ReadError, match="Permission denied; change its permissions, or exclude it"):
+        names(tree)
+    errors = []
+    found = names(tree, on_error=errors.append)
+    assert found == (["a.txt"] if damage == "folder" else ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"])
+    assert [error.filename for error in errors] == [str(tree / "deep" / ("" if damage == "folder" else ".gitignore"))]
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("a/*.md", ("a", "*.md")),
+        ("*.md", ("", "*.md")),
+        ("/x?/y", ("/", "x?/y")),
+        ("a/b", ("a/b", "")),
+        ("/a/[b]/c", ("/a", "[b]/c")),
+    ],
+)
+def test_the_fixed_part_of_a_glob(path, parts):
+    assert fixed_part(path) == parts
+
+
+def test_a_glob_of_many_stars_is_decided_at_once():
+    glob = parse("*a" * 40 + "b")
+    assert not glob.matches("a" * 250, folder=False) and glob.matches("a" * 200 + "b", folder=False)
