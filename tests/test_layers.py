@@ -27,6 +27,7 @@ ALLOWED |= {
     name: BELOW | {"search", "speed", "training", "integrations"} for name in ("search", "speed", "training", "integrations")
 }
 ALLOWED["evaluation"] = set(ALLOWED)
+ALLOWED["server"] = set(ALLOWED)
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
 ALLOWED["__main__"] = {"cli"}
@@ -45,6 +46,9 @@ ONLY_IN = {
     "qdrant_client": {"integrations"},
     "ray": {"integrations"},
     "mteb": {"integrations", "commands"},
+    "fastapi": {"server"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
 }
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 

@@ -125,6 +125,20 @@ def with_total(requests: Iterable[Request], progress: Progress | None) -> tuple[
     return counted(), report
 
 
+def total_progress(progress: Callable[[int], None] | None) -> Progress | None:
+    """Wrap a callback that takes the tokens just read as one that takes (tokens done, total tokens)."""
+    if progress is None:
+        return None
+    last = 0
+
+    def report(done: int, _: int) -> None:
+        nonlocal last
+        last, tokens = done, done - last
+        progress(tokens)
+
+    return report
+
+
 class Collector:
     """A collector of a request's outputs from the hidden vectors as they are computed.
 

@@ -75,6 +75,19 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage())
+        if record.exc_info and isinstance(record.exc_info[1], Exception):
+            report_bug(record.exc_info[1])
+
+
+class JsonLogLines(logging.Handler):
+    """A handler that writes each record as one JSON object on stderr; a record whose message is a dict adds its items."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts: dict[str, object] = {"time": record.created, "level": record.levelname.lower(), "logger": record.name}
+        facts |= record.msg if isinstance(record.msg, dict) else {"message": record.getMessage()}
+        if record.exc_info and isinstance(record.exc_info[1], Exception):
+            facts["error"] = "".join(traceback.format_exception(record.exc_info[1]))
+        sys.stderr.write(json.dumps(facts) + "\n")
 
 
 def print_text(text: str) -> None:

@@ -14,6 +14,7 @@ from runnel.models.base import Model
 from runnel.models.memory import Memory
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, VectorScorer
+from runnel.request import total_progress
 
 
 class VectorRanker:
@@ -37,7 +38,7 @@ class VectorRanker:
             if (Path(folder) / "memory.json").exists():
                 Memory.open(folder, fingerprint=self._fingerprint())
             raise InputError(f"{self._source} remembers documents only in RAM or in an index; do not give a folder")
-        read = self._retriever.remember((text for _, text in documents), progress=_steps(progress))
+        read = self._retriever.remember((text for _, text in documents), progress=total_progress(progress))
         return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
 
     def score(
@@ -64,17 +65,3 @@ class VectorRanker:
         with torch.inference_mode():
             scores: np.ndarray = self._head(torch.from_numpy(np.stack([table[name] for name in names]))).numpy()
         return scores
-
-
-def _steps(progress: Callable[[int], None] | None) -> Callable[[int, int], None] | None:
-    """Wrap a callback that takes the tokens just read as one that takes (tokens done, total tokens)."""
-    if progress is None:
-        return None
-    last = 0
-
-    def report(done: int, _: int) -> None:
-        nonlocal last
-        last, tokens = done, done - last
-        progress(tokens)
-
-    return report

@@ -324,6 +324,7 @@ class Index:
         read: int | None = None,
         sentences: int = 3,
         timings: dict[str, float] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> list[Hit]:
         """Return the best documents for a query, each with the sentences that answer it.
 
@@ -338,6 +339,7 @@ class Index:
             sentences: how many sentences to return of each, in document order, equal ones once; 0: none, and no document is
                 read.
             timings: filled with the seconds of each stage.
+            progress: called after each step of the model with the number of tokens just read.
 
         Raises:
             InputError: the query is empty, top_k is below 1, another number is negative or not finite, the filter does not fit
@@ -345,7 +347,8 @@ class Index:
             StoreError: the index is damaged.
         """
         stages = Stages(dense_weight, rerank, read, sentences)
-        search = functools.partial(self._pipeline.search, query, top_k, where or {}, stages, {} if timings is None else timings)
+        timings = {} if timings is None else timings
+        search = functools.partial(self._pipeline.search, query, top_k, where or {}, stages, timings, progress)
         try:
             return search()
         except StoreError:

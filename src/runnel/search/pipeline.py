@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -22,6 +22,7 @@ from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Hit, Places, Sentence, expect_count, group_repeats
+from runnel.request import total_progress
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
@@ -64,7 +65,15 @@ class Pipeline:
         self._remembers = store.settings.remember and retriever is not None and retriever.remembers  # sentences
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
-    def search(self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float]) -> list[Hit]:
+    def search(
+        self,
+        query: str,
+        top_k: int,
+        where: Filter,
+        stages: Stages,
+        timings: dict[str, float],
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Hit]:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # raises without tokens
         expect_count(top_k, "top_k")
         wanted = conditions(where, self._store.settings.fields)
@@ -73,10 +82,10 @@ class Pipeline:
         if max(top_k, rerank) > _DEPTH:  # stores limit the number of results
             most = self._store.commits()[-1].documents
             top_k, rerank = min(top_k, most), min(rerank, most)
-        rankings = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), timings)
+        rankings = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), timings, progress)
         if rerank:
             with _timed(timings, "rerank"):
-                rankings.append(self._rerank(query, [name for name, _ in fuse(rankings, weights)[:rerank]]))
+                rankings.append(self._rerank(query, [name for name, _ in fuse(rankings, weights)[:rerank]], progress))
         ranked = fuse(rankings, weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
@@ -84,7 +93,7 @@ class Pipeline:
         found = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
             read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
-            shown = self._sentences(query, found[:read], stages.sentences)
+            shown = self._sentences(query, found[:read], stages.sentences, progress)
         shown += [[]] * (len(found) - len(shown))
         return [
             Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, Places(row.blocks))
@@ -99,15 +108,16 @@ class Pipeline:
             raise InputError("this index's model has no rerank head; search without rerank")
         return rerank
 
-    def _rerank(self, query: str, names: Sequence[str]) -> list[str]:
+    def _rerank(self, query: str, names: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
         """Rank documents by the reranker's score, best first; documents that are not remembered are read whole."""
         assert self._reranker is not None
         memory, texts = self._remembered_sentences(names) if self._remembers else self._remembered_states(names)
         scores: dict[str, float] = {}
         if memory is not None:
-            scores |= zip((name for name, _ in memory.entries()), self._reranker.score(query, memory).tolist(), strict=True)
+            found = self._reranker.score(query, memory, progress=progress).tolist()
+            scores |= zip((name for name, _ in memory.entries()), found, strict=True)
         if texts:
-            scores |= zip(texts, self._reranker.score(query, list(texts.values())).tolist(), strict=True)
+            scores |= zip(texts, self._reranker.score(query, list(texts.values()), progress=progress).tolist(), strict=True)
         return sorted((name for name in names if name in scores), key=lambda name: -scores[name])
 
     def _remembered_states(self, names: Sequence[str]) -> tuple[Memory | None, dict[str, str]]:
@@ -128,10 +138,17 @@ class Pipeline:
         vectors = {name: one for name, one in found.items() if isinstance(one, SentenceVectors)}
         return SentenceMemory(vectors) if vectors else None, {name: one for name, one in found.items() if isinstance(one, str)}
 
-    def _first_stage(self, query: str, where: list[Condition], depth: int, timings: dict[str, float]) -> list[list[str]]:
+    def _first_stage(
+        self,
+        query: str,
+        where: list[Condition],
+        depth: int,
+        timings: dict[str, float],
+        progress: Callable[[int], None] | None,
+    ) -> list[list[str]]:
         """Return a dense and a lexical list of documents, best first, each document at the rank of its best passage."""
         with _timed(timings, "query"):
-            vector = self._embedder.encode_query([query])[0]
+            vector = self._embedder.encode_query([query], progress=progress)[0]
         with _timed(timings, "dense"):
             dense = self._store.nearest(vector, depth, where)
         if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
@@ -140,10 +157,12 @@ class Pipeline:
             lexical = self._store.lexical(query, depth, where)
         return [document_ranks(dense), document_ranks(lexical)]
 
-    def _sentences(self, query: str, documents: Sequence[DocumentRow], count: int) -> list[list[Sentence]]:
+    def _sentences(
+        self, query: str, documents: Sequence[DocumentRow], count: int, progress: Callable[[int], None] | None
+    ) -> list[list[Sentence]]:
         if count < 1 or self._retriever is None:
             return [[] for _ in documents]
-        scored = self._retriever.scan(query, self._contents(documents))
+        scored = self._retriever.scan(query, self._contents(documents), progress=total_progress(progress))
         return [sorted((group[0] for group in group_repeats(one.ranked(), count)), key=lambda s: s.index) for one in scored]
 
     def _contents(self, documents: Sequence[DocumentRow]) -> Iterator[str | SentenceVectors]:

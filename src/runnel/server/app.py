@@ -1,0 +1,77 @@
+"""The application: routes, errors, and models loaded in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from runnel.server import embeddings, retrieval, status
+from runnel.server.context import Context
+from runnel.server.guard import Guard
+from runnel.server.loading import Loaded, Loading, load
+from runnel.server.metrics import Metrics
+from runnel.server.refusals import Kind, Refusal
+from runnel.server.settings import Settings
+from runnel.server.work import Work
+
+_SHOWN = 3  # the most problems of one request to list
+_KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found"}
+
+
+def create_app(settings: Settings, load_models: Callable[[], Loaded] | None = None) -> FastAPI:
+    """Return the application.
+
+    Args:
+        load_models: called once, in a thread, when the server starts (default: `load` with the settings).
+    """
+    loading, work = Loading(load_models or partial(load, settings)), Work(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loaded = asyncio.create_task(asyncio.to_thread(loading.run))
+        yield
+        if not work.draining:
+            await work.drain()
+        work.close()
+        await loaded
+
+    app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.context = Context(settings, loading, work)
+    app.state.metrics = metrics = Metrics(work)
+    for part in (status, embeddings, retrieval):
+        app.include_router(part.router)
+    app.add_exception_handler(HTTPException, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_invalid)
+    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    if isinstance(error, Refusal):
+        return error.response(request.url.path)
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        return JSONResponse({"error": {"message": "this route has no such method"}}, 405, error.headers)
+    return Refusal(_KINDS.get(error.status_code, "invalid"), str(error.detail)).response(request.url.path)
+
+
+async def _refuse_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = error.errors()
+    lines = list(dict.fromkeys(f"{_place(one['loc'])}: {one['msg']}" for one in problems))
+    more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
+    param = str(problems[0]["loc"][1]) if len(problems[0]["loc"]) > 1 else None
+    kind: Kind = "too_long" if any(one["type"] == "too_long" for one in problems) else "invalid"
+    return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
+
+
+def _place(path: Sequence[str | int]) -> str:
+    """Return the place of a problem: names and positions, without pydantic's names of the types that it tried."""
+    return ".".join(str(one) for one in path[1:] if isinstance(one, int) or one.isidentifier()) or "body"

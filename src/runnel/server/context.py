@@ -1,0 +1,84 @@
+"""What the routes share: the application's state, and running a model call with errors as refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict
+
+from runnel.errors import Cancelled, RunnelError
+from runnel.server.loading import Loaded, Loading
+from runnel.server.refusals import Refusal
+from runnel.server.settings import Settings
+from runnel.server.work import Done, Progress, Work
+
+T = TypeVar("T")
+MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
+
+
+class Body(BaseModel):
+    """A request's JSON object, read strictly: unknown fields and values of another type are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Context:
+    """The state of one application."""
+
+    settings: Settings
+    loading: Loading
+    work: Work
+
+    def loaded(self, model: str | None = None) -> Loaded:
+        """Return the models.
+
+        Raises:
+            Refusal: they are not loaded, or `model` is another one.
+        """
+        loaded = self.loading.get()
+        if model is not None and model != loaded.name:
+            raise Refusal(
+                "not_found", f"the model {model!r} is not served here; use {loaded.name!r}", code="model_not_found", param="model"
+            )
+        return loaded
+
+    async def run(
+        self, request: Request, texts: Sequence[str], call: Callable[[Progress], T], count: Callable[[], int] | None = None
+    ) -> Done[T]:
+        """Run a model call through the queue.
+
+        Args:
+            texts: all texts of the request.
+            call: runs the models, in a thread.
+            count: returns the tokens of the request, in a thread (default: those of `texts`).
+
+        Raises:
+            Refusal: the request is too long, is refused by the queue or the models, or ends early.
+        """
+        loaded = self.loading.get()
+
+        def work(progress: Progress) -> T:
+            progress(0)  # it may have ended while it waited
+            return call(progress)
+
+        try:
+            done = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), work)
+        except Cancelled as error:
+            raise Refusal("unavailable", str(error)) from error
+        except RunnelError as error:
+            raise Refusal.of(error) from error
+        request.state.tokens = done.tokens
+        return done
+
+
+def _context(request: Request) -> Context:
+    context = request.app.state.context
+    assert isinstance(context, Context)
+    return context
+
+
+InContext = Annotated[Context, Depends(_context)]

@@ -1,0 +1,192 @@
+"""Vectors: /v1/embeddings and /v1/models in OpenAI's shape, /embed in the shape of text-embeddings-inference (TEI).
+
+d  width of the vectors
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from runnel.errors import InputError
+from runnel.models.embedder import Embedder
+from runnel.server.context import MAX_TEXTS, Body, Context, InContext
+from runnel.server.loading import Loaded
+from runnel.server.refusals import Refusal, error_responses
+from runnel.server.work import Done
+
+router = APIRouter(tags=["embeddings"])
+
+Text = Annotated[str, Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+Some = Field(min_length=1, max_length=MAX_TEXTS)
+Input = Text | Annotated[list[Text], Some] | Annotated[list[Ids], Some] | Ids
+Dimensions = Annotated[int | None, Field(ge=1, description="Cut vectors to this width and normalize them again.")]
+
+
+class EmbeddingsRequest(Body):
+    """Texts, or ids of this model's tokenizer without special tokens, to embed."""
+
+    input: Input
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Dimensions = None
+    user: str | None = Field(None, description="Accepted and not used.")
+
+
+class Embedding(BaseModel):
+    """One vector; base64 holds little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class TokenUsage(BaseModel):
+    """Tokens read, special tokens included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(BaseModel):
+    """Vectors in the order of the input."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: TokenUsage
+
+
+class ModelFacts(BaseModel):
+    """One model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """The models of this server."""
+
+    object: Literal["list"]
+    data: list[ModelFacts]
+
+
+class EmbedRequest(Body):
+    """Texts, or ids of this model's tokenizer without special tokens, to embed."""
+
+    inputs: Input
+    normalize: Literal[True] = Field(True, description="Vectors always have unit length.")
+    truncate: bool = Field(
+        True, description="Cut texts that are longer than the model can read; recurrent models read any length."
+    )
+    truncation_direction: Literal["right", "Right"] = "right"
+    prompt_name: str | None = None
+    dimensions: Dimensions = None
+
+
+@router.post("/v1/embeddings", response_model=Embeddings, responses=error_responses("/v1/embeddings"))
+async def create_embeddings(body: EmbeddingsRequest, request: Request, context: InContext) -> Response:
+    """Embed texts."""
+    loaded = context.loaded(body.model)
+
+    def write(vectors: Iterator[np.ndarray]) -> Iterator[str]:
+        for index, vector in enumerate(vectors):
+            value = _base64(vector) if body.encoding_format == "base64" else vector.tolist()
+            yield json.dumps({"object": "embedding", "index": index, "embedding": value})
+
+    done = await _embed(context, loaded, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
+    usage = {"prompt_tokens": done.tokens, "total_tokens": done.tokens}
+    rest = json.dumps({"object": "list", "model": loaded.name, "usage": usage})
+    return _json([rest[:-1], ', "data": [', ", ".join(done.value), "]}"])
+
+
+@router.get("/v1/models", responses=error_responses("/v1/models"))
+async def list_models(context: InContext) -> ModelList:
+    """List the model of this server."""
+    facts = ModelFacts(id=context.loaded().name, object="model", created=0, owned_by="runnel")
+    return ModelList(object="list", data=[facts])
+
+
+@router.post("/embed", response_model=list[list[float]], responses=error_responses("/embed"))
+async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
+    """Embed texts, in TEI's shape."""
+    done = await _embed(
+        context, context.loaded(), request, body.inputs, body.dimensions, body.prompt_name, body.truncate,
+        lambda found: [json.dumps(vector.tolist()) for vector in found],
+    )  # fmt: skip
+    return _json(["[", ", ".join(done.value), "]"])
+
+
+async def _embed(
+    context: Context,
+    loaded: Loaded,
+    request: Request,
+    given: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+    dimensions: int | None,
+    prompt: str | None,
+    cut: bool,
+    write: Callable[[Iterator[np.ndarray]], list[str]],
+) -> Done[list[str]]:
+    """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
+    embedder = loaded.embedder
+    if embedder is None:
+        raise Refusal("invalid", f"{loaded.name} has no 'embed' head; it was not trained to embed")
+    if dimensions is not None and dimensions > embedder.dimension:
+        raise Refusal("invalid", f"dimensions is {dimensions}, the model's vectors have {embedder.dimension}", param="dimensions")
+    items = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
+    texts = [item for item in items if isinstance(item, str)]
+    rows: list[np.ndarray] = []
+
+    def count() -> int:
+        limit = embedder.text_limit(None) if cut else None
+        rows.extend(embedder.render(texts, prompt=prompt, max_tokens=limit) if texts else [_row(embedder, ids) for ids in items])
+        return sum(map(len, rows))
+
+    return await context.run(
+        request, texts, lambda progress: write(_cut(embedder.encode_rows(rows, progress), dimensions)), count
+    )
+
+
+def _row(embedder: Embedder, ids: object) -> np.ndarray:
+    """Return the ids to read for a text's ids: special tokens added.
+
+    Raises:
+        InputError: the model would have to read them in passages.
+    """
+    model = embedder.model
+    row = model.templates["document"].render(model.tokenizer, document=np.array(ids, dtype=np.int32)).ids
+    longest = model.backbone.max_tokens
+    if model.backbone.reads_passages and longest is not None and len(row) > longest:
+        raise InputError(
+            f"the input has {len(row):,} token ids; longer inputs than {longest:,} are read in passages of whole sentences, "
+            "which ids do not show: send the text"
+        )
+    return row
+
+
+def _cut(vectors: Iterator[np.ndarray], dimensions: int | None) -> Iterator[np.ndarray]:
+    """Cut vectors (d,) to their first `dimensions` numbers, of unit length again."""
+    for vector in vectors:
+        if dimensions is None:
+            yield vector
+        else:
+            part = vector[:dimensions]
+            yield part / np.linalg.norm(part)
+
+
+def _base64(vector: np.ndarray) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def _json(parts: Sequence[str]) -> Response:
+    return Response("".join(parts), media_type="application/json")

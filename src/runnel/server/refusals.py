@@ -1,0 +1,143 @@
+"""Errors as HTTP responses, each with the status and body that clients of its route expect.
+
+OpenAI      {"error": {"message", "type", "param", "code"}}; also the body of runnel's own routes
+Cohere      {"message"}; Jina's clients read the status
+TEI         {"error", "error_type"}, of text-embeddings-inference; /rerank, which Cohere's clients also use, has both
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from runnel.errors import BackendUnavailable, InputError, RunnelError, StoreError
+
+Kind = Literal[
+    "invalid",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "too_long",
+    "too_large",
+    "busy",
+    "gone",
+    "unavailable",
+    "deadline",
+    "failed",
+]
+Dialect = Literal["openai", "cohere", "tei", "rerank"]
+
+# kind -> status, OpenAI's type, TEI's type
+_KINDS: Mapping[Kind, tuple[int, str, str]] = {
+    "invalid": (400, "invalid_request_error", "Validation"),
+    "unauthorized": (401, "authentication_error", "Unauthorized"),
+    "forbidden": (403, "permission_error", "Forbidden"),
+    "not_found": (404, "not_found_error", "NotFound"),
+    "too_long": (413, "invalid_request_error", "Validation"),
+    "too_large": (413, "invalid_request_error", "Validation"),
+    "busy": (429, "rate_limit_error", "Overloaded"),
+    "gone": (499, "client_closed_request", "Backend"),  # for logs: nobody reads it
+    "failed": (500, "server_error", "Backend"),
+    "unavailable": (503, "unavailable_error", "Unhealthy"),
+    "deadline": (504, "timeout_error", "Backend"),
+}
+_TEI_STATUS: Mapping[Kind, int] = {"invalid": 422, "too_long": 422}
+_DIALECTS: Mapping[str, Dialect] = {
+    "/rerank": "rerank", "/v1/rerank": "cohere", "/v2/rerank": "cohere", "/embed": "tei", "/info": "tei",
+}  # fmt: skip
+
+
+class Refusal(HTTPException):
+    """A request that is not answered, and why.
+
+    Args:
+        message: what is wrong, what was expected, what to do.
+        code: a word for programs, where the kind alone is ambiguous.
+        param: the name of the wrong field.
+        retry_after_s: when to try again.
+    """
+
+    def __init__(
+        self, kind: Kind, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        self.kind, self.message, self.code, self.param = kind, message, code, param
+        headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+        if kind == "unauthorized":
+            headers["WWW-Authenticate"] = "Bearer"
+        super().__init__(_KINDS[kind][0], message, headers)
+
+    @classmethod
+    def of(cls, error: RunnelError) -> Refusal:
+        """Return the refusal for an error of a model call."""
+        if isinstance(error, InputError):
+            return cls("invalid", str(error))
+        return cls("unavailable" if isinstance(error, StoreError | BackendUnavailable) else "failed", str(error))
+
+    def response(self, path: str) -> JSONResponse:
+        """Return the response in the dialect of the route."""
+        dialect = _DIALECTS.get(path, "openai")
+        status, openai, tei = _KINDS[self.kind]
+        if dialect in ("tei", "rerank"):
+            status = _TEI_STATUS.get(self.kind, status)
+        body: dict[str, Any] = {}
+        if dialect == "openai":
+            body["error"] = {"message": self.message, "type": openai, "param": self.param, "code": self.code}
+        if dialect in ("cohere", "rerank"):
+            body["message"] = self.message
+        if dialect in ("tei", "rerank"):
+            body |= {"error": self.message, "error_type": tei}
+        return JSONResponse(body, status, self.headers)
+
+
+class OpenAIError(BaseModel):
+    """The error of a request."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIErrorBody(BaseModel):
+    """An error as OpenAI's clients read it."""
+
+    error: OpenAIError
+
+
+class CohereErrorBody(BaseModel):
+    """An error as Cohere's clients read it."""
+
+    message: str
+
+
+class TeiErrorBody(BaseModel):
+    """An error as clients of text-embeddings-inference read it."""
+
+    error: str
+    error_type: str
+
+
+class RerankErrorBody(TeiErrorBody):
+    """An error of /rerank, for clients of Cohere and of text-embeddings-inference."""
+
+    message: str
+
+
+_BODIES: Mapping[Dialect, type[BaseModel]] = {
+    "openai": OpenAIErrorBody,
+    "cohere": CohereErrorBody,
+    "tei": TeiErrorBody,
+    "rerank": RerankErrorBody,
+}
+
+
+def error_responses(path: str) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a route for its OpenAPI description."""
+    dialect = _DIALECTS.get(path, "openai")
+    changed = _TEI_STATUS if dialect in ("tei", "rerank") else {}
+    statuses = sorted({changed.get(kind, status) for kind, (status, _, _) in _KINDS.items() if kind != "gone"})
+    return {status: {"model": _BODIES[dialect]} for status in statuses}

@@ -1,0 +1,158 @@
+"""runnel's own routes: /v1/find, sentences of given documents; /v1/search, documents of the server's index."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from runnel.records import Hit
+from runnel.request import total_progress
+from runnel.server.context import MAX_TEXTS, Body, InContext
+from runnel.server.refusals import Refusal, error_responses
+from runnel.server.work import Progress
+
+router = APIRouter(prefix="/v1", tags=["retrieval"])
+
+Query = Annotated[str, Field(min_length=1, description="A question, or words to look for.")]
+
+
+class TextDocument(Body):
+    """A text with an id of the client's own."""
+
+    id: str | None = None
+    text: str
+
+
+class FindRequest(Body):
+    """A query, and the documents to find answering sentences in."""
+
+    query: Query
+    documents: Annotated[list[str | TextDocument], Field(min_length=1, max_length=MAX_TEXTS)]
+    model: str | None = None
+    top_k: int = Field(10, ge=1, le=10_000, description="Sentences to return, of all documents together.")
+    unit: Literal["sentence", "clauses", "paragraph"] | None = None
+
+
+class FoundSentence(BaseModel):
+    """A sentence; `start` and `end` count characters (code points) of its document."""
+
+    document: int
+    id: str | None
+    text: str
+    start: int
+    end: int
+    score: float
+    index: int
+
+
+class FindResponse(BaseModel):
+    """Sentences, best first."""
+
+    model: str
+    sentences: list[FoundSentence]
+    tokens: int
+
+
+class SearchRequest(Body):
+    """A query to the index; see `Index.search`."""
+
+    query: Query
+    top_k: int = Field(10, ge=1, le=1000)
+    where: dict[str, Any] | None = Field(None, description='Filter by metadata, e.g. {"year": {">=": 2020}}.')
+    dense_weight: float | None = Field(None, ge=0)
+    rerank: int | None = Field(None, ge=0, le=1000)
+    read: int | None = Field(None, ge=0, le=1000)
+    sentences: int = Field(3, ge=0, le=1000)
+
+
+class HitSentence(BaseModel):
+    """A sentence of a document; `start` and `end` count characters (code points) of the stored text."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+    index: int
+    page: int | None
+    headings: list[str]
+
+
+class SearchHit(BaseModel):
+    """A document of the index."""
+
+    id: str
+    rank: int
+    score: float
+    title: str
+    source: str
+    metadata: dict[str, Any]
+    sentences: list[HitSentence]
+
+
+class SearchResponse(BaseModel):
+    """Documents, best first."""
+
+    model: str
+    documents: list[SearchHit]
+
+
+@router.post("/find", responses=error_responses("/v1/find"))
+async def find(body: FindRequest, request: Request, context: InContext) -> FindResponse:
+    """Return the sentences of the documents that answer the query."""
+    loaded = context.loaded(body.model)
+    retriever = loaded.retriever
+    if retriever is None:
+        raise Refusal("invalid", f"{loaded.name} has no 'sentences' head; it was not trained to find sentences")
+    documents = [TextDocument(text=one) if isinstance(one, str) else one for one in body.documents]
+    texts = [one.text for one in documents]
+
+    def call(progress: Progress) -> list[FoundSentence]:
+        found: list[FoundSentence] = []
+        for place, scored in enumerate(retriever.scan(body.query, texts, unit=body.unit, progress=total_progress(progress))):
+            best = [one for one, _ in zip(scored.ranked(), range(body.top_k))]  # noqa: B905
+            found += [
+                FoundSentence(
+                    document=place, id=documents[place].id, text=one.text, start=one.start, end=one.end, score=one.score,
+                    index=one.index,
+                )
+                for one in best
+            ]  # fmt: skip
+            found = sorted(found, key=lambda one: -one.score)[: body.top_k]  # stable: ties in reading order
+        return found
+
+    done = await context.run(request, [body.query, *texts], call)
+    return FindResponse(model=loaded.name, sentences=done.value, tokens=done.tokens)
+
+
+@router.post("/search", responses=error_responses("/v1/search"))
+async def search(body: SearchRequest, request: Request, context: InContext) -> SearchResponse:
+    """Return the documents of the server's index that answer the query, each with its best sentences."""
+    loaded = context.loaded()
+    index = loaded.index
+    if index is None:
+        raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
+
+    def call(progress: Progress) -> list[SearchHit]:
+        options = body.model_dump(exclude={"query", "top_k"})
+        hits = index.newest().search(body.query, body.top_k, **options, progress=progress)
+        return [_as_json(hit) for hit in hits]
+
+    done = await context.run(request, [body.query], call)
+    return SearchResponse(model=loaded.name, documents=done.value)
+
+
+def _as_json(hit: Hit) -> SearchHit:
+    sentences = []
+    for one in hit.sentences:
+        page, headings = hit.places.at(one.start)
+        sentences.append(
+            HitSentence(
+                text=one.text, start=one.start, end=one.end, score=one.score, index=one.index, page=page, headings=list(headings)
+            )
+        )
+    return SearchHit(
+        id=hit.id, rank=hit.rank, score=hit.score, title=hit.title, source=hit.source, metadata=dict(hit.metadata),
+        sentences=sentences,
+    )  # fmt: skip

@@ -1,0 +1,62 @@
+"""Settings of the server."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from runnel.errors import InputError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the server serves, where, and its limits.
+
+    Args:
+        model: a model name or folder, as for `load_model`; its name is also the `model` of requests.
+        dtype: precision of the weights, as for `load_model`.
+        index: the place of an index for /v1/search, as for `Index.open`.
+        host, port: the address to listen on; port 0: any free one.
+        api_keys: accepted keys; empty: no key is needed.
+        allowed_hosts: names that the Host header may have, besides localhost, `host` and IP addresses.
+        open_bind: listen on an address that other machines reach even without a key.
+        max_request_tokens: most tokens of one request.
+        max_queue_tokens: most tokens of all requests that are queued or running.
+        max_body_bytes: most bytes of one request's body; all bodies in memory together have at most `_BODIES` times as many.
+        deadline_s: longest time of a request, waiting included.
+        drain_s: after SIGTERM, the longest time to finish running requests.
+
+    Raises:
+        InputError: the address is reachable from other machines, and there is no key.
+    """
+
+    model: str = "pocket"
+    dtype: str = "auto"
+    index: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8675
+    api_keys: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    open_bind: bool = False
+    max_request_tokens: int = 2_000_000
+    max_queue_tokens: int = 16_000_000
+    max_body_bytes: int = 64 << 20
+    deadline_s: float = 600.0
+    drain_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not (self.open_bind or self.api_keys or is_loopback(self.host)):
+            raise InputError(
+                f"{self.host} is reachable from other machines, and no API key is set; set RUNNEL_API_KEY or --api-key-file, "
+                "or use --open to serve everyone"
+            )
+        if any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys):
+            raise InputError("an API key must be printable ASCII text; HTTP headers hold no other")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,261 @@
+"""The work of the server: every request that runs a model is counted, admitted, queued and run here.
+
+The event loop only waits. Two lanes of threads call the models: short requests, and long ones, so that a question never waits
+for a thread behind long documents. The engine shares its steps among the calls of all threads. In each lane half of the free
+threads go to the oldest request, half to the shortest.
+
+A request ends early when its client disconnects, its deadline passes or the server stops: the `progress` callback, which models
+call after each step, raises `Cancelled` in its thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fastapi import Request
+
+from runnel.errors import Cancelled
+from runnel.server.refusals import Refusal
+from runnel.server.settings import Settings
+
+T = TypeVar("T")
+_SHORT_CHARS = 1 << 14  # a request with more text is long
+_SHORT_THREADS, _LONG_THREADS = 16, 4
+_MEMORY_S = 60.0  # about how far back the measured speed reaches
+_STOP_S = 10.0  # cancelled calls end after their current step
+
+
+class Progress:
+    """The `progress` callback of one model call."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.tokens = 0  # counted before the call
+        self.read = 0
+        self.refusal: Refusal | None = None  # why the request was cancelled
+        self.turn: asyncio.Future[None] | None = None  # while it waits for a thread
+
+    def __call__(self, tokens: int) -> None:
+        """Record the tokens of a step.
+
+        Raises:
+            Cancelled: the request has ended.
+        """
+        if self.refusal is not None:
+            raise Cancelled(self.refusal.message)
+        self._work._record(self, tokens)
+
+    def cancel(self, refusal: Refusal) -> None:
+        """End the request: now if it waits, else after its current step."""
+        self.refusal = refusal
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_exception(Cancelled(refusal.message))
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """The result of a call, and the tokens that were counted for it."""
+
+    value: T
+    tokens: int
+
+
+class _Lane:
+    """Threads for one kind of request, and the requests that wait for one."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self.count = ThreadPoolExecutor(1, f"count-{name}")
+        self.run = ThreadPoolExecutor(threads, name)
+        self._free = threads
+        self._waiting: list[Progress] = []  # oldest first
+        self._oldest_next = False
+
+    async def enter(self, job: Progress) -> None:
+        """Wait for a free thread.
+
+        Raises:
+            Cancelled: the request ended first.
+        """
+        if self._free:
+            self._free -= 1
+            return
+        job.turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(job)
+        try:
+            await job.turn
+        finally:
+            if job in self._waiting:
+                self._waiting.remove(job)
+
+    def leave(self) -> None:
+        """Free a thread, or pass it on."""
+        self._oldest_next = not self._oldest_next
+        waiting = [job for job in self._waiting if job.refusal is None]
+        if not waiting:
+            self._free += 1
+            return
+        job = waiting[0] if self._oldest_next else min(waiting, key=lambda job: job.tokens)
+        self._waiting.remove(job)
+        assert job.turn is not None
+        job.turn.set_result(None)
+
+    def close(self) -> None:
+        for pool in (self.count, self.run):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Work:
+    """The queue in front of the models. All methods but `Progress` run in the event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
+        self._jobs: set[Progress] = set()
+        self._tasks: set[asyncio.Task[object]] = set()  # asyncio itself keeps no reference to running tasks
+        self._lock = threading.Lock()  # of the counters below, which threads change
+        self.left = 0  # tokens admitted and not read yet
+        self.read = 0  # tokens read since the start
+        self.running = 0
+        self._recent = (0.0, 0.0)  # tokens, and seconds with work, of about the last minute
+        self._since = 0.0
+        self.draining = False
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of requests that are counted or wait for a thread."""
+        return len(self._jobs) - self.running
+
+    async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Progress], T]) -> Done[T]:
+        """Run a model call for a request.
+
+        Args:
+            characters: of all texts of the request; the lane depends on it.
+            count: returns the tokens of the request; runs in a thread.
+            call: runs the models in a thread and passes its argument to them as `progress`.
+
+        Raises:
+            Refusal: the request is too long, the queue is full, the deadline passed, the client left, or the server stops.
+            RunnelError: raised by `count` or `call`.
+        """
+        if self.draining:
+            raise _stopping()
+        job = Progress(self)
+        self._jobs.add(job)
+        task = asyncio.create_task(self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        gone = asyncio.create_task(_disconnect(request))
+        try:
+            await asyncio.wait({task, gone}, timeout=self._settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not task.done():  # it ends by itself after its current step
+                limit = f"the request took longer than {self._settings.deadline_s:g} s; send less text"
+                job.cancel(Refusal("gone", "the client disconnected") if gone.done() else Refusal("deadline", limit))
+        if job.refusal is not None:
+            raise job.refusal
+        return Done(task.result(), job.tokens)
+
+    async def _run(self, job: Progress, lane: _Lane, count: Callable[[], int], call: Callable[[Progress], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            tokens = await loop.run_in_executor(lane.count, count)
+            self._admit(job, tokens)
+            try:
+                await lane.enter(job)
+                try:
+                    self._start()
+                    return await loop.run_in_executor(lane.run, call, job)
+                finally:
+                    self.running -= 1
+                    lane.leave()
+            finally:
+                with self._lock:
+                    self.left -= max(0, job.tokens - job.read)
+        finally:
+            self._jobs.discard(job)
+
+    def _forget(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        task.exception()  # of a request that ended early: nobody else asks for it
+
+    def _admit(self, job: Progress, tokens: int) -> None:
+        most = self._settings.max_request_tokens
+        if job.refusal is not None:
+            raise Cancelled(job.refusal.message)
+        if tokens > most:
+            raise Refusal(
+                "too_long",
+                f"the request has {tokens:,} tokens, this server reads at most {most:,} in one; send several requests",
+                code="context_length_exceeded",
+            )
+        if self.left and self.left + tokens > self._settings.max_queue_tokens:
+            raise Refusal(
+                "busy",
+                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {self._settings.max_queue_tokens:,} "
+                "would be exceeded; retry later",
+                code="rate_limit_exceeded",
+                retry_after_s=self.retry_after_s(tokens),
+            )
+        job.tokens = tokens
+        with self._lock:
+            self.left += tokens
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self.running:
+                self._since = time.perf_counter()
+            self.running += 1
+
+    def _record(self, job: Progress, tokens: int) -> None:
+        with self._lock:
+            now = time.perf_counter()
+            counted, seconds = self._recent
+            recent = (counted + tokens, seconds + now - self._since)
+            self._recent = recent if recent[1] < _MEMORY_S else (recent[0] / 2, recent[1] / 2)
+            self._since = now
+            self.left -= min(tokens, max(0, job.tokens - job.read))
+            job.read += tokens
+            self.read += tokens
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Return the measured speed while there was work, of about the last minute; 0: not measured yet."""
+        tokens, seconds = self._recent
+        return tokens / seconds if seconds else 0.0
+
+    def retry_after_s(self, tokens: int) -> int:
+        """Return the seconds until `tokens` more will fit into the queue, at the measured speed."""
+        excess = self.left + tokens - self._settings.max_queue_tokens
+        return max(1, math.ceil(excess / self.tokens_per_s)) if self.tokens_per_s else 1
+
+    async def drain(self) -> None:
+        """Refuse new requests, and return when all others are finished; after the time limit, cancel them."""
+        self.draining = True
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=self._settings.drain_s)
+        for job in self._jobs:
+            job.cancel(_stopping())
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=_STOP_S)
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+
+
+def _stopping() -> Refusal:
+    return Refusal("unavailable", "the server is stopping; retry with another server, or when it runs again", retry_after_s=1)
+
+
+async def _disconnect(request: Request) -> None:
+    """Return when the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

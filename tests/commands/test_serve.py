@@ -1,0 +1,94 @@
+"""`runnel serve`: a process that serves until SIGTERM, its settings and its logs."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from helpers.children import PATHS
+
+
+@contextmanager
+def server(*arguments, cwd, **environment):
+    """Start `runnel serve` as a process; yield it and a client, when it is ready. Its other lines are in `lines`."""
+    command = [sys.executable, "-m", "runnel", "serve", "--port", "0", *map(str, arguments)]
+    process = subprocess.Popen(command, cwd=cwd, env=os.environ | PATHS | environment, stderr=subprocess.PIPE, text=True)
+    process.lines = []
+    try:
+        for line in process.stderr:
+            process.lines.append(line)
+            if match := re.search(r"serving .* at (http://\S+)", line):
+                break
+        else:
+            raise AssertionError(f"exit code {process.wait()}: {''.join(process.lines)}")
+        reader = threading.Thread(target=lambda: process.lines.extend(process.stderr))
+        reader.start()
+        with httpx.Client(base_url=match[1], timeout=60, trust_env=False) as client:
+            yield process, client
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        reader.join()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_serve(tmp_path):
+    (tmp_path / "keys").write_text("alpha\n\nbeta\n")
+    with server("--log-json", "--api-key-file", "keys", cwd=tmp_path, RUNNEL_API_KEY="gamma") as (process, client):
+        for key in ("alpha", "beta", "gamma"):
+            done = client.post("/v1/embeddings", json={"input": "a"}, headers={"authorization": f"Bearer {key}"})
+            assert done.status_code == 200 and done.json()["model"] == "pocket"
+        assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 401
+    records = [json.loads(line) for line in process.lines if line.startswith("{")]
+    assert [one["status"] for one in records] == [200, 200, 200, 401]
+    assert records[0] | {"time": 0, "seconds": 0} == {
+        "time": 0, "level": "info", "logger": "runnel.server", "method": "POST", "path": "/v1/embeddings", "status": 200,
+        "seconds": 0, "tokens": 3,
+    }  # fmt: skip
+    assert not any(key in line for line in process.lines for key in ("alpha", "beta", "gamma"))
+
+
+def test_without_json_only_two_lines(tmp_path):
+    with server(cwd=tmp_path) as (process, client):
+        assert client.get("/ready").status_code == 200
+    assert process.lines[0] == "runnel: loading pocket\n" and len(process.lines) == 2
+
+
+def test_port_in_use(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", port)
+    assert done.code == 1
+    assert done.err == (
+        f"runnel: error: cannot listen on 127.0.0.1, port {port}: Address already in use; choose another --host or --port\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0"], "0.0.0.0 is reachable from other machines, and no API key is set; set RUNNEL_API_KEY or"),
+        (["--api-key-file", "empty"], "empty holds no API key; write one per line"),
+        (["--api-key-file", "missing"], "missing: No such file or directory"),
+    ],
+)
+def test_settings_that_are_refused(run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.delenv("RUNNEL_API_KEY", raising=False)
+    (tmp_path / "empty").write_text("\n")
+    done = run("serve", "--port", 0, *arguments)
+    assert done.code == 1 and done.err.startswith("runnel: error: ") and message in done.err
+
+
+def test_a_missing_model_ends_the_command(tmp_path):
+    command = [sys.executable, "-m", "runnel", "serve", "--port", "0", "-m", "no/such/model"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | PATHS | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("runnel: error: unknown model 'no/such/model'")

@@ -1,0 +1,35 @@
+"""A server in a thread of this process, on a free port."""
+
+import signal
+import threading
+from contextlib import contextmanager
+
+import httpx
+
+from runnel.models.base import load_model
+from runnel.server.app import create_app
+from runnel.server.loading import Loaded
+from runnel.server.run import Server, bind
+from runnel.server.settings import Settings
+
+
+@contextmanager
+def serving(model="pocket", *, name="pocket", index=None, load=None, **limits):
+    """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The server drains at the end."""
+    settings = Settings(model=name, port=0, **limits)
+    loaded = load_model(model) if isinstance(model, str) and load is None else model
+    app = create_app(settings, load or (lambda: Loaded.of(name, loaded, index)))
+    socket, ready = bind(settings), threading.Event()
+    server = Server(app, app.state.context, ready.set)
+    thread = threading.Thread(target=server.run, args=([socket],))
+    thread.start()
+    try:
+        if load is None:
+            assert ready.wait(60)
+        with httpx.Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=60, trust_env=False) as client:
+            client.app, client.server = app, server
+            yield client
+    finally:
+        server.handle_exit(signal.SIGTERM, None)
+        thread.join(60)
+    assert not thread.is_alive()

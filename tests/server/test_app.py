@@ -1,0 +1,197 @@
+"""Loading in the background, who may ask, errors in each route's shape, and the pages about the server."""
+
+import json
+import threading
+
+import pytest
+from helpers.serving import serving
+from helpers.tiny import tiny_encoder
+
+from runnel.errors import CheckpointError, InputError
+from runnel.server.guard import Guard
+from runnel.server.loading import Loaded
+from runnel.server.run import bind
+from runnel.server.settings import Settings
+
+SHAPES = {
+    "/v1/embeddings": {"error"}, "/v1/models": {"error"}, "/v1/find": {"error"}, "/v1/search": {"error"}, "/ready": {"error"},
+    "/embed": {"error", "error_type"}, "/info": {"error", "error_type"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return tiny_encoder(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def server(tiny):
+    with serving(tiny, name="tiny") as client:
+        yield client
+
+
+def test_ready_only_after_loading(tiny):
+    go = threading.Event()
+
+    def load():
+        assert go.wait(30)
+        return Loaded.of("tiny", tiny)
+
+    with serving(load=load, name="tiny") as client:
+        assert client.get("/health").json() == {"status": "ok"}
+        for done in (client.get("/ready"), client.get("/info"), client.post("/v1/embeddings", json={"input": "a"})):
+            assert done.status_code == 503 and int(done.headers["retry-after"]) >= 1
+        assert done.json()["error"]["message"] == "the model is being loaded; retry in a few seconds"
+        go.set()
+        while client.get("/ready").status_code == 503:
+            pass
+        assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server(tiny):
+    from runnel.server.app import create_app
+    from runnel.server.run import serve
+
+    def load():
+        raise CheckpointError("no such model")
+
+    settings = Settings(port=0)
+    with pytest.raises(CheckpointError, match="no such model"):
+        serve(create_app(settings, load), [bind(settings)])
+
+
+def test_port_in_use():
+    with bind(Settings(port=0)) as one:
+        port = one.getsockname()[1]
+        with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: .*in use; choose another --host"):
+            bind(Settings(port=port))
+
+
+def test_other_machines_only_with_a_key():
+    with pytest.raises(InputError, match=r"reachable from other machines, and no API key is set; set RUNNEL_API_KEY"):
+        Settings(host="0.0.0.0")
+    assert Settings(host="0.0.0.0", api_keys=("k",)) and Settings(host="0.0.0.0", open_bind=True)
+    assert Settings(host="::1") and Settings(host="localhost") and Settings(host="127.0.0.2")
+    with pytest.raises(InputError, match="printable ASCII"):
+        Settings(api_keys=("schlüssel",))
+
+
+def test_keys(tiny):
+    with serving(tiny, name="tiny", api_keys=("first", "second")) as client:
+        for path, shape in SHAPES.items():
+            if path == "/ready":
+                continue
+            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "first"}, {"authorization": "Bearer ä"}):
+                done = client.request("GET", path, headers={k: v.encode("latin-1") for k, v in headers.items()})
+                assert done.status_code == 401 and set(done.json()) == shape and done.headers["www-authenticate"] == "Bearer"
+        for key in ("first", "second"):
+            assert client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert [client.get(path).status_code for path in ("/health", "/ready", "/metrics")] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "localhost.evil.example", "127.0.0.1.evil.example"])
+def test_hosts_of_other_sites(server, host):
+    done = server.get("/v1/models", headers={"host": host})
+    assert done.status_code == 403 and "is not served here; start the server with --allow-host" in done.json()["error"]["message"]
+
+
+def test_hosts_and_origins(server, tiny):
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8675", "192.168.0.7"):
+        assert server.get("/v1/models", headers={"host": host}).status_code == 200
+        assert server.get("/v1/models", headers={"host": host, "origin": f"http://{host}"}).status_code == 200
+        for origin in ("http://evil.example", "null", "http://localhost:1"):
+            done = server.get("/v1/models", headers={"host": host, "origin": origin})
+            assert done.status_code == 403 and "access-control-allow-origin" not in done.headers
+    with serving(tiny, name="tiny", allowed_hosts=("search.example",)) as client:
+        assert client.get("/v1/models", headers={"host": "search.example"}).status_code == 200
+
+
+def test_headers(server):
+    for done in (server.get("/docs"), server.get("/nothing"), server.post("/v1/embeddings", content=b"{")):
+        assert done.headers["x-content-type-options"] == "nosniff" and done.headers["referrer-policy"] == "no-referrer"
+        assert "default-src 'self'" in done.headers["content-security-policy"] and "server" not in done.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/find", "/v1/search", "/embed"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'"a"', b'{"unknown": 1}', b"\xff\xfe", b"[" * 100_000, b'{"input": NaN}']
+)
+def test_malformed_json(server, path, content):
+    done = server.post(path, content=content, headers={"content-type": "application/json"})
+    assert done.status_code == (422 if path == "/embed" else 400) and set(done.json()) == SHAPES[path]
+
+
+def test_json_of_another_content_type_is_refused(server):
+    """A page of another site can send text/plain without asking first."""
+    done = server.post("/v1/embeddings", content=b'{"input": "a"}', headers={"content-type": "text/plain"})
+    assert done.status_code == 400
+
+
+def test_unknown_routes_and_methods(server):
+    assert server.get("/nothing").json()["error"]["message"] == "Not Found"
+    done = server.get("/v1/embeddings")
+    assert done.status_code == 405 and done.headers["allow"] == "POST" and set(done.json()) == {"error"}
+
+
+def test_docs_work_offline(server):
+    page, schema = server.get("/docs").text, server.get("/openapi.json").json()
+    assert "<script" not in page and "://" not in page and "/openapi.json" in page
+    assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
+
+
+def test_info(server, tiny):
+    facts = server.get("/info").json()
+    assert facts["model_id"] == "tiny" and facts["model_sha"] == tiny.fingerprint()
+    assert facts["model_type"] == {"embedding": {"pooling": "mean"}} and facts["max_client_batch_size"] == 10_000
+
+
+def test_metrics(server):
+    server.post("/v1/embeddings", json={"input": "a b c"})
+    server.get("/some/path/that/a/client/chose")
+    lines = server.get("/metrics").text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(values['runnel_requests_total{route="/v1/embeddings",status="200"}']) >= 1
+    assert float(values['runnel_requests_total{route="other",status="404"}']) >= 1
+    assert float(values["runnel_tokens_total"]) > 0 and float(values["runnel_queue_tokens"]) == 0
+    assert "chose" not in "".join(lines)
+    assert "process_resident_memory_bytes" in values
+
+
+def test_bodies_have_a_limit(tiny):
+    with serving(tiny, name="tiny", max_body_bytes=100_000) as client:
+        large = json.dumps({"input": "a" * 100_000}).encode()
+        for content in (large, (large[i : i + 1000] for i in range(0, len(large), 1000)), large * 5):  # with a length, in chunks
+            done = client.post("/v1/embeddings", content=content, headers={"content-type": "application/json"})
+            assert done.status_code == 413, done.text
+            assert done.json()["error"]["message"] == "the body has more than 100,000 bytes; send several requests"
+        assert client.post("/embed", content=large, headers={"content-type": "application/json"}).json()["error_type"]
+        assert client.post("/v1/embeddings", json={"input": "a" * 90_000}).status_code == 200
+        layer = client.app.middleware_stack
+        while not isinstance(layer, Guard):
+            layer = layer.app
+        assert layer._held == 0
+
+
+def test_a_body_of_65_mb(server):
+    done = server.post(
+        "/v1/embeddings", content=b'{"input": "' + b"a" * (65 << 20) + b'"}', headers={"content-type": "application/json"}
+    )
+    assert done.status_code == 413 and "67,108,864 bytes" in done.text
+
+
+def test_a_million_documents(server):
+    """Refused before they are counted."""
+    done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})
+    assert done.status_code == 413
+    assert done.json()["error"]["message"] == "documents: List should have at most 10000 items after validation, not 1000000"
+    assert server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
+
+
+def test_failures_are_reported_without_details(tiny, monkeypatch, caplog):
+    with serving(tiny, name="tiny") as client:
+        monkeypatch.setattr("runnel.models.embedder.Embedder.encode_rows", lambda *_: 1 / 0)
+        done = client.post("/v1/embeddings", json={"input": "a"})
+        assert done.status_code == 500 and done.json()["error"]["message"] == "the server failed; its log has the reason"
+        assert "division by zero" in caplog.text
+        monkeypatch.undo()
+        assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200

@@ -1,0 +1,110 @@
+"""Vectors over HTTP equal those of `Embedder`, for OpenAI's own client and in TEI's shape."""
+
+import base64
+
+import numpy as np
+import openai
+import pytest
+from helpers.serving import serving
+
+from runnel.models.embedder import Embedder
+
+TEXTS = ["A tuple cannot be changed.", "Rain fell 🌧 on the roof.", "x", "The train leaves at noon. " * 200]
+TOLERANCE = 1e-5  # other texts in a step change the order of sums
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.load("pocket")
+
+
+@pytest.fixture(scope="module")
+def server(embedder):
+    with serving(embedder.model) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as one:
+        yield one
+
+
+def test_openai_client(client, embedder):
+    """The client asks for base64 unless told otherwise."""
+    found = client.embeddings.create(model="pocket", input=TEXTS)
+    assert [one.index for one in found.data] == [0, 1, 2, 3]
+    np.testing.assert_allclose([one.embedding for one in found.data], embedder.encode(TEXTS), atol=TOLERANCE)
+    tokens = sum(map(len, embedder.render(TEXTS)))
+    assert found.usage.prompt_tokens == found.usage.total_tokens == tokens
+    assert found.model == "pocket" and found.object == "list"
+    one = client.embeddings.create(model="pocket", input=TEXTS[0], encoding_format="float")
+    np.testing.assert_allclose([one.data[0].embedding], embedder.encode(TEXTS[:1]), atol=TOLERANCE)
+
+
+def test_base64_is_little_endian_float32(server, embedder):
+    body = {"input": TEXTS[0], "model": "pocket", "encoding_format": "base64"}
+    data = server.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(data), "<f4"), embedder.encode(TEXTS[0]), atol=TOLERANCE)
+
+
+def test_dimensions_are_cut_and_normalized(client, embedder):
+    found = np.array(client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=7).data[0].embedding)
+    whole = embedder.encode(TEXTS[0])[:7]
+    np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=TOLERANCE)
+    with pytest.raises(openai.BadRequestError, match="dimensions is 385, the model's vectors have 384"):
+        client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=385)
+
+
+def test_token_ids_are_read_like_their_text(client, embedder):
+    tokenizer = embedder.model.tokenizer
+    ids = [tokenizer.encode(text).ids.tolist() for text in TEXTS[:3]]
+    found = [one.embedding for one in client.embeddings.create(model="pocket", input=ids).data]
+    np.testing.assert_allclose(found, embedder.encode(TEXTS[:3]), atol=TOLERANCE)
+    single = client.embeddings.create(model="pocket", input=ids[0]).data
+    np.testing.assert_allclose(single[0].embedding, found[0], atol=TOLERANCE)
+    with pytest.raises(openai.BadRequestError, match="which ids do not show: send the text"):
+        client.embeddings.create(model="pocket", input=[2003] * 300)
+    with pytest.raises(openai.BadRequestError, match=r"token ids must be in \[0, 30522\)"):
+        client.embeddings.create(model="pocket", input=[30522])
+
+
+@pytest.mark.parametrize("given", [[], "", [""], [[]], [["a"]], [1, "a"], None, {"a": 1}, [-1], [1.5], [True]])
+def test_inputs_that_are_refused(server, given):
+    done = server.post("/v1/embeddings", json={"input": given, "model": "pocket"})
+    error = done.json()["error"]
+    assert done.status_code == 400 and error["type"] == "invalid_request_error" and error["param"] == "input"
+    assert error["message"].startswith("input") and len(error["message"]) < 300
+
+
+def test_blank_text_is_refused(client):
+    with pytest.raises(openai.BadRequestError, match="cannot embed an empty text"):
+        client.embeddings.create(model="pocket", input=["fine", " "])
+
+
+def test_lone_surrogates_are_refused(server):
+    done = server.post("/v1/embeddings", content=b'{"input": "a \\ud800 b"}', headers={"content-type": "application/json"})
+    assert done.status_code == 400 and "unable to parse raw data as a unicode string" in done.json()["error"]["message"]
+
+
+def test_unknown_model(client):
+    with pytest.raises(
+        openai.NotFoundError, match="the model 'text-embedding-3-small' is not served here; use 'pocket'"
+    ) as error:
+        client.embeddings.create(model="text-embedding-3-small", input="a")
+    assert error.value.code == "model_not_found" and error.value.param == "model"
+
+
+def test_models(client):
+    assert [one.id for one in client.models.list()] == ["pocket"]
+
+
+def test_tei_shape(server, embedder):
+    for inputs, texts in (("one", ["one"]), (["one", "two"], ["one", "two"])):
+        found = server.post("/embed", json={"inputs": inputs, "truncate": False, "normalize": True}).json()
+        np.testing.assert_allclose(found, embedder.encode(texts), atol=TOLERANCE)
+    short = server.post("/embed", json={"inputs": "one", "dimensions": 2}).json()
+    assert np.linalg.norm(short[0]) == pytest.approx(1) and len(short[0]) == 2
+    for body in ({"inputs": []}, {"inputs": "a", "normalize": False}, {"inputs": "a", "prompt_name": "nothing"}):
+        done = server.post("/embed", json=body)
+        assert done.status_code == 422 and done.json()["error_type"] == "Validation" and done.json()["error"]

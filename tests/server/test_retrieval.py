@@ -1,0 +1,103 @@
+"""/v1/find and /v1/search answer as `SentenceRetriever` and `Index.search` do."""
+
+import numpy as np
+import pytest
+from helpers.serving import serving
+
+from runnel import Document, Embedder, Index, SentenceRetriever
+
+TEXTS = [
+    "The finally clause is always executed. A tuple cannot be changed. 🌧 Rain fell.",
+    "Del removes a name. <script>alert(1)</script> is text. Names are bound by assignment.",
+    "",
+]
+QUERY = "what removes a name?"
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.load("pocket")
+
+
+@pytest.fixture(scope="module")
+def place(embedder, tmp_path_factory):
+    place = tmp_path_factory.mktemp("index") / "library"
+    with Index.create(place, embedder, fields={"year": "int"}, store="local") as index:
+        index.add([Document("a", TEXTS[0], {"year": 2020}), Document("b", TEXTS[1], {"year": 2024}, title="Names")])
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(embedder, place):
+    with serving(embedder.model, index=str(place)) as client:
+        yield client
+
+
+def test_find(server, embedder):
+    done = server.post(
+        "/v1/find", json={"query": QUERY, "documents": [{"id": "first", "text": TEXTS[0]}, *TEXTS[1:]], "top_k": 4}
+    )
+    assert done.headers["content-type"] == "application/json"
+    found = done.json()["sentences"]
+    scored = SentenceRetriever(embedder.model).scan(QUERY, TEXTS)
+    expected = sorted(
+        ((place, one) for place, document in enumerate(scored) for one in document.sentences()), key=lambda pair: -pair[1].score
+    )[:4]
+    assert [(one["document"], one["index"]) for one in found] == [(place, one.index) for place, one in expected]
+    np.testing.assert_allclose([one["score"] for one in found], [one.score for _, one in expected], atol=1e-4)
+    for one in found:
+        assert TEXTS[one["document"]][one["start"] : one["end"]] == one["text"]
+        assert one["id"] == ("first" if one["document"] == 0 else None)
+    assert done.json()["tokens"] == sum(len(embedder.model.tokenizer.encode(text)) for text in (QUERY, *TEXTS))
+
+
+def test_find_in_other_units(server):
+    found = server.post("/v1/find", json={"query": QUERY, "documents": TEXTS, "unit": "paragraph"}).json()["sentences"]
+    assert [one["text"] for one in found] == [TEXTS[1], TEXTS[0]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": "", "documents": ["a"]},
+        {"query": " ", "documents": ["a"]},
+        {"query": "a", "documents": []},
+        {"query": "a", "documents": "text"},
+        {"query": "a", "documents": [1]},
+        {"query": "a", "documents": [{"id": "x"}]},
+        {"query": "a", "documents": ["b"], "top_k": 0},
+        {"query": "a", "documents": ["b"], "top_k": "3"},
+        {"query": "a", "documents": ["b"], "unit": "word"},
+        {"query": "a", "documents": ["b"], "other": 1},
+    ],
+)
+def test_find_refuses(server, body):
+    done = server.post("/v1/find", json=body)
+    assert done.status_code == 400 and done.json()["error"]["message"]
+
+
+def test_search(server, embedder, place):
+    found = server.post("/v1/search", json={"query": QUERY, "top_k": 2}).json()["documents"]
+    expected = Index.open(place, embedder).search(QUERY, 2)
+    assert [(one["id"], one["rank"], one["title"], one["metadata"]) for one in found] == [
+        (hit.id, hit.rank, hit.title, hit.metadata) for hit in expected
+    ]
+    np.testing.assert_allclose([one["score"] for one in found], [hit.score for hit in expected], rtol=1e-6)
+    assert [s["text"] for s in found[0]["sentences"]] == [s.text for s in expected[0].sentences]
+    only = server.post("/v1/search", json={"query": QUERY, "where": {"year": {"<": 2021}}, "sentences": 0}).json()["documents"]
+    assert [(one["id"], one["sentences"]) for one in only] == [("a", [])]
+    for body in ({"query": " "}, {"query": "a", "where": {"color": "red"}}, {"query": "a", "dense_weight": -1}):
+        assert server.post("/v1/search", json=body).status_code == 400
+
+
+def test_search_sees_documents_added_later(server, embedder, place):
+    with Index.open(place, embedder) as index:
+        index.add([Document("c", "The walrus operator assigns inside an expression.", {"year": 2025})])
+    found = server.post("/v1/search", json={"query": "walrus operator", "top_k": 1}).json()["documents"]
+    assert [one["id"] for one in found] == ["c"]
+
+
+def test_search_without_an_index(embedder):
+    with serving(embedder.model) as client:
+        done = client.post("/v1/search", json={"query": "a"})
+    assert done.status_code == 404 and done.json()["error"]["message"] == "this server has no index; start it with --in INDEX"
