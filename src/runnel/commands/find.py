@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, printable, say, stdout_console
 from runnel.commands.options import DTYPES, Dtype, Json, Model, Query
 from runnel.errors import InputError
@@ -62,7 +63,7 @@ def find(
         note_compiling()
         from runnel.models.sentence_retriever import SentenceRetriever
 
-        return SentenceRetriever.load(model, dtype=DTYPES[dtype])
+        return loading.load(SentenceRetriever.load, model, dtype=DTYPES[dtype])
 
     skipped: list[Skipped] = []
     stored = open_cache(load, model, (encoding, unit), keep=remember, report=say)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
+from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import Output, appending, file_digest
@@ -275,4 +276,4 @@ def _load(model: str, dtype: str, template: str | None) -> Reranker:
     note_compiling()
     from runnel.models.reranker import Reranker
 
-    return Reranker.load(model, dtype=DTYPES[dtype], template=template)
+    return loading.load(Reranker.load, model, dtype=DTYPES[dtype], template=template)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runnel.commands import loading
 from runnel.commands.display import note_compiling, one_line, print_json, stdout_console
 from runnel.commands.options import Json, Query
 from runnel.errors import InputError
@@ -54,10 +55,8 @@ def search(
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences."""
     note_compiling()
-    from runnel.search.index import Index
-
     start = time.perf_counter()
-    index = Index.open(place, model)
+    index = loading.open_index(place, model)
     timings = {"open": time.perf_counter() - start}
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(

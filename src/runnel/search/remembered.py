@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from runnel.errors import ReadError, StateError, describe
 from runnel.files import write
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel")
 _MODEL_FILES = (".json", ".safetensors", ".txt")
 _DIGEST_BYTES = 20
+_digests: WeakKeyDictionary[Model, str] = WeakKeyDictionary()  # of loaded models, which may outlive a command
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,10 @@ class DocumentCache:
 
     @cached_property
     def _model_key(self) -> str:
-        """Return the digest of the model's file names and dtypes; hashing the weights would take longer."""
-        return model_digest(self._load().model, self._model)
+        model = self._load().model
+        if model not in _digests:  # a tenth of a second for pocket
+            _digests[model] = model_digest(model, self._model)
+        return _digests[model]
 
 
 def model_digest(model: Model, name: str) -> str:
