@@ -98,9 +98,13 @@ class Places:
         row = self._row(offset)
         return (row[3], tuple(self._rows_and_paths[1][row[4]])) if row else (None, ())
 
+    def spans(self) -> list[tuple[int, int, str, int | None]]:
+        """Return the (start, end, kind, page) of each block."""
+        return [(row[0], row[1], row[2], row[3]) for row in self._rows_and_paths[0]]
+
     def page_spans(self, page: int) -> list[tuple[int, int]]:
         """Return the characters [start, end) of each block of a page."""
-        return [(row[0], row[1]) for row in self._rows_and_paths[0] if row[3] == page]
+        return [(start, end) for start, end, _, its_page in self.spans() if its_page == page]
 
     def kind_at(self, offset: int) -> str | None:
         """Return the kind of the block that holds a character; None before the first block."""

@@ -6,7 +6,6 @@ A document's id is the absolute path of its file; for a row of jsonl, csv or tsv
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import stat
@@ -172,9 +171,7 @@ def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
     name = source if read.id is None else f"{source}#{read.id}"
     for warning in read.warnings:
         log.warning("%s: %s", name, warning)
-    wire = read.to_wire()
-    blocks = json.dumps({"rows": wire["blocks"], "paths": wire["paths"]})
-    return DocumentRow(name, read.text, read.title or "", source, digest, "", 0, {"kind": read.kind}, blocks)
+    return DocumentRow(name, read.text, read.title or "", source, digest, "", 0, {"kind": read.kind}, read.places().blocks)
 
 
 def _hash(file: Path) -> str:

@@ -7,6 +7,7 @@ file's own; blocks are marks in it.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from runnel.errors import ReadError
+from runnel.records import Places
 from runnel.text.lines import GZIP, ZSTD
 from runnel.text.reading import Decoded
 
@@ -165,6 +167,11 @@ class DocumentText:
         """Return the block that contains a character, or the last block before it; None before the first."""
         at = bisect_right(self.blocks, offset, key=lambda block: block.start)
         return self.blocks[at - 1] if at else None
+
+    def places(self) -> Places:
+        """Return the pages and headings of the document's characters."""
+        wire = self.to_wire()
+        return Places(json.dumps({"rows": wire["blocks"], "paths": wire["paths"]}))
 
     def to_wire(self) -> dict[str, Any]:
         """Return the document as a JSON object: the blocks as rows, each heading path once."""

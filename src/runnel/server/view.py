@@ -1,0 +1,81 @@
+"""What the page shows: a document in blocks, and the sentences of it that answer a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from runnel.models.sentence_retriever import Scored
+from runnel.records import Places, group_repeats
+from runnel.text.sentences import split_paragraphs
+
+LEVELS = 4  # of marks, from the weakest, 1
+_MARKED = 20  # the most sentences of a document to mark, ...
+_SHARE = 4  # ... and at most one of so many
+_BINS = 400  # parts of the heat strip
+_USUAL = 0.9  # the share of sentences without heat
+_BLOCK_CHARS = 4000  # longer blocks are shown as several: a browser lays out only the blocks in sight
+
+Row = tuple[int, int, str, int | None]  # start, end, kind, page
+
+
+def document_view(text: str, places: Places) -> dict[str, Any]:
+    """Return the text of a document and its blocks as rows [start, end, kind, page], cut into pieces of bounded size."""
+    rows = places.spans() or [(*span, "paragraph", None) for span in split_paragraphs(text).tolist()]
+    blocks = [piece for row in rows for piece in _pieces(text, row)]
+    return {"text": text, "characters": len(text), "blocks": blocks}
+
+
+def _pieces(text: str, row: Row) -> list[Row]:
+    start, end, kind, page = row
+    line = text.rfind("\n", 0, start) + 1
+    if not text[line:start].strip():  # the first line of code has the indentation of the others
+        start = line
+    pieces = []
+    while end - start > _BLOCK_CHARS:
+        within = (start + _BLOCK_CHARS // 2, start + _BLOCK_CHARS)
+        cut = max(text.rfind("\n", *within), 0) or max(text.rfind(" ", *within), 0) or within[1] - 1
+        pieces.append((start, cut + 1, kind, page))
+        start = cut + 1
+    return [*pieces, (start, end, kind, page)]
+
+
+def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
+    """Return the best sentences of a document, best first, and the relevance of all parts of its text.
+
+    At most 20 sentences and at most a quarter of all are marked, and their repetitions. Strengths are relative to this document
+    and query.
+
+    Returns:
+        sentences: with `start`, `end`, `text`, `score`, `level` (1 to 4), `page`, `headings` and `also`, the [start, end) of
+            equal sentences.
+        heat: the most relevant sentence of each of 400 equal parts of the text, from 0 to 1, the best of all.
+        count: the number of sentences.
+    """
+    groups = group_repeats(scored.ranked(), max(1, min(_MARKED, len(scored) // _SHARE)))
+    lowest = groups[-1][0].score if groups else 0.0
+    sentences = []
+    for best, *others in groups:
+        page, headings = places.at(best.start + len(best.text) - len(best.text.lstrip()))
+        strength = (best.score - lowest) / ((groups[0][0].score - lowest) or 1.0)
+        facts = {"start": best.start, "end": best.end, "text": best.text, "score": round(best.score, 4)}
+        level = min(LEVELS, 1 + int(LEVELS * strength))
+        also = [(one.start, one.end) for one in others]
+        sentences.append(facts | {"level": level, "page": page, "headings": headings, "also": also})
+    return {"sentences": sentences, "heat": _heat(scored), "count": len(scored)}
+
+
+def _heat(scored: Scored) -> Sequence[float]:
+    if not len(scored):
+        return []
+    scores = scored.scores.astype(np.float64)
+    usual, best = np.quantile(scores, _USUAL), scores.max()
+    strengths = np.clip((scores - usual) / ((best - usual) or 1.0), 0, 1)
+    heat = np.zeros(min(_BINS, len(scored.text)))
+    first, last = (scored.spans - [0, 1]).T * len(heat) // len(scored.text)
+    for index in np.flatnonzero(strengths > 0).tolist():
+        part = heat[first[index] : last[index] + 1]
+        np.maximum(part, strengths[index], out=part)
+    return [round(value, 3) for value in heat.tolist()]
