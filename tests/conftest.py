@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest_plugins = ["helpers.command_line", "helpers.judged_tasks"]
+pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tasks"]
 
 TESTS = Path(__file__).parent
 # Few tests that take long, most of them in processes of their own. What comes last keeps one process busy while the other waits.

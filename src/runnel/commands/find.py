@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,7 +16,8 @@ from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, printable, say, stdout_console
 from runnel.commands.options import DTYPES, Dtype, Json, Model, Query
 from runnel.errors import InputError
-from runnel.search.finding import Answer, Findings, Skipped, open_cache, read_documents
+from runnel.files import write
+from runnel.search.finding import Answer, FileDocument, Findings, Skipped, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.reader import DocumentReader
 
@@ -52,6 +55,12 @@ def find(
     remember: Annotated[
         bool, typer.Option("--remember", help="Store the encoded files: later questions do not read them again.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Also write a page for a browser: results and documents.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Show the sentences of FILEs that answer QUERY, with their places. Each file is read in one pass, however long."""
@@ -76,14 +85,25 @@ def find(
             raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
         else:
             documents = chain([first], documents)
-            findings = find_sentences(
-                load(), query, documents, top_k=top_k, context=context, unit=unit, cache=stored, progress=meter
-            )
+            search = partial(find_sentences, top_k=top_k, context=context, unit=unit, cache=stored, progress=meter)
+            findings = search(load(), query, documents) if html is None else _report(html, search, load(), query, documents)
     if as_json:
         print_json({"query": query, "model": model, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
     else:
         show(stdout_console(), findings)
     return 1 if skipped else 0
+
+
+def _report(
+    path: Path, search: Callable[..., Findings], retriever: SentenceRetriever, query: str, documents: Iterable[FileDocument]
+) -> Findings:
+    """Search, and write the results and the documents as a page."""
+    from runnel.server.report import Report
+
+    report = Report()
+    findings = search(retriever, query, documents, on_document=report.add)
+    write(path, report.html(query, findings))
+    return findings
 
 
 def show(console: Console, findings: Findings) -> None:

@@ -194,6 +194,7 @@ def find(
     min_score: float | None = None,
     cache: DocumentCache | None = None,
     progress: Callable[[int, int], None] | None = None,
+    on_document: Callable[[FileDocument, Scored, Findings], None] | None = None,
 ) -> Findings:
     """Find the sentences that answer a query: the best of all documents together.
 
@@ -208,6 +209,7 @@ def find(
         min_score: the lowest score to return, as the model scores; None: any.
         cache: where to store the vectors of documents that have an `entry`.
         progress: called after each step with (tokens done, total tokens).
+        on_document: called after each document that is not empty, with the scores of all its sentences and the findings so far.
 
     Raises:
         InputError: the query is empty, `top_k` is not a whole number from 1, or the unit is unknown.
@@ -227,6 +229,8 @@ def find(
             key = normalize(answer.sentence.text)
             best[key] = best[key].merge(answer) if key in best else answer
         findings.answers = sorted(best.values(), key=lambda answer: -answer.sentence.score)[:top_k]  # stable: ties in file order
+        if on_document is not None:
+            on_document(one, scored, findings)
     return findings
 
 

@@ -11,36 +11,94 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from runnel.models.sentence_retriever import Scored
+from runnel.search.finding import Answer, FileDocument, Findings
+from runnel.server.view import answers_view, document_view
+
 # The modules of a report, each after the modules that it imports.
 _MODULES = ("offsets", "address", "document", "strip", "results", "picture", "keys", "drop", "pane", "app", "report")
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
+_LINES = ("txt", "md")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = re.compile(r'<link rel="icon".*?</script>\n', re.DOTALL)
 
 
+class Report:
+    """The documents that have answers so far. `add` is the `on_document` of `runnel.search.finding.find`."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, tuple[FileDocument, Scored]] = {}
+
+    def add(self, document: FileDocument, scored: Scored, findings: Findings) -> None:
+        """Add a document, and drop all that have no answer any more."""
+        self._documents[_id(document.file, document.document.id)] = document, scored
+        self._documents = {name: self._documents[name] for name in map(_id_of, findings.answers)}
+
+    def html(self, query: str, findings: Findings) -> str:
+        """Return the report of a query and what it found in these documents; see `write_report`."""
+        hits: dict[str, dict[str, Any]] = {}
+        for answer in findings.answers:
+            name = _id_of(answer)
+            one, _ = self._documents[name]
+            hit = hits.setdefault(name, {"id": name, "name": name, "title": one.document.title or "", "sentences": []})
+            hit["sentences"].append(answer.as_json() | _facts(answer, name))
+        views = {name: hits[name] | _view(*self._documents[name]) for name in hits}
+        read = [file for file in findings.files if file.sentences]
+        scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
+        return write_report(query, scope, list(hits.values()), views)
+
+
+def _facts(answer: Answer, name: str) -> dict[str, Any]:
+    """Return what the page shows otherwise than `find` does: lines of text files only, and other places of the document."""
+    line = answer.place.line if answer.place.kind in _LINES else None
+    also = [(place.start, place.end) for place in answer.also if _id(place.file, place.id) == name]
+    return {"line": line, "also": also, "places": len(answer.places)}
+
+
+def _id(file: str, row: str | None) -> str:
+    return file if row is None else f"{file}#{row}"
+
+
+def _id_of(answer: Answer) -> str:
+    return _id(answer.place.file, answer.place.id)
+
+
+def _view(one: FileDocument, scored: Scored) -> dict[str, Any]:
+    places = one.document.places()
+    view = document_view(one.document.text, places)
+    return view | {"pages": one.document.pages, "pictures": False, "answers": answers_view(scored, places)}
+
+
 def write_report(query: str, scope: str, hits: Sequence[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the report as HTML.
+    """Return a report as HTML.
 
     A content security policy allows only the report's own script and style, by their hashes. All texts of documents are in a
     block of JSON, which browsers do not run.
 
     Args:
         scope: where the query was asked, for the reader.
-        hits: as the page's search returns them: documents with their answering sentences.
-        documents: by the hits' ids: `document_view`, with `answers`, `id`, `name` and `title`.
+        hits: documents with their answering sentences, as the page's search returns them.
+        documents: by the hits' ids: `document_view` with `answers`, `id`, `name` and `title`.
     """
     static = files("runnel.server") / "static"
     script = "".join(_inlined((static / f"{name}.js").read_text(encoding="utf-8")) for name in _MODULES)
     style = (static / "page.css").read_text(encoding="utf-8")
-    held = json.dumps({"query": query, "scope": scope, "hits": hits, "documents": documents}).replace("<", "\\u003c")
+    held = {"query": query, "scope": scope, "hits": hits, "documents": documents}
     policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-        f'<style>{style}</style>\n<script type="application/json" id="held">{held}</script>\n'
+        f'<style>{style}</style>\n<script type="application/json" id="held">{_json(held)}</script>\n'
         f'<script type="module">{script}</script>\n'
     )
     page = (static / "index.html").read_text(encoding="utf-8")
     return _HEAD.sub(lambda _: head, page, count=1)
+
+
+def _json(value: object) -> str:
+    """Return JSON that neither ends its element nor holds half of a surrogate pair, as the name of a file may."""
+    text = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _inlined(module: str) -> str:

@@ -49,8 +49,8 @@ def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
     and query.
 
     Returns:
-        sentences: with `start`, `end`, `text`, `score`, `level` (1 to 4), `page`, `headings` and `also`, the [start, end) of
-            equal sentences.
+        sentences: with `start`, `end`, `text`, `score`, `level` (1 to 4), `page`, `headings`, `also`, the [start, end) of equal
+            sentences, and `places`, their number with the first.
         heat: the most relevant sentence of each of 400 equal parts of the text, from 0 to 1, the best of all.
         count: the number of sentences.
     """
@@ -63,7 +63,7 @@ def answers_view(scored: Scored, places: Places) -> dict[str, Any]:
         facts = {"start": best.start, "end": best.end, "text": best.text, "score": round(best.score, 4)}
         level = min(LEVELS, 1 + int(LEVELS * strength))
         also = [(one.start, one.end) for one in others]
-        sentences.append(facts | {"level": level, "page": page, "headings": headings, "also": also})
+        sentences.append(facts | {"level": level, "page": page, "headings": headings, "also": also, "places": len(also) + 1})
     return {"sentences": sentences, "heat": _heat(scored), "count": len(scored)}
 
 

@@ -13,6 +13,8 @@ export function start(source) {
   let shown = { doc: null, query: null, at: null };
   let answers = null; // the sentences of the open document that answer, best first
   let hits = []; // of the whole collection
+  let ownHits = []; // of the open document, if it is a file that was opened here
+  let listed = null; // the hits in the list
   let searched = ""; // the query of `hits`
   let work = new AbortController(); // for what is being loaded
 
@@ -59,7 +61,7 @@ export function start(source) {
   // Show the document and mark its sentences that answer.
   async function read(signal) {
     const { doc, query } = shown;
-    answers = null;
+    [answers, ownHits] = [null, []];
     page.document.hidden = !doc;
     window.document.body.classList.toggle("reading", Boolean(doc));
     if (!doc) pane.clear();
@@ -76,15 +78,15 @@ export function start(source) {
     const found = await asked;
     if (signal.aborted) return;
     answers = found;
+    ownHits = answers ? [{ ...pane.document, sentences: answers.sentences }] : [];
     pane.mark(answers);
   }
 
   // Show the results, and return them: of the file that was opened here, or of the collection.
   function listResults() {
-    const own = source.owns(shown.doc);
-    const list = !own ? hits : answers ? [{ ...pane.document, sentences: answers.sentences }] : [];
-    showResults(page.results, list, shown.query);
-    selectResult(page.results, formatAddress(shown));
+    const list = source.owns(shown.doc) ? ownHits : hits;
+    if (list !== listed) showResults(page.results, list, shown.query);
+    listed = list;
     return list;
   }
 
@@ -102,7 +104,7 @@ export function start(source) {
     if (!pane.document || pane.document.id !== shown.doc) return;
     const best = answers?.sentences[0];
     const at = shown.at ?? (best ? [best.start, best.end] : null);
-    selectResult(page.results, formatAddress({ ...shown, at }));
+    selectResult(page.results, shown.doc, at?.[0]);
     if (!pane.open(at)) report(new Error(`The document has no characters ${at[0]}-${at[1]}.`));
   }
 
@@ -114,8 +116,9 @@ export function start(source) {
   function close() {
     if (window.document.activeElement === page.query) return page.query.blur();
     if (!shown.doc) return;
+    const link = page.results.querySelector("a[aria-current]");
     go({ doc: null, at: null });
-    stepResult(page.results, 0);
+    link?.focus();
   }
 
   function showProgress({ done, total }) {

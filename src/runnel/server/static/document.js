@@ -54,7 +54,7 @@ export class DocumentView {
   // Scroll to characters [start, end) and mark them as the current sentence. Return whether they are in the text.
   open([start, end]) {
     const range = this.range(...this.trimmed(start, end));
-    this.current = this.sentences.findIndex(({ at }) => at[0] === start && at[1] === end);
+    this.current = this.sentences.findIndex(({ at }) => at[0] === start);
     if (!range) return false;
     if (window.CSS.highlights) {
       const current = new Highlight(range);

@@ -10,15 +10,16 @@ export function element(tag, kind, ...content) {
   return made;
 }
 
-// Show hits: [{id, title, name, sentences: [{start, end, text, score, page, headings, before, after}]}, ...].
+// Show hits: [{id, title, name, sentences: [{start, end, text, also, places, page, line, headings, before, after}]}, ...].
+// `also` has the offsets of equal sentences of the document, `places` counts those of all documents.
 export function showResults(list, hits, query) {
   list.replaceChildren(...hits.map((hit) => resultRow(hit, query)));
 }
 
-// Mark the sentence that is open.
-export function selectResult(list, address) {
-  for (const link of list.querySelectorAll("a")) {
-    if (link.getAttribute("href") === address) link.setAttribute("aria-current", "true");
+// Mark the sentence of a document that begins at `start`, or is equal to the one that does.
+export function selectResult(list, doc, start) {
+  for (const link of list.querySelectorAll("a.sentence")) {
+    if (link.doc === doc && link.starts.includes(start)) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
   }
   list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
@@ -43,6 +44,7 @@ function resultRow(hit, query) {
 function sentenceRow(hit, sentence, query) {
   const link = element("a", sentence.level ? `sentence level-${sentence.level}` : "sentence");
   link.setAttribute("href", formatAddress({ doc: hit.id, query, at: [sentence.start, sentence.end] }));
+  Object.assign(link, { doc: hit.id, starts: [sentence.start, ...sentence.also.map(([start]) => start)] });
   link.append(
     element("span", "where", whereOf(sentence)),
     element("span", "around", oneLine(sentence.before), " "),
@@ -52,9 +54,9 @@ function sentenceRow(hit, sentence, query) {
   return link;
 }
 
-// Return the page, the line and the headings of a sentence, and the number of its other places.
-export function whereOf({ page, line, headings, also }) {
-  const places = also?.length ? `${also.length + 1} places` : "";
+// Return the page or line, the headings and the number of places of a sentence.
+function whereOf({ page, line, headings, places: count }) {
+  const places = count > 1 ? `${count} places` : "";
   const first = page ? `page ${page}` : line ? `line ${line}` : "";
   return [first, (headings ?? []).join(" › "), places].filter(Boolean).join(" · ");
 }

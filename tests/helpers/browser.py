@@ -1,0 +1,75 @@
+"""A pytest plugin: headless Chromium, in which everything that a page should not do fails the test."""
+
+import shutil
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")  # not longer: while it is open, no other test of the process can run an event loop
+def chromium():
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine; on Debian, apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_tab(chromium):
+    """Open an address in a tab. Errors of scripts, refusals by the policy and requests elsewhere fail the test at its end."""
+    tabs = []
+
+    def open_tab(address, *, width=1280, height=800, dark=False):
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
+        )
+        context.set_default_timeout(10_000)
+        tab = context.new_page()
+        tab.problems, home = [], "/".join(address.split("/")[:3]) + "/"
+        tab.on("console", lambda message: tab.problems.append(message.text) if message.type in ("error", "warning") else None)
+        tab.on("pageerror", lambda error: tab.problems.append(str(error)))
+        tab.on("dialog", lambda dialog: (tab.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        tab.on("request", lambda one: None if one.url.startswith((home, "data:")) else tab.problems.append(f"request: {one.url}"))
+        tab.goto(address)
+        tabs.append(tab)
+        return tab
+
+    yield open_tab
+    problems = [problem for tab in tabs for problem in tab.problems]
+    for tab in tabs:
+        tab.context.close()
+    assert not problems
+
+
+def marked(tab, name):
+    """Return the texts of the ranges that a highlight paints, in the order of the document."""
+    return tab.evaluate(
+        "name => [...(CSS.highlights.get(name) ?? [])].sort((a, b) => a.compareBoundaryPoints(0, b)).map(String)", name
+    )
+
+
+def is_in_sight(tab, name="current"):
+    """Return whether the first range of a highlight is inside the pane of the text."""
+    return tab.evaluate(
+        """name => {
+            const [range] = CSS.highlights.get(name);
+            const [box, pane] = [range.getBoundingClientRect(), document.querySelector("#text").getBoundingClientRect()];
+            return box.height > 0 && box.top >= pane.top && box.bottom <= pane.bottom;
+        }""",
+        name,
+    )
+
+
+def settle(tab):
+    """Wait for the frames in which the page scrolls and draws."""
+    tab.evaluate("() => new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 50))")
+
+
+def scrolls_sideways(tab):
+    """Return whether the page is wider than the window."""
+    return tab.evaluate("() => document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth")

@@ -1,0 +1,211 @@
+"""The report of `runnel find --html`, opened in a browser from a file."""
+
+import time
+
+import pytest
+from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+STATIC = "src/runnel/server/static"
+SENTENCES = [
+    "The cat sat on the mat.", "A 𝔘nicorn 🦄 drank.", "Nothing happened here.", "Birds sang.", "The dog barked all night.",
+    "Rain fell.", "It was cold.", "Snow fell too.", "Nobody knew why the dog barked 🐕 and ran.", "The end came.",
+    "Clouds.", "More clouds.",
+]  # fmt: skip
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)><!-- <b>bold</b>"
+
+
+def paragraphs(sentences):
+    return "\n\n".join(sentences) + "\n"
+
+
+@pytest.fixture
+def report(run, fake, tmp_path):
+    """Write files, find a query in them and return the address of the report."""
+
+    def report(query, files, *options):
+        for name, text in files.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        done = run("find", query, *files, "--html", "report.html", *options)
+        assert done.code == 0, done.err
+        return (tmp_path / "report.html").as_uri()
+
+    return report
+
+
+def test_a_report_opens_a_document_at_the_sentence_with_all_answers_marked(report, open_tab):
+    files = {"a.txt": paragraphs(SENTENCES), "b.txt": "Here is a dog.\n"}
+    tab = open_tab(report("why the dog barked", files, "-k", 3, "-c", 0))
+    assert (
+        tab.locator("#query").input_value() == "why the dog barked"
+        and tab.locator("#query").get_attribute("readonly") is not None
+    )
+    assert tab.locator("#status").inner_text() == "3 sentences in 1 document"
+    assert tab.locator("#line #scope").inner_text() == "in 2 files"
+    rows = tab.locator("a.sentence")
+    assert [text.split("\n") for text in rows.all_inner_texts()][:2] == [
+        ["line 17", "Nobody knew why the dog barked 🐕 and ran."],
+        ["line 9", "The dog barked all night."],
+    ]
+    rows.nth(1).click()
+    settle(tab)
+    assert marked(tab, "current") == ["The dog barked all night."] and is_in_sight(tab)
+    assert marked(tab, "level-4") == ["Nobody knew why the dog barked 🐕 and ran."]
+    assert tab.locator("#position").inner_text() == "2 of 3"
+    assert tab.locator("#text").inner_text().split() == " ".join(SENTENCES).split()
+    tab.go_back()
+    assert tab.locator("#document").is_hidden()
+
+
+def test_a_link_opens_the_document_at_its_characters_beyond_the_basic_plane(report, open_tab):
+    text = paragraphs(SENTENCES)
+    start = text.index("Nobody")
+    end = start + len(SENTENCES[8])
+    address = report("why the dog barked", {"a b.txt": text})
+    tab = open_tab(f"{address}#doc=a+b.txt&at={start}-{end}")
+    settle(tab)
+    assert marked(tab, "current") == [SENTENCES[8]] and is_in_sight(tab)
+    assert SENTENCES[8] in tab.locator("a[aria-current]").inner_text()
+
+
+def test_a_link_to_characters_or_documents_that_do_not_exist_is_reported(report, open_tab):
+    address = report("why the dog barked", {"a.txt": paragraphs(SENTENCES)})
+    tab = open_tab(f"{address}#doc=a.txt&at=5000-6000")
+    assert tab.locator("#status.error").inner_text() == "The document has no characters 5000-6000."
+    tab = open_tab(f"{address}#doc=b.txt")
+    assert tab.locator("#status.error").inner_text() == "The report does not hold this document."
+
+
+def test_html_in_documents_queries_and_names_is_shown_as_text_and_never_run(report, open_tab):
+    name = "<img src=x onerror=alert(3)>.txt"
+    tab = open_tab(report(f"dog {HOSTILE}", {name: f"A dog says {HOSTILE} to us.\n\nYes.\n"}))
+    assert tab.locator("#query").input_value() == f"dog {HOSTILE}"
+    assert tab.locator("a.hit").inner_text() == name
+    tab.locator("a.sentence").first.click()
+    settle(tab)
+    assert tab.locator("#title").inner_text() == name
+    assert HOSTILE in tab.locator("#text").inner_text()
+    assert tab.locator("#text *:not(p), main img, main script").count() == 0
+
+
+def test_a_report_allows_no_other_script(report, open_tab):
+    tab = open_tab(report("dog", {"a.txt": "A dog.\n"}))
+    tab.evaluate(
+        "() => { const one = document.createElement('script'); one.textContent = 'window.ran = 1'; document.body.append(one) }"
+    )
+    assert tab.evaluate("() => window.ran") is None
+    assert len(tab.problems) == 1 and "Content Security Policy" in tab.problems.pop()
+
+
+def test_the_keyboard_reaches_everything(report, open_tab):
+    files = {"a.txt": paragraphs(SENTENCES), "b.txt": "A dog.\n\nThe end.\n"}
+    tab = open_tab(report("why the dog barked", files, "-k", 4, "-c", 0))
+    tab.keyboard.press("j")
+    tab.keyboard.press("j")
+    tab.keyboard.press("k")
+    assert tab.locator("a.sentence:focus").inner_text().endswith(SENTENCES[8])
+    tab.keyboard.press("Enter")
+    settle(tab)
+    assert marked(tab, "current") == [SENTENCES[8]]
+    for key, sentence in (("p", SENTENCES[4]), ("n", SENTENCES[8]), ("n", SENTENCES[0])):
+        tab.keyboard.press(key)
+        settle(tab)
+        assert marked(tab, "current") == [sentence] and is_in_sight(tab)
+    tab.keyboard.press("/")
+    assert tab.locator("#query:focus").count() == 1
+    tab.keyboard.press("Escape")
+    assert tab.locator("#query:focus").count() == 0 and tab.locator("#document").is_visible()
+    tab.keyboard.press("Escape")
+    assert tab.locator("#document").is_hidden() and tab.locator("a.sentence:focus").count() == 1
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_nothing_is_wider_than_the_window_and_colors_follow_the_system(report, open_tab, width, dark):
+    long = "a" * 300
+    address = report("dog", {f"{'b' * 100}.txt": f"The dog {long}.\n\n>>> code  {long}\n\n{paragraphs(SENTENCES)}"})
+    tab = open_tab(address, width=width, dark=dark)
+    assert not scrolls_sideways(tab)
+    tab.locator("a.sentence").first.click()
+    settle(tab)
+    assert not scrolls_sideways(tab) and is_in_sight(tab)
+    assert tab.evaluate("() => { const one = document.querySelector('#text'); return one.scrollWidth <= one.clientWidth }")
+    assert tab.locator("#list").is_visible() == (width > 375)
+    light = tab.evaluate("() => getComputedStyle(document.querySelector('#document')).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (max(light) < 60) == dark
+    tab.locator("#close").click()
+    assert tab.locator("#list").is_visible()
+
+
+def test_a_document_of_1_mb_is_shown_and_marked_quickly(report, open_tab):
+    text = "".join(
+        f"Paragraph {n} speaks of the sea, of 🚢 ships and of harbors that nobody has seen. It has a second sentence, too. "
+        f"{'The dog barked at ship ' + str(n) + '.' if n % 100 == 99 else 'There is a third one about nothing in particular.'}"
+        f" {'It ends here. ' * 10}\n\n"
+        for n in range(3600)
+    )
+    assert len(text) > 1_000_000
+    start = text.index("The dog barked at ship 3499.")
+    address = report("why the dog barked", {"sea.txt": text}, "-k", 20)
+    begun = time.perf_counter()
+    tab = open_tab(f"{address}#doc=sea.txt&at={start}-{start + 29}")
+    tab.wait_for_function("() => CSS.highlights.has('current')")
+    shown_s = time.perf_counter() - begun
+    settle(tab)
+    assert marked(tab, "current") == ["The dog barked at ship 3499."] and is_in_sight(tab)
+    assert tab.locator("#text p").count() == 3600 and len(marked(tab, "level-1") + marked(tab, "level-4")) == 20
+    step_s = tab.evaluate(
+        """() => {
+            const begun = performance.now();
+            for (let n = 0; n < 10; n++) document.querySelector("#next").click();
+            return (performance.now() - begun) / 10_000;
+        }"""
+    )
+    assert shown_s < 5 and step_s < 0.5, (shown_s, step_s)  # 0.6 s and 3 ms on a quiet machine
+
+
+def test_the_strip_shows_where_the_answers_are_and_scrolls_there(report, open_tab):
+    text = paragraphs([f"Nothing is said in line {n}, and nothing happens." for n in range(400)] + ["The dog barked.", "End."])
+    tab = open_tab(report("dog barked", {"a.txt": text}) + "#doc=a.txt")
+    settle(tab)
+    dark = """() => {
+        const strip = document.querySelector("#strip");
+        const pixels = strip.getContext("2d").getImageData(strip.width - 4, 0, 1, strip.height).data;
+        return [...Array(strip.height).keys()].filter(y => pixels[4 * y + 3] > 200 && pixels[4 * y + 2] < 80)
+            .map(y => y / strip.height);
+    }"""
+    rows = tab.evaluate(dark)
+    assert rows and all(0.98 < row <= 1 for row in rows)
+    box = tab.locator("#strip").bounding_box()
+    tab.mouse.click(box["x"] + 5, box["y"] + box["height"] / 4)
+    settle(tab)
+    first = tab.evaluate(
+        """() => {
+            const pane = document.querySelector("#text").getBoundingClientRect();
+            return document.elementFromPoint(pane.left + pane.width / 2, pane.top + 4)?.textContent;
+        }"""
+    )
+    assert "line 99" in first or "line 100" in first or "line 101" in first
+
+
+# ---- offsets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unit_offsets(chromium, pytestconfig):
+    """The page's own function for offsets, called from Python: (text, offsets) to UTF-16 offsets."""
+    source = (pytestconfig.rootpath / STATIC / "offsets.js").read_text(encoding="utf-8")
+    tab = chromium.new_page()
+    tab.evaluate(
+        "async source => { window.offsets = await import(`data:text/javascript,${encodeURIComponent(source)}`) }", source
+    )
+    yield lambda text, offsets: tab.evaluate("([text, at]) => at.map(window.offsets.unitOffsets(text))", [text, offsets])
+    tab.close()
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("🦄𝔘\U0010ffff\uffffé\n")), max_size=60))
+def test_offsets_in_characters_become_offsets_in_utf_16_units(unit_offsets, text):
+    offsets = list(range(len(text) + 1))
+    assert unit_offsets(text, offsets) == [len(text[:at].encode("utf-16-le")) // 2 for at in offsets]

@@ -1,0 +1,73 @@
+"""What the page is sent: blocks of bounded size, the best sentences with their levels, and the heat along the text."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from runnel.models.sentence_retriever import Scored
+from runnel.records import Places
+from runnel.server.view import answers_view, document_view
+from runnel.text.documents.document import read_plain
+from runnel.text.reading import decode
+
+
+def scored(sentences, scores):
+    edges = np.cumsum([0, *map(len, sentences)]).astype(np.int64)
+    return Scored("".join(sentences), np.stack([edges[:-1], edges[1:]], axis=1), np.array(scores, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "One.\n\nTwo.\n", "x" * 10_001, "word " * 5000, "line\n" * 3000, "  code\n    more\n\n\nEnd."]
+)
+@pytest.mark.parametrize("blocks", [True, False])
+def test_blocks_hold_all_text_but_whitespace_and_are_short(text, blocks):
+    places = read_plain(decode(text.encode(), "a.txt")).places() if blocks else Places()
+    view = document_view(text, places)
+    assert view["text"] == text and view["characters"] == len(text)
+    spans = [(start, end) for start, end, _, _ in view["blocks"]]
+    assert all(0 < end - start <= 4000 for start, end in spans)
+    covered = "".join(text[start:end] for start, end in spans)
+    assert "".join(covered.split()) == "".join(text.split())
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_the_first_line_of_code_keeps_its_indentation():
+    text = "Text:\n\n   >>> f()\n   42\n"
+    assert [text[a:b] for a, b, _, _ in document_view(text, read_plain(decode(text.encode(), "a.txt")).places())["blocks"]] == [
+        "Text:",
+        "   >>> f()\n   42",
+    ]
+
+
+def test_a_quarter_of_the_sentences_is_marked_and_equal_ones_once():
+    sentences = [f"Sentence {n}. " for n in range(16)]
+    sentences[3] = sentences[9] = "The answer. "
+    scores = [-3.0] * 16
+    scores[3], scores[9], scores[0], scores[15], scores[7] = 2.0, 1.5, 1.0, 0.0, -1.0
+    view = answers_view(scored(sentences, scores), Places())
+    assert [(one["text"], one["level"], one["places"]) for one in view["sentences"]] == [
+        ("The answer. ", 4, 2),
+        ("Sentence 0. ", 3, 1),
+        ("Sentence 15. ", 2, 1),
+        ("Sentence 7. ", 1, 1),
+    ]
+    start = sum(map(len, sentences[:9]))
+    assert view["sentences"][0]["also"] == [(start, start + len("The answer. "))]
+    assert view["count"] == 16
+
+
+def test_heat_is_where_the_best_sentences_are():
+    sentences = [f"Sentence {n:03}. " for n in range(100)]
+    scores = np.zeros(100)
+    scores[50], scores[99] = 4.0, 1.0
+    heat = answers_view(scored(sentences, scores), Places())["heat"]
+    assert len(heat) == 400 and set(heat[200:204]) == {1.0} and set(heat[396:]) == {0.25}
+    assert sum(value > 0 for value in heat) == 8
+
+
+@pytest.mark.parametrize(("sentences", "scores"), [([], []), (["a"], [0.0]), (["a ", "b"], [1.0, 1.0]), (["", "a"], [1.0, 2.0])])
+def test_few_sentences(sentences, scores):
+    view = answers_view(scored(sentences, scores), Places())
+    assert len(view["sentences"]) == min(1, len(sentences)) and view["count"] == len(sentences)
+    assert len(view["heat"]) == sum(map(len, sentences)) and all(0 <= value <= 1 for value in view["heat"])
