@@ -162,7 +162,7 @@ def test_a_document_of_1_mb_is_shown_and_marked_quickly(report, open_tab):
             return (performance.now() - begun) / 10_000;
         }"""
     )
-    assert shown_s < 5 and step_s < 0.5, (shown_s, step_s)  # 0.6 s and 3 ms on a quiet machine
+    assert shown_s < 5 and step_s < 0.5, (shown_s, step_s)  # measured: 0.4 to 0.5 s and 3 to 6 ms
 
 
 def test_the_strip_shows_where_the_answers_are_and_scrolls_there(report, open_tab):
