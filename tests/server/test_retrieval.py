@@ -1,4 +1,4 @@
-"""/v1/find and /v1/search answer as `SentenceRetriever` and `Index.search` do."""
+"""/v1/find, /v1/search and /v1/verify answer as `SentenceRetriever`, `Index.search` and `verify_quote` do."""
 
 import numpy as np
 import pytest
@@ -101,3 +101,23 @@ def test_search_without_an_index(embedder):
     with serving(embedder.model) as client:
         done = client.post("/v1/search", json={"query": "a"})
     assert done.status_code == 404 and done.json()["error"]["message"] == "this server has no index; start it with --in INDEX"
+
+
+def test_verify(server):
+    body = {"quote": "The finally  clause is always executed", "text": TEXTS[0]}
+    done = server.post("/v1/verify", json=body).json()
+    assert (done["match"], done["word_for_word"], done["similarity"]) == ("normalized", True, 1.0)
+    assert [(one["start"], one["end"], one["text"]) for one in done["places"]] == [(0, 37, TEXTS[0][:37])]
+    done = server.post("/v1/verify", json={"quote": "A tuple can be changed.", "document": "a"}).json()
+    (place,) = done["places"]
+    assert (done["match"], done["word_for_word"]) == ("changed", False)
+    assert [(one["quote"], one["text"]) for one in place["changes"]] == [("can", "cannot")]
+    assert server.post("/v1/verify", json={"quote": "zebras graze", "text": TEXTS[0]}).json()["match"] == "absent"
+    assert server.post("/v1/verify", json={"quote": "a", "document": "nothing"}).status_code == 404
+    for body in (
+        {"quote": "a"},
+        {"quote": "a", "text": "b", "document": "a"},
+        {"quote": "", "text": "b"},
+        {"quote": " ", "text": "b"},
+    ):
+        assert server.post("/v1/verify", json=body).status_code == 400

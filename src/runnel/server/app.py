@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from runnel.server import embeddings, retrieval, status
+from runnel.server import embeddings, rerank, retrieval, status
 from runnel.server.context import Context
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded, Loading, load
@@ -45,7 +45,7 @@ def create_app(settings: Settings, load_models: Callable[[], Loaded] | None = No
     app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.context = Context(settings, loading, work)
     app.state.metrics = metrics = Metrics(work)
-    for part in (status, embeddings, retrieval):
+    for part in (status, embeddings, rerank, retrieval):
         app.include_router(part.router)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
@@ -67,7 +67,7 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     problems = error.errors()
     lines = list(dict.fromkeys(f"{_place(one['loc'])}: {one['msg']}" for one in problems))
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
-    param = str(problems[0]["loc"][1]) if len(problems[0]["loc"]) > 1 else None
+    param = next((one for one in problems[0]["loc"][1:] if isinstance(one, str) and one.isidentifier()), None)
     kind: Kind = "too_long" if any(one["type"] == "too_long" for one in problems) else "invalid"
     return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
 

@@ -1,7 +1,8 @@
-"""runnel's own routes: /v1/find, sentences of given documents; /v1/search, documents of the server's index."""
+"""runnel's own routes: /v1/find, sentences of given documents; /v1/search, documents of an index; /v1/verify, quotes."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -9,9 +10,12 @@ from pydantic import BaseModel, Field
 
 from runnel.records import Hit
 from runnel.request import total_progress
+from runnel.search.index import Index
 from runnel.server.context import MAX_TEXTS, Body, InContext
+from runnel.server.loading import Loaded, OpenIndex
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
+from runnel.text.quotes import LONGEST_QUOTE, verify_quote
 
 router = APIRouter(prefix="/v1", tags=["retrieval"])
 
@@ -98,6 +102,43 @@ class SearchResponse(BaseModel):
     documents: list[SearchHit]
 
 
+class VerifyRequest(Body):
+    """A quote, and the text that it should be from, or the id of a document of the index."""
+
+    quote: Annotated[str, Field(min_length=1, max_length=LONGEST_QUOTE)]
+    text: str | None = None
+    document: str | None = None
+
+
+class ChangedWords(BaseModel):
+    """Words of the quote that differ from those at [start, end) of the text; "" where words were added or left out."""
+
+    quote: str
+    text: str
+    start: int
+    end: int
+
+
+class VerifiedPlace(BaseModel):
+    """A place of the quote: characters (code points) [start, end) of the text, and the text there."""
+
+    text: str
+    start: int
+    end: int
+    match: Literal["exact", "normalized", "changed"]
+    case_differs: bool
+    changes: list[ChangedWords]
+
+
+class VerifyResponse(BaseModel):
+    """Whether the text has the quote word for word, and all its places; see `verify_quote`."""
+
+    match: Literal["exact", "normalized", "changed", "absent"]
+    word_for_word: bool
+    similarity: float
+    places: list[VerifiedPlace]
+
+
 @router.post("/find", responses=error_responses("/v1/find"))
 async def find(body: FindRequest, request: Request, context: InContext) -> FindResponse:
     """Return the sentences of the documents that answer the query."""
@@ -130,9 +171,7 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
 async def search(body: SearchRequest, request: Request, context: InContext) -> SearchResponse:
     """Return the documents of the server's index that answer the query, each with its best sentences."""
     loaded = context.loaded()
-    index = loaded.index
-    if index is None:
-        raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
+    index = _index(loaded)
 
     def call(progress: Progress) -> list[SearchHit]:
         options = body.model_dump(exclude={"query", "top_k"})
@@ -141,6 +180,36 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
 
     done = await context.run(request, [body.query], call)
     return SearchResponse(model=loaded.name, documents=done.value)
+
+
+@router.post("/verify", responses=error_responses("/v1/verify"))
+async def verify(body: VerifyRequest, request: Request, context: InContext) -> VerifyResponse:
+    """Find a quote in a text: word for word, in another typography, or the nearest words."""
+    if (body.text is None) == (body.document is None):
+        raise Refusal("invalid", "give either text or document: the text to look in, or the id of a document of the index")
+    index = None if body.document is None else _index(context.loaded())
+
+    def call(progress: Progress) -> VerifyResponse:
+        text = body.text if index is None else _text(index.newest(), str(body.document))
+        assert text is not None
+        found = verify_quote(body.quote, text)
+        places = [VerifiedPlace(text=text[one.start : one.end], **asdict(one)) for one in found.places]
+        return VerifyResponse(match=found.match, word_for_word=found.word_for_word, similarity=found.similarity, places=places)
+
+    return (await context.run(request, [body.quote, body.text or ""], call, count=lambda: 0)).value
+
+
+def _index(loaded: Loaded) -> OpenIndex:
+    if loaded.index is None:
+        raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
+    return loaded.index
+
+
+def _text(index: Index, name: str) -> str:
+    stored = index.store.documents([name])
+    if name not in stored:
+        raise Refusal("not_found", f"the index has no document {name!r}", code="document_not_found", param="document")
+    return stored[name].text
 
 
 def _as_json(hit: Hit) -> SearchHit:

@@ -1,0 +1,220 @@
+"""Reranking: /rerank, /v1/rerank and /v2/rerank in the shapes of Cohere and Jina; /rerank also in that of TEI.
+
+Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import numpy as np
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import Scored, SentenceRetriever
+from runnel.models.sentence_vectors import SentenceMemory
+from runnel.request import total_progress
+from runnel.server.context import MAX_TEXTS, Body, Context, InContext
+from runnel.server.loading import Loaded
+from runnel.server.refusals import Refusal, error_responses
+from runnel.server.work import Progress
+
+router = APIRouter(tags=["rerank"])
+
+Query = Annotated[str, Field(min_length=1)]
+Some = Field(min_length=1, max_length=MAX_TEXTS)
+
+
+class RerankDocument(Body):
+    """A document as an object."""
+
+    text: str
+
+
+class RelevantSpans(Body):
+    """Whether to return the spans of each document that answer the query."""
+
+    mode: Literal["enabled", "disabled"]
+    threshold: float = Field(0.1, ge=0, le=1, description="The score that a span must exceed.")
+    max_spans: int | None = Field(None, ge=1)
+
+
+class RerankRequest(Body):
+    """A query and documents, in the shape of Cohere or Jina."""
+
+    query: Query
+    documents: Annotated[list[str | RerankDocument], Some]
+    model: str | None = None
+    top_n: int | None = Field(None, ge=1, description="Results to return (default: all).")
+    return_documents: bool = False
+    relevant_spans: RelevantSpans | None = None
+    max_tokens_per_doc: int | None = Field(None, ge=1, description="Has no effect: documents are read whole.")
+    max_chunks_per_doc: int | None = Field(None, ge=1, description="Has no effect: documents are read whole.")
+    rank_fields: list[Literal["text"]] | None = None
+    priority: int | None = Field(None, ge=0, description="Has no effect.")
+
+
+class TeiRerankRequest(Body):
+    """A query and documents, in TEI's shape."""
+
+    query: Query
+    texts: Annotated[list[str], Some]
+    raw_scores: bool = Field(False, description="Return logits, not their sigmoid.")
+    return_text: bool = False
+    truncate: bool = Field(False, description="Has no effect: documents are read whole.")
+    truncation_direction: Literal["right", "Right"] = "right"
+
+
+class Span(BaseModel):
+    """The characters (code points) [start, end) of a document, and their score in [0, 1]."""
+
+    start: int
+    end: int
+    score: float
+
+
+class ReturnedDocument(BaseModel):
+    """The text of a document."""
+
+    text: str
+
+
+class RerankResult(BaseModel):
+    """A document's position in the request and its score in [0, 1]."""
+
+    index: int
+    relevance_score: float
+    document: ReturnedDocument | None = None
+    relevant_spans: list[Span] | None = None
+
+
+class RerankResponse(BaseModel):
+    """Documents, best first; `usage` is for Jina's clients, `meta` for Cohere's."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+    usage: dict[str, int]
+    meta: dict[str, Any]
+
+
+class TeiRank(BaseModel):
+    """A document's position in the request and its score."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+EitherRequest = Annotated[
+    Annotated[RerankRequest, Tag("with documents")] | Annotated[TeiRerankRequest, Tag("with texts")],
+    Discriminator(lambda body: "with texts" if isinstance(body, dict) and "texts" in body else "with documents"),
+]
+
+
+@router.post("/v1/rerank", response_model_exclude_none=True, responses=error_responses("/v1/rerank"))
+@router.post("/v2/rerank", response_model_exclude_none=True, responses=error_responses("/v2/rerank"))
+async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
+    """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
+    loaded = context.loaded(body.model)
+    reranker = _reranker(loaded)
+    texts = [one if isinstance(one, str) else one.text for one in body.documents]
+    wanted = body.relevant_spans if body.relevant_spans is not None and body.relevant_spans.mode == "enabled" else None
+    retriever = None if wanted is None else _retriever(loaded)
+
+    def call(progress: Progress) -> list[RerankResult]:
+        read_once = retriever is not None and loaded.model.head("rerank").stored
+        memory = _read(reranker, texts, progress) if read_once else None
+        scores = _scores(reranker, body.query, texts, memory, progress)
+        best = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
+        results = [RerankResult(index=place, relevance_score=_sigmoid(scores[place])) for place in best]
+        if retriever is not None and wanted is not None:
+            documents = [texts[place] if memory is None else memory.documents[texts[place]] for place in best]
+            scan = retriever.scan(body.query, documents, progress=total_progress(progress))
+            for result, scored in zip(results, scan, strict=True):
+                result.relevant_spans = _spans(scored, wanted) or None
+        if body.return_documents:
+            for result in results:
+                result.document = ReturnedDocument(text=texts[result.index])
+        return results
+
+    done = await context.run(request, [body.query, *texts], call)
+    ignored = [name for name in ("max_tokens_per_doc", "max_chunks_per_doc") if getattr(body, name) is not None]
+    meta: dict[str, Any] = {"tokens": {"input_tokens": done.tokens}}
+    if ignored:
+        meta["warnings"] = [f"{name} has no effect: documents are read whole" for name in ignored]
+    return RerankResponse(id=str(uuid4()), model=loaded.name, results=done.value, usage={"total_tokens": done.tokens}, meta=meta)
+
+
+@router.post("/rerank", response_model_exclude_none=True, responses=error_responses("/rerank"))
+async def rerank_either(body: EitherRequest, request: Request, context: InContext) -> RerankResponse | list[TeiRank]:
+    """Rank documents by their relevance to a query: with `documents` as /v2/rerank, with `texts` in TEI's shape."""
+    if isinstance(body, RerankRequest):
+        return await rerank(body, request, context)
+    return await _tei(body, request, context)
+
+
+async def _tei(body: TeiRerankRequest, request: Request, context: Context) -> list[TeiRank]:
+    reranker = _reranker(context.loaded())
+
+    def call(progress: Progress) -> list[TeiRank]:
+        scores = _scores(reranker, body.query, body.texts, None, progress)
+        return [
+            TeiRank(
+                index=place,
+                score=float(scores[place]) if body.raw_scores else _sigmoid(scores[place]),
+                text=body.texts[place] if body.return_text else None,
+            )
+            for place in np.argsort(-scores, kind="stable").tolist()
+        ]
+
+    return (await context.run(request, [body.query, *body.texts], call)).value
+
+
+def _reranker(loaded: Loaded) -> Reranker:
+    if loaded.reranker is None:
+        raise Refusal("invalid", f"{loaded.name} has no 'rerank' head; it was not trained to rank documents")
+    return loaded.reranker
+
+
+def _retriever(loaded: Loaded) -> SentenceRetriever:
+    if loaded.retriever is None:
+        raise Refusal("invalid", f"{loaded.name} has no 'sentences' head, so it finds no spans; do not enable relevant_spans")
+    return loaded.retriever
+
+
+def _read(reranker: Reranker, texts: Sequence[str], progress: Progress) -> SentenceMemory:
+    """Read each text once, for its score and for the scores of its sentences."""
+    memory = reranker.remember({text: text for text in texts}, progress=progress)
+    assert isinstance(memory, SentenceMemory)
+    return memory
+
+
+def _scores(
+    reranker: Reranker, query: str, texts: Sequence[str], memory: SentenceMemory | None, progress: Progress
+) -> np.ndarray:
+    """Return scores (n,) of texts, read or remembered."""
+    if memory is None:
+        return reranker.score(query, texts, progress=progress)
+    remembered = dict(zip(memory.documents, reranker.score(query, memory, progress=progress).tolist(), strict=True))
+    return np.array([remembered[text] for text in texts])
+
+
+def _spans(scored: Scored, wanted: RelevantSpans) -> list[Span]:
+    """Return the sentences above the threshold, best first, without the whitespace around them."""
+    spans: list[Span] = []
+    for sentence in scored.ranked():
+        score = _sigmoid(sentence.score)
+        if score <= wanted.threshold or len(spans) == wanted.max_spans:
+            break
+        start = sentence.end - len(sentence.text.lstrip())
+        spans.append(Span(start=start, end=sentence.start + len(sentence.text.rstrip()), score=score))
+    return spans
+
+
+def _sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-float(score))) if score > -700 else 0.0

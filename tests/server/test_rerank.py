@@ -1,0 +1,150 @@
+"""Scores and spans over HTTP equal those of the models, for Cohere's own clients, and in the shapes of Jina and TEI."""
+
+import cohere
+import numpy as np
+import pytest
+from cohere import RerankRelevantSpans
+from helpers.serving import serving
+
+from runnel import Reranker, SentenceRetriever
+
+DOCUMENTS = [
+    "A context manager is entered and left by the with statement.",
+    "🌧 Rain fell.  The finally clause is always executed, 🎉 also after a return statement.\n\nNothing else.",
+    "Deletion of a name removes its binding from the namespace. ",
+    "A context manager is entered and left by the with statement.",
+    "",
+]
+QUERY = "When is the finally clause executed?"
+TOLERANCE = 1e-4  # of a logit: other texts in a step change the order of sums
+
+
+def sigmoid(scores):
+    return 1 / (1 + np.exp(-np.asarray(scores, dtype=np.float64)))
+
+
+@pytest.fixture(scope="module", params=["pocket", "pocket-mamba2"])
+def server(request):
+    """Encoder: documents are read once for scores and spans. Recurrent: with the query."""
+    with serving(request.param, name=request.param) as client:
+        client.name = request.param
+        client.reranker = Reranker.load(request.param)
+        yield client
+
+
+def expected(server):
+    scores = sigmoid(server.reranker.score(QUERY, DOCUMENTS))
+    return scores, np.argsort(-scores, kind="stable").tolist()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with cohere.ClientV2("none", base_url=str(server.base_url)) as one:
+        yield one
+
+
+def check(results, server, count=None):
+    scores, order = expected(server)
+    assert [one.index for one in results] == order[:count]
+    np.testing.assert_allclose([one.relevance_score for one in results], scores[order[:count]], atol=TOLERANCE)
+
+
+def test_cohere_v2(client, server):
+    done = client.rerank(model=server.name, query=QUERY, documents=DOCUMENTS)
+    check(done.results, server)
+    assert done.meta.tokens.input_tokens > 0 and done.id and done.results[0].relevant_spans is None
+    check(client.rerank(model=server.name, query=QUERY, documents=DOCUMENTS, top_n=2).results, server, 2)
+    done = client.rerank(model=server.name, query=QUERY, documents=DOCUMENTS, max_tokens_per_doc=10)
+    assert done.meta.warnings == ["max_tokens_per_doc has no effect: documents are read whole"]
+
+
+def test_cohere_v1(server):
+    documents = [*DOCUMENTS[:2], *({"text": text} for text in DOCUMENTS[2:])]
+    with cohere.Client("none", base_url=str(server.base_url)) as client:
+        done = client.rerank(model=server.name, query=QUERY, documents=documents, return_documents=True)
+    check(done.results, server)
+    assert [one.document.text for one in done.results] == [DOCUMENTS[one.index] for one in done.results]
+
+
+def test_relevant_spans(client, server):
+    def spans(**options):
+        wanted = RerankRelevantSpans(mode="enabled", **options)
+        done = client.rerank(model=server.name, query=QUERY, documents=DOCUMENTS, relevant_spans=wanted)
+        check(done.results, server)
+        return {one.index: one.relevant_spans for one in done.results}
+
+    found = spans(threshold=0)
+    retriever = SentenceRetriever.load(server.name)
+    for place, text in enumerate(DOCUMENTS):
+        best = list(next(retriever.scan(QUERY, [text])).ranked())
+        if not best:
+            assert found[place] is None
+            continue
+        assert [text[one.start : one.end] for one in found[place]] == [one.text.strip() for one in best]
+        np.testing.assert_allclose([one.score for one in found[place]], sigmoid([one.score for one in best]), atol=TOLERANCE)
+    sentence = found[1][0]
+    assert (
+        DOCUMENTS[1][sentence.start : sentence.end] == "The finally clause is always executed, 🎉 also after a return statement."
+    )
+    assert all(one is None or len(one) == 1 for one in spans(threshold=0, max_spans=1).values())
+    threshold = sentence.score * 0.999
+    assert {place: len(one) for place, one in spans(threshold=threshold).items() if one}[1] == 1
+    assert spans(threshold=1) == dict.fromkeys(range(len(DOCUMENTS)))
+
+
+def test_jina_shape(server):
+    body = {"model": server.name, "query": QUERY, "documents": [{"text": text} for text in DOCUMENTS], "top_n": 1}
+    done = server.post("/v1/rerank", json=body | {"return_documents": True}).json()
+    assert done["model"] == server.name and done["usage"]["total_tokens"] > 0
+    (best,) = done["results"]
+    order = expected(server)[1]
+    assert best["index"] == order[0] and best["document"] == {"text": DOCUMENTS[order[0]]}
+    assert "document" not in server.post("/v1/rerank", json=body).json()["results"][0]
+
+
+def test_rerank_reads_either_shape(server):
+    scores, order = expected(server)
+    done = server.post("/rerank", json={"query": QUERY, "documents": DOCUMENTS}).json()
+    assert [one["index"] for one in done["results"]] == order
+    found = server.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS}).json()
+    assert [set(one) for one in found] == [{"index", "score"}] * len(DOCUMENTS) and [one["index"] for one in found] == order
+    np.testing.assert_allclose([one["score"] for one in found], scores[order], atol=TOLERANCE)
+    raw = server.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "raw_scores": True, "return_text": True}).json()
+    np.testing.assert_allclose(sigmoid([one["score"] for one in raw]), scores[order], atol=TOLERANCE)
+    assert [one["text"] for one in raw] == [DOCUMENTS[place] for place in order]
+
+
+BAD = [
+    {"query": "", "documents": ["a"]},
+    {"query": "a", "documents": []},
+    {"query": "a", "documents": [{"text": "b", "other": "c"}]},
+    {"query": "a", "documents": ["b"], "top_n": 0},
+    {"query": "a", "documents": ["b"], "rank_fields": ["title"]},
+    {"query": "a", "documents": ["b"], "relevant_spans": {"mode": "on"}},
+    {"query": "a", "documents": ["b"], "relevant_spans": {"mode": "enabled", "threshold": 2}},
+    {"query": " ", "documents": ["b"]},
+]
+
+
+@pytest.mark.parametrize("body", BAD)
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_refused(server, path, body):
+    done = server.post(path, json=body)
+    assert done.status_code == (422 if path == "/rerank" else 400), done.text
+    assert set(done.json()) == ({"message", "error", "error_type"} if path == "/rerank" else {"message"})
+
+
+def test_unknown_model(client, server):
+    with pytest.raises(cohere.NotFoundError) as error:
+        client.rerank(model="rerank-v3.5", query="a", documents=["b"])
+    assert error.value.body == {"message": f"the model 'rerank-v3.5' is not served here; use '{server.name}'"}
+
+
+def test_too_many_documents(server):
+    done = server.post("/v2/rerank", json={"query": "a", "documents": ["b"] * 10_001})
+    assert done.status_code == 413 and done.json()["message"].startswith("documents: List should have at most 10000 items")
+
+
+def test_messages_name_fields_only(server):
+    done = server.post("/rerank", json={"query": "a", "documents": [1]})
+    assert done.json()["message"].startswith("documents.0.str: Input should be a valid string; documents.0.RerankDocument: ")
