@@ -34,9 +34,10 @@ from runnel.commands.rerank import rerank
 from runnel.commands.search import search
 from runnel.commands.serve import serve
 from runnel.commands.train import train
+from runnel.commands.verify import verify
 from runnel.errors import RunnelError, describe
 
-COMMANDS = (find, index, search, serve, embed, rerank, evaluate, analyze, train, mine, info, bench)
+COMMANDS = (find, index, search, verify, serve, embed, rerank, evaluate, analyze, train, mine, info, bench)
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(

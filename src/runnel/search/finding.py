@@ -277,23 +277,16 @@ def _best(
     if min_score is not None:
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
     groups = group_repeats(ranked, top_k, known)
-    starts = [s.start + len(s.text) - len(s.text.lstrip()) for group in groups for s in group]
-    lines = dict(zip(starts, _line_numbers(text, starts), strict=True))
+    sentences = {s.index: s for group in groups for s in group}
+    places = dict(zip(sentences, locate(one.file, document, [(s.start, s.end) for s in sentences.values()]), strict=True))
 
     def kind_at(offset: int) -> str | None:
         block = document.block_at(offset)
         return block.kind if block else None
 
-    def place(sentence: Sentence) -> Place:
-        start = sentence.start + len(sentence.text) - len(sentence.text.lstrip())
-        block = document.block_at(start)
-        page, headings = (block.page, block.headings) if block else (None, ())
-        return Place(one.file, document.id, lines[start], page, headings, sentence.start, sentence.end, document.kind)
-
     results = []
     for group in groups:
         best = group[0]
-        places = {s.index: place(s) for s in sorted(group, key=lambda s: s.index)}
         context_end = int(spans[min(len(spans) - 1, best.index + context), 1])
         results.append(
             Answer(
@@ -301,10 +294,22 @@ def _best(
                 before=text[spans[max(0, best.index - context), 0] : best.start],
                 after=text[best.end : max(context_end, end_of_text_below(text, best.start, best.end, kind_at))],
                 place=places[best.index],
-                places=tuple(places.values()),
+                places=tuple(places[index] for index in sorted(s.index for s in group)),
             )
         )
     return results
+
+
+def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) -> list[Place]:
+    """Return the place of each stretch [start, end) of a document: line, page and headings of its first word."""
+    stretches = [document.text[start:end] for start, end in spans]
+    firsts = [start + len(text) - len(text.lstrip()) for (start, _), text in zip(spans, stretches, strict=True)]
+    places = []
+    for (start, end), first, line in zip(spans, firsts, _line_numbers(document.text, firsts), strict=True):
+        block = document.block_at(first)
+        page, headings = (block.page, block.headings) if block else (None, ())
+        places.append(Place(file, document.id, line, page, headings, start, end, document.kind))
+    return places
 
 
 def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:

@@ -21,6 +21,7 @@ _NEAR = 0.6  # the least similarity of a changed quote: below it, sentences shar
 UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # Chinese and Japanese: no spaces
 _CHARACTERS = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
 _WORD = f"(?:[^\\W{_CHARACTERS}]|[\u0300-\u036f])+"  # with its accents
+_AROUND = 4  # tokens around a stretch to align once more, as for quotation marks
 # A character of such a script, a word, also hyphenated at a line end, or a punctuation mark.
 _TOKEN = re.compile(rf"[{_CHARACTERS}]|{_WORD}(?:[-\u2010\u00ad][^\S\n]*+\n\s*+{_WORD})*|[^\w\s]")
 
@@ -70,6 +71,10 @@ class _Tokens:
             return self.spans[first][0], self.spans[stop - 1][1]
         at = self.spans[first][0] if first < len(self.spans) else len(self.text)
         return at, at
+
+    def count(self, first: int, stop: int) -> int:
+        """Return the number of words among tokens [first, stop): all but marks."""
+        return sum(word[:1].isalnum() for word in self.words[first:stop])
 
 
 def nearest(quote: str, text: str, fold: Callable[[str], str], equal: Callable[[str, str], bool]) -> Nearest | None:
@@ -121,15 +126,19 @@ def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
 
 def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int, equal: Callable[[str, str], bool]) -> Nearest | None:
     """Align the quote with tokens [first, stop)."""
-    matcher = SequenceMatcher(None, wanted.words, tokens.words[first:stop])
-    blocks = [(i, first + j, size) for i, j, size in matcher.get_matching_blocks() if size]
-    blocks = _dense(blocks)
-    if not blocks:
-        return None
-    # Words of the quote before the first and after the last block replace as many words of the text.
-    head, tail = blocks[0], blocks[-1]
-    begin = max(0, head[1] - head[0])
-    finish = min(len(tokens.words), tail[1] + tail[2] + len(wanted.words) - tail[0] - tail[2])
+    blocks: list[tuple[int, int, int]] = []
+    begin, finish = first, stop
+    for _ in range(2):  # the second time in the nearest stretch alone: the matcher prefers the first of several equal words
+        matcher = SequenceMatcher(None, wanted.words, tokens.words[first:stop])
+        found = [(i, first + j, size) for i, j, size in matcher.get_matching_blocks() if size]
+        blocks = _dense(wanted, tokens, found)
+        if not blocks:
+            return None
+        # Words of the quote before the first and after the last block replace as many words of the text.
+        head, tail = blocks[0], blocks[-1]
+        begin = max(0, head[1] - head[0])
+        finish = min(len(tokens.words), tail[1] + tail[2] + len(wanted.words) - tail[0] - tail[2])
+        first, stop = max(first, begin - _AROUND), min(stop, finish + _AROUND)
     changes = _changes(wanted, tokens, blocks, begin, finish, equal)
     total = sum(len(word) for word in wanted.words if word[:1].isalnum()) or len(wanted.words)
     same = sum(len(word) for at, _, size in blocks for word in wanted.words[at : at + size] if word[:1].isalnum())
@@ -170,15 +179,15 @@ def _widened(quote: _Tokens, said: tuple[int, int], text: _Tokens, says: tuple[i
     return quote.text[slice(*there)], text.text[slice(*here)]
 
 
-def _dense(blocks: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return the consecutive blocks with the most words: two for each word in them, less one for each word between them."""
+def _dense(quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return the consecutive blocks with the most tokens: two for each in them, less one for each word that the text has more."""
     best: list[tuple[int, int, int]] = []
     current: list[tuple[int, int, int]] = []
     score = highest = 0
     for block in blocks:
         if current:
-            last = current[-1]
-            score -= max(block[0] - last[0] - last[2], block[1] - last[1] - last[2])
+            i, j, size = current[-1]
+            score -= max(0, text.count(j + size, block[1]) - quote.count(i + size, block[0]))
         if score <= 0:
             current, score = [], 0
         current.append(block)

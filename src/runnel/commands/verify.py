@@ -1,0 +1,75 @@
+"""`runnel verify`: whether files have a quote word for word, and where."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from runnel.commands.display import one_line, print_json, print_text, say
+from runnel.commands.options import Json
+from runnel.errors import InputError
+from runnel.records import normalize
+from runnel.search.finding import Skipped, read_documents
+from runnel.search.verifying import Quoted, Verified
+from runnel.search.verifying import verify as verify_in
+from runnel.text.documents.reader import DocumentReader
+
+_WORD_FOR_WORD, _NOT, _UNREADABLE = 0, 1, 2  # exit codes, as of grep
+
+
+def verify(
+    quote: Annotated[str, typer.Argument(metavar="QUOTE", help="The words to look for; - reads them from standard input.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files of the kinds that `runnel find` reads.")],
+    encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
+    as_json: Json = False,
+) -> int:
+    """Tell whether FILEs have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
+
+    Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ.
+    Exit code: 0 word for word, 1 not, 2 a file could not be read.
+    """
+    if quote == "-":
+        if "-" in files:
+            raise InputError("standard input can be the quote or a file, not both")
+        quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    skipped: list[Skipped] = []
+    with DocumentReader(encoding=encoding) as reader:
+        verified = verify_in(quote, read_documents(files, reader, skipped, report=say))
+    if as_json:
+        unread = [{"file": one.file, "reason": one.reason} for one in skipped]
+        print_json({"quote": quote} | verified.as_json() | {"skipped": unread})
+    else:
+        _show(verified)
+    return _UNREADABLE if skipped else _WORD_FOR_WORD if verified.word_for_word else _NOT
+
+
+def _show(verified: Verified) -> None:
+    """Print the verdict, then each place with the text there."""
+    share = f"{100 * verified.similarity:.0f} % of its words"
+    count = len(verified.places)
+    places = "one place" if count == 1 else f"{count:,} places"
+    print_text(
+        {
+            "exact": f"word for word at {places}",
+            "normalized": f"word for word at {places}, apart from typography",
+            "changed": f"not word for word; the nearest stretch has {share}",
+            "absent": f"not found; the nearest stretch has {share}",
+        }[verified.match]
+    )
+    for rank, one in enumerate(verified.places, start=1):
+        note = (
+            "" if one.found.match != "normalized" else "  differs in case" if one.found.case_differs else "  typography differs"
+        )
+        print_text(one_line(f"{rank:>2}. {one.place}  characters {one.place.start}-{one.place.end}{note}"))
+        print_text(f"    {normalize(one.text)}")
+        for line in _changes(one):
+            print_text(line)
+
+
+def _changes(one: Quoted) -> list[str]:
+    return [
+        f"    quote: {normalize(change.quote) or '(nothing)'}  document: {normalize(change.text) or '(nothing)'}"
+        for change in one.found.changes
+    ]

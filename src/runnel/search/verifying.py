@@ -1,0 +1,88 @@
+"""Verify a quote in documents: is it there word for word, where, and if not, which words differ?
+
+`Verified.as_json` is the one form of the result for programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from runnel.search.finding import FileDocument, Place, locate
+from runnel.text.quotes import QuotePlace, verify_quote
+
+_ORDER = ("absent", "changed", "normalized", "exact")
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A place of a quote in a document.
+
+    Attributes:
+        found: how it matches, and the words that differ.
+        place: its file, line, page and headings.
+        text: `document.text[place.start : place.end]`.
+        sha256: of the document's text, so that the place can be checked again.
+    """
+
+    found: QuotePlace
+    place: Place
+    text: str
+    sha256: str
+
+    def as_json(self) -> dict[str, object]:
+        """Return all fields in one object."""
+        own = {"match": self.found.match, "case_differs": self.found.case_differs, "text": self.text, "sha256": self.sha256}
+        return self.place.as_json() | own | {"changes": [asdict(change) for change in self.found.changes]}
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What `verify` found.
+
+    Attributes:
+        match: "exact", "normalized", "changed" or "absent": the best of all documents (see `QuotePlace.match`).
+        similarity: the share of the letters of the quote's words that the nearest stretch has in the same order.
+        places: all places with the words of the quote; if there is none, the nearest stretch, if any is near.
+        files: the number of documents searched, rows counted one by one.
+    """
+
+    match: Literal["exact", "normalized", "changed", "absent"]
+    similarity: float
+    places: tuple[Quoted, ...]
+    files: int
+
+    @property
+    def word_for_word(self) -> bool:
+        """Whether a document has all words of the quote, in order and without others between them."""
+        return self.match in ("exact", "normalized")
+
+    def as_json(self) -> dict[str, object]:
+        """Return the result, ready for JSON."""
+        own = {"match": self.match, "word_for_word": self.word_for_word, "similarity": self.similarity, "files": self.files}
+        return own | {"places": [place.as_json() for place in self.places]}
+
+
+def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
+    """Look for a quote in documents, one after another.
+
+    Raises:
+        InputError: as `verify_quote`.
+    """
+    best = verify_quote(quote, "")
+    places: list[Quoted] = []
+    files = 0
+    for one in documents:
+        files += 1
+        verified = verify_quote(quote, one.document.text)
+        if not verified.word_for_word and verified.similarity <= best.similarity:
+            continue
+        located = locate(one.file, one.document, [(found.start, found.end) for found in verified.places])
+        here = [
+            Quoted(found, place, one.document.text[found.start : found.end], one.document.sha256)
+            for found, place in zip(verified.places, located, strict=True)
+        ]
+        places = places + here if best.word_for_word else here
+        best = max(best, verified, key=lambda one: (_ORDER.index(one.match), one.similarity))
+    return Verified(best.match, best.similarity, tuple(places), files)
