@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,10 @@ from runnel.commands.options import Json
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.search.finding import Skipped, read_documents
-from runnel.search.verifying import Quoted, Verified
-from runnel.search.verifying import verify as verify_in
 from runnel.text.documents.reader import DocumentReader
+
+if TYPE_CHECKING:
+    from runnel.search.verifying import Quoted, Verified
 
 _WORD_FOR_WORD, _NOT, _UNREADABLE = 0, 1, 2  # exit codes, as of grep
 
@@ -30,13 +31,15 @@ def verify(
     Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ.
     Exit code: 0 word for word, 1 not, 2 a file could not be read.
     """
+    from runnel.search.verifying import verify  # numpy takes a while to import
+
     if quote == "-":
         if "-" in files:
             raise InputError("standard input can be the quote or a file, not both")
         quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
     skipped: list[Skipped] = []
     with DocumentReader(encoding=encoding) as reader:
-        verified = verify_in(quote, read_documents(files, reader, skipped, report=say))
+        verified = verify(quote, read_documents(files, reader, skipped, report=say))
     if as_json:
         unread = [{"file": one.file, "reason": one.reason} for one in skipped]
         print_json({"quote": quote} | verified.as_json() | {"skipped": unread})
