@@ -26,7 +26,7 @@ BELOW = set(ALLOWED)
 ALLOWED |= {
     name: BELOW | {"search", "speed", "training", "integrations"} for name in ("search", "speed", "training", "integrations")
 }
-ALLOWED["evaluation"] = set(ALLOWED)
+ALLOWED |= {name: set(ALLOWED) for name in ("evaluation", "generation")}
 ALLOWED["server"] = set(ALLOWED)
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
@@ -44,6 +44,7 @@ ONLY_IN = {
     "sentence_transformers": {"training", "integrations"},
     "lancedb": {"search"},
     "qdrant_client": {"integrations"},
+    "openai": {"generation"},
     "ray": {"integrations"},
     "mteb": {"integrations", "commands"},
     "fastapi": {"server"},

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from runnel.commands.analyze import analyze
+from runnel.commands.ask import ask
 from runnel.commands.bench import bench
 from runnel.commands.display import LogLines, print_text, printable, report_bug, say
 from runnel.commands.embed import embed
@@ -37,7 +38,7 @@ from runnel.commands.train import train
 from runnel.commands.verify import verify
 from runnel.errors import RunnelError, describe
 
-COMMANDS = (find, index, search, verify, serve, embed, rerank, evaluate, analyze, train, mine, info, bench)
+COMMANDS = (find, ask, index, search, verify, serve, embed, rerank, evaluate, analyze, train, mine, info, bench)
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(

@@ -7,6 +7,7 @@
     ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
     ├── StoreError                       an index that is missing, of another model or format, or damaged
     │   └── StoreBusy                    an index that another process is writing
+    ├── EndpointError                    a language model's endpoint that cannot be reached or does not answer as expected
     ├── NumericalError (ArithmeticError) NaN or infinity where a number is needed
     ├── MissingDependency (ImportError)  an optional package is needed; the message has the install command
     ├── BackendUnavailable (RuntimeError) the requested device or kernel is not available
@@ -38,6 +39,10 @@ class StoreError(RunnelError):
 
 class StoreBusy(StoreError):
     """An index that another process is writing; retry later."""
+
+
+class EndpointError(RunnelError):
+    """A language model's endpoint that cannot be reached, refuses a request or does not answer as expected."""
 
 
 class StateError(RunnelError, ValueError):

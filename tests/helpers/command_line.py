@@ -55,7 +55,7 @@ class FakeRetriever:
     remembers = False
 
     def __init__(self):
-        self.model = SimpleNamespace(unit="sentence")
+        self.model = fake_model(unit="sentence")
 
     def scan(self, query, documents, *, unit=None, progress=None):
         words = set(query.lower().split())

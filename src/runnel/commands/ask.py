@@ -1,0 +1,141 @@
+"""`runnel ask`: an answer by a language model from the sentences that runnel finds, with checked citations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, printable, say
+from runnel.commands.options import Json, Model, Query, refuse
+
+if TYPE_CHECKING:
+    from runnel.generation.asking import CitedAnswer, Context, Excerpt
+
+_DOCUMENTS = 5  # of an index to take sentences from
+
+
+def ask(
+    question: Query,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE", help="As for find; - is standard input.", show_default=False)
+    ] = None,
+    place: Annotated[
+        str | None, typer.Option("--in", metavar="DIR", help="An index to search instead of files.", show_default=False)
+    ] = None,
+    llm: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1.", envvar="OPENAI_BASE_URL"),
+    ] = None,
+    llm_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
+    ] = None,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to look for.")] = 20,
+    context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,
+    show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
+    model: Model = "pocket",
+    as_json: Json = False,
+) -> int:
+    """Answer QUESTION from FILEs or an index. A language model writes the answer; its citations are checked."""
+    refuse({"FILE": place is not None and files}, "cannot be given with --in")
+    if place is None and not files:
+        raise typer.BadParameter("give a FILE to read, or --in DIR")
+    from runnel.generation.asking import answer, choose
+    from runnel.generation.endpoint import Endpoint
+
+    endpoint = Endpoint(llm, llm_model)
+    if place is None:
+        excerpts, count, skipped = _from_files(question, files or [], model, top_k)
+    else:
+        excerpts, count, skipped = *_from_index(question, place, top_k), []
+    if not excerpts:
+        say("nothing found; the language model was not asked")
+        if as_json:
+            print_json({"question": question, "answer": None, "skipped": skipped})
+        return 1
+    context = choose(question, excerpts, context_tokens, count)
+    if show_context and not as_json:
+        _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
+    result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else _write)
+    if as_json:
+        print_json(_as_json(endpoint.model, context, result) | {"skipped": skipped})
+    else:
+        _write("\n" if result.text else "")
+        if result.cited and not show_context:
+            _write("\n")
+            _show_excerpts(context.excerpts, result.cited)
+    _report(context, result, answer_tokens)
+    return 0 if result.text else 1
+
+
+def _from_files(question: str, files: list[str], model: str, top_k: int) -> tuple[list[Excerpt], Callable[[str], int], list[Any]]:
+    """Return excerpts, best first, a function that counts tokens, and the files that could not be read."""
+    note_compiling()
+    from runnel.commands.loading import load
+    from runnel.generation.asking import excerpts_of_findings
+    from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.search.finding import Skipped, find, read_documents
+    from runnel.text.documents.reader import DocumentReader
+
+    skipped: list[Skipped] = []
+    retriever = load(SentenceRetriever.load, model)
+    with DocumentReader() as reader, Meter("reading") as meter:
+        documents = read_documents(files, reader, skipped, report=say)
+        findings = find(retriever, question, documents, top_k=top_k, progress=meter)
+    tokenizer = retriever.model.tokenizer
+    return excerpts_of_findings(findings), lambda text: len(tokenizer.encode(text).ids), [asdict(one) for one in skipped]
+
+
+def _from_index(question: str, place: str, top_k: int) -> tuple[list[Excerpt], Callable[[str], int]]:
+    note_compiling()
+    from runnel.commands.loading import open_index
+    from runnel.generation.asking import excerpts_of_hits
+
+    index = open_index(place)
+    hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
+    tokenizer = index.embedder.model.tokenizer
+    return excerpts_of_hits(hits), lambda text: len(tokenizer.encode(text).ids)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(printable(text))
+    sys.stdout.flush()
+
+
+def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:
+    for number in numbers:
+        excerpt = excerpts[number - 1]
+        place = excerpt.place
+        print_text(f"[{number}] {one_line(str(place))}  characters {place.start}-{place.end}")
+        for line in excerpt.text.strip().splitlines():
+            print_text(f"    {line}")
+    _write("\n")
+
+
+def _as_json(model: str, context: Context, result: CitedAnswer) -> dict[str, object]:
+    excerpts = [one.place.as_json() | {"text": one.text, "score": one.score} for one in context.excerpts]
+    facts = {"cited": result.cited, "removed_citations": result.removed, "misquoted": result.misquoted}
+    counts = {name: getattr(result.reply, name) for name in ("finish", "prompt_tokens", "completion_tokens")}
+    found = {"question": context.question, "answer": result.text or None, **facts, "excerpts": excerpts}
+    return found | {"left_out": context.left_out, "context_tokens": context.tokens, "llm_model": model, **counts}
+
+
+def _report(context: Context, result: CitedAnswer, answer_tokens: int) -> None:
+    """Say on stderr what the reader of the answer must know."""
+    if not result.text:
+        say(f"{len(context.excerpts)} excerpts were read; they do not answer the question, says the language model")
+    elif not result.cited:
+        say("note: the answer cites no excerpt")
+    if result.removed:
+        removed = ", ".join(f"[{number}]" for number in result.removed)
+        say(f"note: removed from the answer: {removed}; there are {len(context.excerpts)} excerpts")
+    for quotation in result.misquoted:
+        say(f'note: no excerpt says, word for word: "{quotation}"')
+    if context.left_out:
+        say(f"note: {context.left_out} excerpts did not fit into {context.tokens:,} tokens; raise --context-tokens to use them")
+    if result.reply.finish == "length":
+        say(f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens")

@@ -1,0 +1,161 @@
+"""A language model behind an endpoint with OpenAI's chat interface: llama.cpp, vLLM, Ollama, a hosted service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from runnel.errors import EndpointError, InputError, MissingDependency
+
+Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A language model's reply.
+
+    Attributes:
+        finish: why it ended: "stop", or "length" if it reached `max_tokens`.
+        prompt_tokens, completion_tokens: as the endpoint counts; None if it does not say.
+    """
+
+    text: str
+    finish: str
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Endpoint:
+    """A client of an endpoint.
+
+    Requests that fail because the endpoint is busy or not reached are repeated, after the time it asks for or else with growing
+    pauses. A streamed reply is not repeated after its first text.
+
+    Args:
+        url: up to and including the version, e.g. http://127.0.0.1:8080/v1; default: $OPENAI_BASE_URL, or OpenAI's.
+        model: its name there; default: the only one that the endpoint lists.
+        key: default: $OPENAI_API_KEY. Local endpoints need none.
+        timeout_s: the longest wait for a reply, or between two parts of a streamed one.
+        retries: how often to repeat a request.
+
+    Raises:
+        InputError: the URL is none.
+        MissingDependency: the package openai is missing.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        model: str | None = None,
+        *,
+        key: str | None = None,
+        timeout_s: float = 120.0,
+        retries: int = 5,
+    ) -> None:
+        self.url = url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        if not self.url.startswith(("http://", "https://")):
+            raise InputError(f"the endpoint is {self.url!r}; expected a URL such as http://127.0.0.1:8080/v1")
+        try:
+            import openai
+        except ImportError as error:
+            raise MissingDependency('language models need the package openai: pip install "runnel[llm]"') from error
+        key = key or os.environ.get("OPENAI_API_KEY") or "none"
+        self._client = openai.OpenAI(base_url=self.url, api_key=key, timeout=timeout_s, max_retries=retries)
+        self._model = model
+
+    @cached_property
+    def model(self) -> str:
+        """Name of the model.
+
+        Raises:
+            EndpointError: no name was given, and the endpoint lists none or several.
+        """
+        if self._model is not None:
+            return self._model
+        with self._errors("did not list its models"):
+            names = [one.id for one in self._client.models.list()]
+        if len(names) != 1:
+            listed = ", ".join(names[:10]) or "none"
+            raise EndpointError(f"{self.url} lists {len(names)} models ({listed}); choose one by its name")
+        return names[0]
+
+    def complete(
+        self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
+    ) -> Reply:
+        """Return the model's reply.
+
+        Args:
+            max_tokens: the most tokens of the reply.
+            on_text: called with each part of the text as it arrives; the reply is then streamed.
+
+        Raises:
+            EndpointError: the endpoint cannot be reached, refuses the request, answers something else, or ends a stream early.
+        """
+        options: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages,
+            "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens": max_tokens,
+            "temperature": temperature,
+        }
+        if on_text is None:
+            with self._errors("did not answer"):
+                reply = self._client.chat.completions.create(**options)
+                choice = reply.choices[0]
+                if not isinstance(choice.message.content, str):
+                    raise TypeError("the reply has no text")
+                return _reply(choice.message.content, choice.finish_reason, reply.usage)
+        stream = self._stream(options)
+        while True:
+            try:
+                part = next(stream)
+            except StopIteration as end:
+                whole: Reply = end.value
+                return whole
+            on_text(part)
+
+    def _stream(self, options: dict[str, Any]) -> Generator[str, None, Reply]:
+        """Yield the parts of a streamed reply; return it whole."""
+        parts, finish, usage = [], None, None
+        options |= {"stream": True, "stream_options": {"include_usage": True}}
+        with self._errors("did not answer"), self._client.chat.completions.create(**options) as stream:
+            for chunk in stream:
+                usage = chunk.usage or usage
+                for choice in chunk.choices[:1]:
+                    finish = choice.finish_reason or finish
+                    if choice.delta.content:
+                        parts.append(choice.delta.content)
+                        yield parts[-1]
+            text = "".join(parts)
+            if finish is None:
+                raise ValueError(f"the reply ended early, after {len(text):,} characters")
+            return _reply(text, finish, usage)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Turn every failure of the request into an `EndpointError`."""
+        import openai
+
+        try:
+            yield
+        except openai.APIStatusError as error:
+            raise EndpointError(f"{self.url} {what}: {error.status_code}: {_short(error.message)}") from error
+        except openai.APITimeoutError as error:
+            raise EndpointError(f"{self.url} {what} in time; is it busy, or its model being loaded?") from error
+        except openai.APIConnectionError as error:
+            why = error.__cause__ or error
+            raise EndpointError(f"{self.url} cannot be reached ({_short(str(why))}); is the endpoint running?") from error
+        except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
+            raise EndpointError(f"{self.url} {what} as expected of a chat endpoint: {_short(str(error))}") from error
+
+
+def _reply(text: str, finish: str | None, usage: Any) -> Reply:
+    return Reply(text, finish or "stop", *((None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)))
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -1,0 +1,114 @@
+"""`runnel ask` with an endpoint that answers by rule."""
+
+import json
+
+import pytest
+from helpers.stub_endpoint import serve
+
+TEXT = "The river was low. The keeper of the mill was Anna Berg. She sold flour. Bread was dear.\n"
+QUESTION = "who was the keeper of the mill"
+
+
+def first_citing(messages):
+    """Quote the excerpt that names the keeper, or say that there is none."""
+    excerpts = messages[1]["content"].split("\n\n")[1:-1]
+    for excerpt in excerpts:
+        if "Anna Berg" in excerpt:
+            return f'Anna Berg {excerpt[: excerpt.index("]") + 1]}; "the keeper of the mill was Anna Berg" [9].'
+    return "NO ANSWER"
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    with serve(first_citing) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
+        yield one
+
+
+@pytest.fixture
+def mill(tmp_path):
+    path = tmp_path / "mill.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def test_an_answer_with_its_sources(run, fake, stub, mill):
+    ended = run("ask", QUESTION, mill, "-k", 1)
+    assert ended.code == 0
+    assert ended.out == (
+        'Anna Berg [1]; "the keeper of the mill was Anna Berg".\n\n'
+        f"[1] {mill}:1  characters 0-73\n    The river was low. The keeper of the mill was Anna Berg. She sold flour.\n\n"
+    )
+    assert ended.err == "runnel: note: removed from the answer: [9]; there are 1 excerpts\n"
+    [asked] = stub.asked
+    assert asked["model"] == "stub" and asked["stream"] and asked["max_tokens"] == 1000
+
+
+def test_everything_for_a_program(run, fake, stub, mill):
+    ended = run("ask", QUESTION, mill, mill.parent / "missing.txt", "--json", "--answer-tokens", 50)
+    found = json.loads(ended.out)
+    assert ended.code == 0 and found["question"] == QUESTION and found["llm_model"] == "stub"
+    assert found["answer"] == 'Anna Berg [1]; "the keeper of the mill was Anna Berg".'
+    assert (found["cited"], found["removed_citations"], found["misquoted"]) == ([1], [9], [])
+    assert [TEXT[one["start"] : one["end"]] for one in found["excerpts"]] == [one["text"] for one in found["excerpts"]]
+    assert found["prompt_tokens"] == 7 and found["finish"] == "stop" and found["left_out"] == 0
+    assert [one["file"] for one in found["skipped"]] == [str(mill.parent / "missing.txt")]
+
+
+def test_the_context_is_shown_before_the_answer(run, fake, stub, mill):
+    ended = run("ask", QUESTION, mill, "--show-context")
+    assert ended.out.startswith(f"[1] {mill}:1  characters 0-89\n    The river was low.")
+    assert ended.out.count("The river was low.") == 1 and ended.out.endswith('Anna Berg".\n')
+
+
+def test_no_answer_is_said_and_not_invented(run, fake, stub, tmp_path):
+    (tmp_path / "other.txt").write_text("Nothing of the kind.", encoding="utf-8")
+    ended = run("ask", QUESTION, "other.txt")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "runnel: 1 excerpts were read; they do not answer the question, says the language model\n"
+    (tmp_path / "empty.txt").write_text("", encoding="utf-8")
+    ended = run("ask", QUESTION, "empty.txt")
+    assert (ended.code, ended.out, len(stub.asked)) == (1, "", 1), "the second was not asked"
+    assert ended.err.endswith("runnel: nothing found; the language model was not asked\n")
+
+
+def test_notes_about_an_answer(run, fake, stub, mill):
+    stub.rule = lambda messages: 'It says "the keeper was a man named Ole". '
+    stub.faults.append("cut")
+    ended = run("ask", QUESTION, mill, "--answer-tokens", 9)
+    assert ended.code == 0 and ended.err == (
+        "runnel: note: the answer cites no excerpt\n"
+        'runnel: note: no excerpt says, word for word: "the keeper was a man named Ole"\n'
+        "runnel: note: the answer was cut at 9 tokens; raise --answer-tokens\n"
+    )
+
+
+def test_a_budget_leaves_excerpts_out(run, fake, stub, tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"The keeper of the mill was Anna Berg. {name} {'word ' * 60}.", encoding="utf-8")
+    ended = run("ask", QUESTION, "a.txt", "b.txt", "c.txt", "--context-tokens", 240)
+    assert ended.code == 0 and "runnel: note: 1 excerpts did not fit into" in ended.err
+    said = "\n".join(message["content"] for message in stub.asked[0]["messages"])
+    assert len(said.split()) <= 240
+
+
+def test_an_answer_cannot_act_on_the_terminal(run, fake, stub, mill):
+    stub.rule = lambda messages: "Anna\x1b[2J Berg [1]"
+    assert run("ask", QUESTION, mill).out.startswith("Anna\ufffd[2J Berg [1]\n")
+
+
+def test_errors(run, fake, stub, mill, monkeypatch):
+    stub.faults.append(401)
+    ended = run("ask", QUESTION, mill)
+    assert ended.code and ended.out == "" and f"error: {stub.url} did not answer: 401" in ended.err
+    assert run("ask", QUESTION).code == 2 and run("ask", QUESTION, mill, "--in", "library").code == 2
+
+
+def test_an_index(run, stub, mill, tmp_path):
+    (tmp_path / "bread.txt").write_text("Bread is made of flour. It is baked.", encoding="utf-8")
+    assert run("index", "mill.txt", "bread.txt", "--to", "library").code == 0
+    ended = run("ask", QUESTION, "--in", "library", "--json")
+    found = json.loads(ended.out)
+    assert ended.code == 0 and found["answer"].startswith("Anna Berg [1]") and found["excerpts"][0]["file"].endswith("mill.txt")
+    [source] = [one for one in found["excerpts"] if "Anna Berg" in one["text"]]
+    assert TEXT[source["start"] : source["end"]] == source["text"]

@@ -1,0 +1,140 @@
+"""Answers from excerpts: what the language model reads, and what is left of what it says."""
+
+
+import itertools
+
+import pytest
+from helpers.stub_endpoint import serve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runnel.errors import InputError
+from runnel.generation.asking import Context, Excerpt, _Checked, answer, arrange, choose, excerpts_of_findings, excerpts_of_hits
+from runnel.generation.endpoint import Endpoint
+from runnel.records import Hit, Sentence
+from runnel.search.finding import Answer, Findings, Place
+
+TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth. Six is sixth."
+
+
+def excerpt(start: int, end: int, score: float = 0.0, file: str = "numbers.txt", text: str = TEXT) -> Excerpt:
+    return Excerpt(Place(file, None, 1, None, (), start, end), text[start:end], score)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def asked(reply: str, *excerpts: Excerpt, streamed: bool = True, question: str = "What is second?"):
+    parts: list[str] = []
+    context = Context(question, tuple(excerpts), 0, 0)
+    with serve(lambda messages: reply) as stub:
+        result = answer(Endpoint(stub.url), context, on_text=parts.append if streamed else None)
+    assert not streamed or "".join(parts).strip() == result.text, "what is shown is what is returned"
+    return result
+
+
+# ---- excerpts --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(TEXT) - 1), st.integers(1, 40), st.sampled_from(["a", "b"])), min_size=1, max_size=8)
+)
+def test_arranged_excerpts_are_the_document_word_for_word(places: list[tuple[int, int, str]]) -> None:
+    given_ = [excerpt(start, min(start + length, len(TEXT)), file=file) for start, length, file in places]
+    arranged = arrange(given_)
+    for one in arranged:
+        assert one.text == TEXT[one.place.start : one.place.end]
+    for file in "ab":
+        spans = [(one.place.start, one.place.end) for one in arranged if one.place.file == file]
+        assert spans == sorted(spans) and all(a[1] < b[0] for a, b in itertools.pairwise(spans)), "joined and in order"
+        covered = {i for one in given_ if one.place.file == file for i in range(one.place.start, one.place.end)}
+        assert covered == {i for start, end in spans for i in range(start, end)}
+    assert next(one.place.file for one in arranged) == places[0][2], "the document of the best excerpt comes first"
+
+
+def test_found_sentences_come_with_their_context() -> None:
+    place = Place("numbers.txt", None, 1, None, ("Order",), 14, 28)
+    found = Answer(Sentence("Two is second.", 14, 28, 2.0, 1), "One is first. ", " Three is third.", place, (place,))
+    [one] = excerpts_of_findings(Findings("sentence", [found]))
+    assert one.text == TEXT[one.place.start : one.place.end] == "One is first. Two is second. Three is third."
+    assert one.score == 2.0 and one.place.headings == ("Order",)
+
+
+def test_the_sentences_of_a_hit_come_best_first() -> None:
+    sentences = tuple(Sentence(TEXT[a:b], a, b, score, i) for i, (a, b, score) in enumerate([(0, 14, 1.0), (29, 45, 3.0)]))
+    found = excerpts_of_hits([Hit("numbers", 1.0, 1, TEXT, sentences), Hit("none", 0.5, 2, TEXT)])
+    assert [(one.score, one.text, one.place.file) for one in found] == [
+        (3.0, "Three is third. ", "numbers"),
+        (1.0, "One is first. ", "numbers"),
+    ]
+
+
+# ---- the budget ------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(100, 220))
+def test_the_budget_is_kept_and_the_best_excerpts_fill_it(budget: int) -> None:
+    parts = [excerpt(*span, score=-i) for i, span in enumerate([(60, 75), (14, 28), (29, 44), (0, 13), (76, 89), (45, 59)])]
+    context = choose("Which one is second?", parts, budget, words)
+    assert sum(words(m["content"]) for m in context.messages()) == context.tokens <= budget
+    read = "\n".join(one.text for one in context.excerpts)
+    used = [part for part in parts if part.text.strip() in read]
+    assert len(used) == len(parts) - context.left_out and parts[0] in used
+    for part in parts:
+        assert part in used or choose("Which one is second?", [*used, part], 10_000, words).tokens > budget
+
+
+def test_a_budget_too_small_for_anything() -> None:
+    with pytest.raises(
+        InputError, match=r"the best excerpt needs \d+ tokens with the question and the instructions; the budget is 20"
+    ):
+        choose("Which?", [excerpt(0, 13)], 20, words)
+
+
+def test_the_model_reads_numbered_excerpts_in_document_order() -> None:
+    pages = [Excerpt(Place("a.pdf", None, 9, 3, ("Part", "Two"), 29, 44, "pdf"), TEXT[29:44], 1.0), excerpt(0, 13, file="b.txt")]
+    user = choose("Which?", pages, 1000, words).messages()[1]["content"]
+    assert user == (
+        "Excerpts:\n\n[1] a.pdf, page 3 › Part › Two\nThree is third.\n\n[2] b.txt:1\nOne is first.\n\nQuestion: Which?"
+    )
+
+
+# ---- the answer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_citations_of_nothing_are_removed_and_reported(streamed: bool) -> None:
+    reply = "Two [2]. It is [3, 9] so [7][1], see [0]. A list[4] and [note] stay; [12"
+    result = asked(reply, *[excerpt(14, 28)] * 3, streamed=streamed)
+    assert result.text == "Two [2]. It is [3] so [1], see. A list and [note] stay; [12"
+    assert result.cited == (2, 3, 1) and result.removed == (9, 7, 0, 4)
+
+
+@given(
+    st.lists(st.sampled_from(["Two", " ", "[1]", "[2", "]", "[9]", ", 3", "[", "\n", "NO", "a [1, 9] b"]), max_size=12),
+    st.integers(1, 5),
+)
+def test_the_pieces_in_which_an_answer_arrives_do_not_matter(parts: list[str], size: int) -> None:
+    text = "".join(parts)
+    whole, pieces, shown = _Checked(3, lambda text: None), _Checked(3, lambda text: shown.append(text)), []
+    whole.feed(text)
+    whole.end()
+    for at in range(0, len(text), size):
+        pieces.feed(text[at : at + size])
+    pieces.end()
+    assert (pieces.text, pieces.cited, pieces.removed) == (whole.text, whole.cited, whole.removed)
+    assert "".join(shown) == pieces.text and "[9]" not in pieces.text
+
+
+@pytest.mark.parametrize("reply", ["NO ANSWER", " NO ANSWER.\n", "NO ANSWER is in the excerpts [1]."])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_no_answer_is_no_text(reply: str, streamed: bool) -> None:
+    result = asked(reply, excerpt(0, 13), streamed=streamed)
+    assert result.text == "" and result.cited == ()
+    assert asked("NO, it is not [1].", excerpt(0, 13)).text == "NO, it is not [1]."
+
+
+def test_quotations_are_compared_with_the_excerpts() -> None:
+    reply = 'It says “Two is  second. Three is third.” [1] but not "Two is surely not second", and "Two" is a word.'
+    assert asked(reply, excerpt(14, 45)).misquoted == ("Two is surely not second",)

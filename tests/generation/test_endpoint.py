@@ -1,0 +1,100 @@
+"""A language model's endpoint that answers by rule, and misbehaves on order."""
+
+import builtins
+
+import pytest
+from helpers.stub_endpoint import Stub, serve
+
+from runnel.errors import EndpointError, InputError, MissingDependency
+from runnel.generation.endpoint import Endpoint
+
+ASK = [{"role": "user", "content": "name a color"}]
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with serve(lambda messages: f"You said: {messages[-1]['content']}. Blue — 蓝.") as one:
+        yield one
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_reply_streamed_or_whole(stub: Stub, streamed: bool) -> None:
+    parts: list[str] = []
+    reply = Endpoint(stub.url).complete(ASK, max_tokens=50, on_text=parts.append if streamed else None)
+    assert reply.text == "You said: name a color. Blue — 蓝." and reply.finish == "stop"
+    assert (reply.prompt_tokens, reply.completion_tokens) == (7, 8)
+    assert "".join(parts) == (reply.text if streamed else "") and len(parts) == (11 if streamed else 0)
+    [asked] = stub.asked
+    assert asked["model"] == "stub" and asked["max_tokens"] == 50 and asked["temperature"] == 0 and asked["messages"] == ASK
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_busy_endpoint_is_asked_again(stub: Stub, streamed: bool) -> None:
+    stub.faults.extend([429, 500, 503])
+    reply = Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=(lambda text: None) if streamed else None)
+    assert reply.text.startswith("You said") and len(stub.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ([429, 429], "did not answer: 429: .*fault 429"),
+        ([500, 500], "did not answer: 500"),
+        ([400], "did not answer: 400"),
+        ([401], "did not answer: 401"),
+        (["malformed"], "did not answer as expected of a chat endpoint"),
+        (["no text"], "did not answer as expected of a chat endpoint"),
+        (["slow", "slow"], "did not answer in time"),
+    ],
+)
+def test_what_an_endpoint_does_wrong_is_one_error(stub: Stub, faults: list, message: str) -> None:
+    stub.faults.extend(faults)
+    with pytest.raises(EndpointError, match=f"{stub.url} {message}"):
+        Endpoint(stub.url, "stub", retries=1, timeout_s=0.3).complete(ASK, max_tokens=5)
+    assert len(stub.asked) == len(faults), "mistakes of ours are not repeated"
+
+
+def test_a_stream_that_ends_early_is_no_reply(stub: Stub) -> None:
+    stub.faults.append("truncated")
+    parts: list[str] = []
+    with pytest.raises(EndpointError, match="the reply ended early, after 15 characters"):
+        Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=parts.append)
+    assert "".join(parts) == "You said: name " and len(stub.asked) == 1, "what has been shown is not asked again"
+
+
+def test_an_error_of_the_caller_is_its_own(stub: Stub) -> None:
+    def closed(text: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=closed)
+
+
+def test_a_reply_cut_at_its_limit_says_so(stub: Stub) -> None:
+    stub.faults.append("cut")
+    assert Endpoint(stub.url).complete(ASK, max_tokens=5).finish == "length"
+
+
+def test_the_model_must_be_clear(stub: Stub) -> None:
+    stub.models = ["small", "large"]
+    with pytest.raises(EndpointError, match=r"lists 2 models \(small, large\); choose one by its name"):
+        Endpoint(stub.url).complete(ASK, max_tokens=5)
+    assert Endpoint(stub.url, "large").model == "large"
+
+
+def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EndpointError, match=r"127.0.0.1:9/v1 cannot be reached .* is the endpoint running\?"):
+        Endpoint("http://127.0.0.1:9/v1", "any", retries=0).complete(ASK, max_tokens=5)
+    with pytest.raises(InputError, match="the endpoint is 'localhost:80'; expected a URL such as http"):
+        Endpoint("localhost:80")
+    real = builtins.__import__
+
+    def missing(name: str, *rest: object) -> object:
+        if name == "openai":
+            raise ImportError
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(MissingDependency, match=r'pip install "runnel\[llm\]"'):
+        Endpoint("http://127.0.0.1:9/v1")
