@@ -1,8 +1,6 @@
 """The stretch of a text that is nearest to a quote, and the words in which they differ.
 
 The window of the text with the most rare words of the quote is aligned with it word by word. The time is linear in the text.
-
-    M  words of the quote   N  words of the text
 """
 
 from __future__ import annotations
