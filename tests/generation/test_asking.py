@@ -1,6 +1,5 @@
 """Answers from excerpts: what the language model reads, and what is left of what it says."""
 
-
 import itertools
 
 import pytest
