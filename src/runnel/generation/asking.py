@@ -1,8 +1,8 @@
 """Answer a question from excerpts of documents, with citations that are checked.
 
 The excerpts are the best sentences with their context, in document order, neighbors joined, as many as the budget allows
-(paper E, section 3 and appendix D). A language model answers from them and cites them by number. A citation of an excerpt that does not
-exist is removed and reported; a quotation that no excerpt has word for word is reported.
+(paper E, section 3 and appendix D). A language model answers from them and cites them by number. A citation of an excerpt that
+does not exist is removed and reported; a quotation that no excerpt has word for word is reported.
 
 Differs from paper E: excerpts are numbered and come from several documents, and the model may say that they have no answer.
 """
