@@ -11,12 +11,12 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, report_failed, say
 from runnel.commands.index_ray import New, Room, parse_shards, read_shards
-from runnel.commands.options import Json, refuse
+from runnel.commands.index_update import Wanted, expect_project, finish, update_place, update_project
+from runnel.commands.options import Exclude, Include, Json, NoIgnore, refuse, select
 from runnel.errors import InputError
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
-    from runnel.search.index import Changes, Index
     from runnel.search.records import FieldType
 
 
@@ -24,7 +24,13 @@ Paths = Annotated[
     list[str] | None, typer.Argument(metavar="PATH", help="Files and folders: txt, md, html, pdf, docx, epub, jsonl, csv, tsv.")
 ]
 Place = Annotated[
-    str, typer.Option(help="Folder or URI of the index, created if it does not exist; with --shard, folder of shards.")
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Folder or URI of the index, created if it does not exist (default: the project's own, in .runnel); "
+        "with --shard, folder of shards.",
+        show_default=False,
+    ),
 ]
 Reads = Annotated[
     str | None, typer.Option("--model", "-m", help="Model that reads the documents; default pocket.", show_default=False)
@@ -39,7 +45,8 @@ PassageTokens = Annotated[
 Remember = Annotated[
     bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
 ]
-KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files.")]
+KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Stay, and index files again when they change, until Ctrl-C.")]
 ShardOf = Annotated[
     str | None,
     typer.Option(
@@ -80,6 +87,9 @@ _MODES = {
     ),
 }  # what else may be given
 _NEEDS = {
+    "--shard": "--to",
+    "--shards": "--to",
+    "--keep-missing": "--to",
     "--incomplete": "--shards",
     "--workers": "--ray",
     "--worker-cpus": "--ray",
@@ -89,13 +99,17 @@ _NEEDS = {
 
 
 def index(
-    to: Place,
     paths: Paths = None,
+    to: Place = None,
     model: Reads = None,
     fields: Fields = None,
     passage_tokens: PassageTokens = None,
     remember: Remember = False,
+    include: Include = None,
+    exclude: Exclude = None,
+    no_ignore: NoIgnore = False,
     keep_missing: KeepMissing = False,
+    watch: Watch = False,
     shard: ShardOf = None,
     ray: Ray = None,
     workers: Workers = None,
@@ -108,20 +122,28 @@ def index(
 ) -> int:
     """Create or update an index: read new and changed files, and delete documents of removed files.
 
-    Of a long file that has grown, only the new text is read. With many machines: read one shard of the files on each (--shard),
-    then import all shards (--shards).
+    Without --to: the project's own index, in the folder .runnel of the working directory or of one above it. PATHs are added to
+    its paths (without any: the whole folder), and `runnel search` keeps it up to date. Files that .gitignore files ignore are not
+    read. Of a long file that has grown, only the new text is read. With many machines: read one shard of the files on each
+    (--shard), then import all shards (--shards).
     """
     made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
+    made |= {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--watch": watch}
     on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
     of_shards = {"--shards": shards, "--incomplete": incomplete}
-    _check_usage({"PATH": paths, "--model": model, "--shard": shard, "--check": check, **of_shards, **made, **on_ray})
+    _check_usage(to, {"PATH": paths, "--model": model, "--shard": shard, "--check": check, **of_shards, **made, **on_ray})
+    refuse({"--json": as_json and watch}, "cannot be given with --watch")
     if check:
-        return _verify(to, as_json)
+        return _verify(to or str(expect_project().place), as_json)
+    new = New(parse_fields(fields or []), passage_tokens, remember)
+    selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
+    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json)
+    if to is None:
+        return update_project(wanted)
     if shards is not None:
         return _take_shards(shards, to, model, incomplete, as_json)
-    new = New(parse_fields(fields or []), passage_tokens, remember)
     if shard is None:
-        return _update(paths or [], to, model, new, not keep_missing, as_json)
+        return update_place(to, wanted)
     if "://" in to:
         raise InputError(f"shards are written to a folder, which all machines can see; got {to}")
     if ray is None:
@@ -130,41 +152,17 @@ def index(
     return read_shards(paths or [], to, parse_shards(shard), model, new, room, as_json)
 
 
-def _check_usage(given: Mapping[str, object]) -> None:
-    """Raise a usage error for an option that would have no effect, and without a PATH."""
+def _check_usage(to: str | None, given: Mapping[str, object]) -> None:
+    """Raise a usage error for an option that would have no effect, and for --to without a PATH."""
     names = [name for name, value in given.items() if value]
     for mode, allowed in _MODES.items():
         if mode in names:
             refuse({name: name not in (mode, *allowed) for name in names}, f"cannot be given with {mode}")
     for name, needed in _NEEDS.items():
-        if needed.split(",")[0] not in names:
+        if needed.split(",")[0] not in [*names, *(["--to"] if to else [])]:
             refuse({name: name in names}, f"needs {needed}")
-    if not {"PATH", "--shards", "--check"} & set(names):
+    if to and not {"PATH", "--shards", "--check"} & set(names):
         raise typer.BadParameter("give a PATH to read, or --shards FOLDER to import shards")
-
-
-def _update(paths: Sequence[str], to: str, model: str | None, new: New, prune: bool, as_json: bool) -> int:
-    """Create or open the index at `to`, add changes, and return the exit code: 1 if a file could not be read."""
-    note_compiling()
-    from runnel.search.files import check_paths
-    from runnel.search.index import Index
-    from runnel.search.stores import holds_index
-
-    check_paths(paths)
-    if holds_index(to):
-        index = Index.open(to, model)
-        settings = index.store.settings
-        if new.fields and new.fields != settings.fields:
-            raise InputError(f"the index at {to} has the fields {dict(settings.fields)}; they cannot be changed")
-        if new.remember and not settings.remember:
-            raise InputError(f"the index at {to} was made without --remember; make a new one")
-        if new.passage_tokens not in (None, settings.passage_tokens):
-            raise InputError(f"the index at {to} has passages of {settings.passage_tokens} tokens; they cannot be changed")
-    else:
-        index = Index.create(to, model or "pocket", **new._asdict())
-    with index, Meter("indexing") as meter:
-        changes = index.add_files(paths, prune=prune, progress=meter.add)
-        return _finish(index, changes, to, as_json)
 
 
 def _read_shard(paths: Sequence[str], to: str, part: Shard, model: str | None, new: New, as_json: bool) -> int:
@@ -212,7 +210,9 @@ def _take_shards(folder: str, to: str, model: str | None, incomplete: bool, as_j
     with index:
         changes = index.add_shards(folder, incomplete=incomplete)
         report_failed(changes.failed)
-        return _finish(index, changes, to, as_json)
+        if changes:
+            index.optimize()
+        return finish(index, changes, to, as_json)
 
 
 def _verify(place: str, as_json: bool) -> int:
@@ -250,17 +250,3 @@ def parse_fields(fields: Sequence[str]) -> dict[str, FieldType]:
             raise InputError(f"--field is {field!r}; expected NAME:TYPE with one of the types {', '.join(FIELD_TYPES)}")
         kinds[name] = cast("FieldType", kind)
     return kinds
-
-
-def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
-    """Optimize the index after changes, report them, and return the exit code."""
-    if changes.added or changes.updated or changes.deleted:
-        index.optimize()
-    counts = {name: len(getattr(changes, name)) for name in ("added", "updated", "unchanged", "deleted", "failed")}
-    if as_json:
-        facts = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
-        print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
-    else:
-        shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        print_text(f"{to}: {shown or 'nothing to do'}; {len(index):,} documents, {changes.tokens_read:,} tokens read")
-    return 1 if changes.failed else 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from runnel.text.folders import Selection
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.", show_default=False)]
 Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
@@ -23,10 +26,30 @@ Prompt = Annotated[
     typer.Option(help="Text that the embedder reads before each query (default: the model's own).", show_default=False),
 ]
 DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)]
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="GLOB", help="Of folders, read only matching files, e.g. *.md.", show_default=False),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="GLOB", help="Skip matching files and folders, e.g. drafts/.", show_default=False),
+]
+NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]
+
+
+def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection:
+    """Return the selection that --include, --exclude and --no-ignore describe.
+
+    Raises:
+        InputError: an invalid glob.
+    """
+    from runnel.text.folders import Selection
+
+    return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:

@@ -12,7 +12,8 @@ import typer
 
 from runnel.commands import loading
 from runnel.commands.display import note_compiling, one_line, print_json, stdout_console
-from runnel.commands.options import Json, Query
+from runnel.commands.index_update import expect_project, refresh_project
+from runnel.commands.options import Json, Query, refuse
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.text.documents.document import end_of_text_below
@@ -29,7 +30,11 @@ _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
 
 def search(
     query: Query,
-    place: Annotated[str, typer.Option("--in", metavar="DIR", help="Folder or URI of the index.", show_default=False)],
+    place: Annotated[
+        str | None,
+        typer.Option("--in", metavar="DIR", help="Folder or URI of the index (default: the project's own).", show_default=False),
+    ] = None,
+    no_update: Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")] = False,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
     rerank: Annotated[
         int | None,
@@ -53,11 +58,21 @@ def search(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences."""
+    """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences.
+
+    Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
+    brought up to date with the files.
+    """
+    refuse({"--no-update": no_update and place is not None}, "has no effect with --in, which is never updated")
     note_compiling()
     start = time.perf_counter()
+    project = expect_project() if place is None else None
+    place = str(project.place) if project is not None else place or ""
     index = loading.open_index(place, model)
     timings = {"open": time.perf_counter() - start}
+    if project is not None and not no_update:
+        refresh_project(project, index)
+        timings["update"] = time.perf_counter() - start - timings["open"]
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(
         query, top_k, where=where, dense_weight=dense_weight, rerank=rerank, read=read, sentences=sentences, timings=timings

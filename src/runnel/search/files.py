@@ -5,7 +5,6 @@ A document's id is the absolute path of its file; for a row of jsonl, csv or tsv
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import stat
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.search.file_hashes import FileHashes
 from runnel.search.records import ContentHashes, DocumentRow, check_storable
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.reader import DocumentReader
@@ -45,7 +45,7 @@ class Scan:
         log.warning("%s", left_out(name, self.failed[name]))
 
 
-def check_paths(paths: Iterable[str | Path]) -> None:
+def check_paths(paths: Iterable[str | Path | Root]) -> None:
     """Raise InputError if a path does not exist."""
     for path in paths:
         Root.parse(path)
@@ -64,10 +64,11 @@ def check_file(file: Path) -> None:
 
 
 def read_files(
-    paths: Iterable[str | Path],
+    paths: Iterable[str | Path | Root],
     known: Mapping[str, ContentHashes],
     scan: Scan,
     selection: Selection = EVERYTHING,
+    hashes: FileHashes | None = None,
     limits: Limits | None = None,
 ) -> Iterator[DocumentRow]:
     """Yield documents of new and changed files; fill `scan` with the other results meanwhile.
@@ -77,8 +78,10 @@ def read_files(
     Args:
         known: the documents in the index.
         selection: which files of folders to read; the others count as removed.
+        hashes: of files of earlier calls. A file with the content of one that failed counts as unchanged; new ones are added.
     """
     roots = [Root.parse(path).resolve() for path in paths]
+    hashes = FileHashes() if hashes is None else hashes
     by_file: dict[str, list[str]] = {}
     for name, have in known.items():
         by_file.setdefault(have.source, []).append(name)
@@ -87,13 +90,13 @@ def read_files(
         for file in find_files(roots, selection, scan.fail_folder):
             name = str(file)
             seen.add(name)
-            failed = len(scan.failed)
+            failed, digest = len(scan.failed), ""
             try:
                 check_file(file)
-                digest = _hash(file)
+                digest = hashes.sha256(file)
                 old = by_file.get(name, [])
-                hashes = {known[one].source_hash for one in old}
-                if digest in hashes and hashes <= {digest, digest + _MORE}:
+                stored = {known[one].source_hash for one in old}
+                if (digest in stored and stored <= {digest, digest + _MORE}) or hashes.failures.get(name) == digest:
                     scan.unchanged += old
                     continue
                 fresh = []
@@ -104,10 +107,14 @@ def read_files(
                     yield document
                 if not fresh and len(scan.failed) == failed:
                     log.warning("%s: %s", name, NO_ROWS)
+                if not fresh or len(scan.failed) > failed:
+                    hashes.failures[name] = digest
                 scan.gone += sorted(set(old) - set(fresh))
             except (ReadError, MissingDependency, OSError) as error:
                 scan.failed[name] = str(error)
                 log.warning("%s", left_out(name, str(error)))
+                if digest:
+                    hashes.failures[name] = digest
     for name, ids in by_file.items():
         file = Path(name)
         if name not in seen and any(root.covers(file) for root in roots) and not scan.failed.keys() & set(map(str, file.parents)):
@@ -172,8 +179,3 @@ def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
     for warning in read.warnings:
         log.warning("%s: %s", name, warning)
     return DocumentRow(name, read.text, read.title or "", source, digest, "", 0, {"kind": read.kind}, read.places().blocks)
-
-
-def _hash(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

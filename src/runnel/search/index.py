@@ -25,6 +25,7 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Document, Hit
 from runnel.search.check import Damage, check
 from runnel.search.encoding import Encoded, Encoder, new_settings, reranker_of
+from runnel.search.file_hashes import FileHashes
 from runnel.search.files import Scan, check_paths, read_files
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
@@ -32,7 +33,7 @@ from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType,
 from runnel.search.shard_set import ShardSet
 from runnel.search.store import Store
 from runnel.search.stores import create_store, open_store
-from runnel.text.folders import EVERYTHING, Selection
+from runnel.text.folders import EVERYTHING, Root, Selection
 
 log = logging.getLogger("runnel")
 
@@ -48,6 +49,10 @@ class Changes:
     failed: dict[str, str] = field(default_factory=dict)  # id, path or "path, line N" -> why; the others were added
     tokens: int = 0  # of all new and changed documents
     tokens_read: int = 0  # tokens that the model read: fewer if text was appended
+
+    def __bool__(self) -> bool:
+        """Return whether the index has changed."""
+        return bool(self.added or self.updated or self.deleted)
 
 
 class Index:
@@ -177,9 +182,10 @@ class Index:
 
     def add_files(
         self,
-        paths: Sequence[str | Path],
+        paths: Sequence[str | Path | Root],
         *,
         selection: Selection = EVERYTHING,
+        hashes: FileHashes | None = None,
         prune: bool = True,
         progress: Callable[[int], None] | None = None,
         on_commit: Callable[[Commit], None] | None = None,
@@ -192,6 +198,8 @@ class Index:
 
         Args:
             selection: which files of folders to read (default: all that git does not ignore); the others count as removed.
+            hashes: of the files at earlier calls: files whose size and times are those of an earlier call are not read to compare
+                them, and those that failed are not tried again (default: compute all).
             prune: whether to delete documents of removed files below `paths`.
 
         Raises:
@@ -200,9 +208,11 @@ class Index:
         """
         check_paths(paths)
         scan, known = Scan(), self.store.content_hashes()
-        changes = self._add(read_files(paths, known, scan, selection), progress, on_commit)
+        changes = self._add(read_files(paths, known, scan, selection, hashes), progress, on_commit)
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
+        if hashes is not None:  # documents that the encoder refused, such as empty files
+            hashes.failures |= {name: hashes.current[name] for name in changes.failed.keys() & hashes.current.keys()}
         if prune and scan.gone:
             changes.deleted = self.delete(scan.gone).deleted
         return changes

@@ -62,30 +62,36 @@ EVERYTHING = Selection()
 
 @dataclass(frozen=True)
 class Root:
-    """A file, a folder, or the paths below a folder that match a glob."""
+    """A file, a folder, or the paths below a folder that match a glob, `pattern`."""
 
     path: Path
-    glob: Glob | None = None
+    pattern: str = ""
 
     @classmethod
-    def parse(cls, name: str | Path) -> Root:
+    def parse(cls, name: str | Path | Root) -> Root:
         """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is such a file.
 
         Raises:
             InputError: there is no such file or folder.
         """
+        if isinstance(name, Root):
+            return name
         path = Path(name)
         if os.path.lexists(path):
             return cls(path)
-        start, rest = fixed_part(str(name).replace(os.sep, "/"))
-        glob = parse(f"/{rest}") if rest else None
-        if glob is None or not Path(start).is_dir():
+        start, pattern = fixed_part(str(name).replace(os.sep, "/"))
+        root = cls(Path(start), pattern)
+        if root.glob is None or not root.path.is_dir():
             raise InputError(f"there is no file or folder {name}; check the name")
-        return cls(Path(start), glob)
+        return root
+
+    @cached_property
+    def glob(self) -> Glob | None:
+        return parse(f"/{self.pattern}") if self.pattern else None
 
     def resolve(self) -> Root:
         """Return this root with an absolute path without links."""
-        return Root(self.path.resolve(), self.glob)
+        return Root(self.path.resolve(), self.pattern)
 
     def covers(self, file: Path) -> bool:
         """Return whether a file's path is that of this root or below it, and matches the glob."""
@@ -138,7 +144,7 @@ def find_files(
     """
     seen: set[str] = set()
     for path in paths:
-        root = path if isinstance(path, Root) else Root.parse(path)
+        root = Root.parse(path)
         for file in _walk(root, selection, on_error or _raise) if root.path.is_dir() else [root.path]:
             if (name := os.path.abspath(file)) not in seen:
                 seen.add(name)

@@ -1,0 +1,182 @@
+"""Bring an index up to date with its files: once, or whenever they change; a project's own index, or one at a given place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.index_ray import New
+from runnel.errors import InputError, StoreBusy, StoreError, describe
+
+if TYPE_CHECKING:
+    from runnel.search.index import Changes, Index
+    from runnel.search.project import Project
+    from runnel.text.folders import Selection
+
+_COUNTED = ("added", "updated", "unchanged", "deleted", "failed")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `runnel index` is to do with files.
+
+    Attributes:
+        paths: named by the user; may be empty for a project's index.
+        selection: None: none was given.
+    """
+
+    paths: Sequence[str]
+    selection: Selection | None
+    model: str | None
+    new: New
+    prune: bool = True
+    watch: bool = False
+    as_json: bool = False
+
+
+def update_place(to: str, wanted: Wanted) -> int:
+    """Create or update the index at `to`; return exit code 1 if a file could not be read."""
+    note_compiling()
+    from runnel.search.file_hashes import FileHashes
+    from runnel.search.files import check_paths
+    from runnel.search.watching import signatures
+    from runnel.text.folders import EVERYTHING
+
+    check_paths(wanted.paths)
+    selection = wanted.selection or EVERYTHING
+    hashes = FileHashes() if wanted.watch else None
+    with open_or_create(to, wanted.model, wanted.new) as index, Meter("indexing") as meter:
+
+        def update() -> Changes:
+            if hashes is not None:
+                hashes.failures.clear()
+            return index.add_files(wanted.paths, selection=selection, hashes=hashes, prune=wanted.prune, progress=meter.add)
+
+        if wanted.watch:
+            return _watch(index, to, update, partial(signatures, wanted.paths, selection))
+        return finish(index, update(), to, wanted.as_json)
+
+
+def update_project(wanted: Wanted) -> int:
+    """Create or update the index of the project that holds the working directory; return exit code 1 as `update_place`."""
+    note_compiling()
+    from runnel.search.files import check_paths
+    from runnel.search.project import Project
+    from runnel.search.watching import signatures
+
+    check_paths(wanted.paths)
+    project = Project.find(Path.cwd()) or Project(Path.cwd().resolve())
+    project = project.extend(wanted.paths, wanted.selection)
+    project.save()
+    with open_or_create(str(project.place), wanted.model, wanted.new) as index, Meter("indexing") as meter:
+        update = partial(project.update, index, retry=True, progress=meter.add)
+        if wanted.watch:
+            look = partial(signatures, [project.folder / path for path in project.paths], project.selection)
+            return _watch(index, str(project.place.parent), update, look)
+        return finish(index, update(), str(project.place.parent), wanted.as_json)
+
+
+def open_or_create(to: str, model: str | None, new: New) -> Index:
+    """Open the index at `to`, or create it there.
+
+    Raises:
+        InputError: the index has other settings than `new`.
+    """
+    from runnel.search.index import Index
+    from runnel.search.stores import holds_index
+
+    if not holds_index(to):
+        return Index.create(to, model or "pocket", **new._asdict())
+    index = Index.open(to, model)
+    settings = index.store.settings
+    if new.fields and new.fields != settings.fields:
+        raise InputError(f"the index at {to} has the fields {dict(settings.fields)}; they cannot be changed")
+    if new.remember and not settings.remember:
+        raise InputError(f"the index at {to} was made without --remember; make a new one")
+    if new.passage_tokens not in (None, settings.passage_tokens):
+        raise InputError(f"the index at {to} has passages of {settings.passage_tokens} tokens; they cannot be changed")
+    return index
+
+
+def expect_project() -> Project:
+    """Return the project that holds the working directory.
+
+    Raises:
+        StoreError: there is none, or nothing is indexed in it yet.
+    """
+    from runnel.search.project import NAME, Project
+    from runnel.search.stores import holds_index
+
+    project = Project.find(Path.cwd())
+    if project is None:
+        raise StoreError(
+            f"there is no {NAME} in {Path.cwd()} or above; run `runnel index` to index this folder, or name an index with --in"
+        )
+    if not holds_index(project.place):
+        raise StoreError(f"{project.folder / NAME} holds no index yet; run `runnel index`")
+    return project
+
+
+def refresh_project(project: Project, index: Index) -> None:
+    """Bring a project's index up to date before a search, with a note of what has changed, or why that was not possible."""
+    place = project.place.parent
+    try:
+        with index, Meter("indexing") as meter:
+            changes = project.update(index, progress=meter.add)
+    except (StoreBusy, OSError) as error:
+        say(f"note: {describe(error)}; searching the last commit of {place}")
+        return
+    if changed := summary(changes, without=("unchanged",)):
+        say(f"note: {place}: {changed}")
+
+
+def finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
+    """Report changes, and return the exit code: 1 if a file could not be read."""
+    if as_json:
+        counts = {name: len(getattr(changes, name)) for name in _COUNTED}
+        facts = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
+        print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
+    else:
+        shown = summary(changes) or "nothing to do"
+        print_text(f"{to}: {shown}; {len(index):,} documents, {changes.tokens_read:,} tokens read")
+    return 1 if changes.failed else 0
+
+
+def summary(changes: Changes, without: Sequence[str] = ()) -> str:
+    """Return the number of documents of each kind of change; "" for none."""
+    counts = {name: len(getattr(changes, name)) for name in _COUNTED if name not in without}
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+
+
+def _watch(index: Index, to: str, update: Callable[[], Changes], look: Callable[[], dict[str, tuple[int, int, int]]]) -> int:
+    """Update the index, and again after every change of files, until Ctrl-C."""
+    from runnel.search.watching import watch
+
+    noted = ""
+
+    def updated() -> bool:
+        nonlocal noted
+        try:
+            changes = update()
+            if summary(changes, without=("unchanged",)) or not noted:
+                finish(index, changes, to, as_json=False)
+        except (StoreBusy, InputError) as error:  # InputError: a file or folder that was named is gone
+            if describe(error) != noted:
+                say(f"note: {describe(error)}; trying again")
+            noted = describe(error)
+            return False
+        finally:
+            index.close()  # other processes may write
+        noted = "updated"
+        return True
+
+    try:
+        say("watching for changes; end with Ctrl-C")
+        watch(updated, look)
+    except KeyboardInterrupt:
+        say("stopped watching")
+    return 0

@@ -1,0 +1,66 @@
+"""SHA-256 of files, computed again only for files whose size or times have changed, as git does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+from runnel.files import write
+
+_FORMAT = 1
+_TICK_NS = 2_000_000_000  # the coarsest clock of a file system: a file may change twice within it, with one time
+
+
+class FileHashes:
+    """The hashes of files that one caller reads again and again.
+
+    Args:
+        path: where they are kept between processes; None: only in memory. A damaged file counts as missing.
+
+    Attributes:
+        current: SHA-256 of each file asked for since this object was made, by path.
+        failures: SHA-256 of each file that could not be read in full; a file with this content need not be tried again.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._entries: dict[str, tuple[int, int, int, str]] = {}  # size, times of change of content and of status, SHA-256
+        self.current: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+            if stored.get("format") == _FORMAT:
+                self._entries = {name: tuple(entry) for name, entry in stored["files"].items()}
+                self.failures = dict(stored["failures"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass  # all files are hashed
+
+    def sha256(self, file: Path) -> str:
+        """Return the SHA-256 of a file's content.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        name, found = str(file), file.stat()
+        signature = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        old = self._entries.get(name)
+        if old is not None and old[:3] == signature:
+            digest = old[3]
+        else:
+            with file.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            self._entries.pop(name, None)
+            if max(signature[1:]) + _TICK_NS < time.time_ns():  # otherwise the next change might not show
+                self._entries[name] = (*signature, digest)
+        self.current[name] = digest
+        return digest
+
+    def save(self) -> None:
+        """Store the hashes of the files in `current`, if there is a path."""
+        if self._path is None:
+            return
+        files = {name: entry for name, entry in self._entries.items() if name in self.current}
+        failures = {name: digest for name, digest in self.failures.items() if self.current.get(name) == digest}
+        write(self._path, json.dumps({"format": _FORMAT, "files": files, "failures": failures}, separators=(",", ":")))

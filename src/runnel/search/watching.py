@@ -1,0 +1,49 @@
+"""Call a function whenever files have changed, by looking at their sizes and times.
+
+Looking again and again needs no library, and works on network drives and in containers, where the operating system reports no
+changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from runnel.errors import InputError
+from runnel.text.folders import Root, Selection, find_files
+
+Signatures = dict[str, tuple[int, int, int]]  # size and times of each file
+_SHARE = 0.05  # of the time may be spent on looking
+
+
+def watch(update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0) -> None:
+    """Call `update` now, and after every change once the files have been the same for `interval_s`; never returns.
+
+    Args:
+        update: returns whether it was done; otherwise it is called again after the interval.
+        look: returns the files with their sizes and times.
+        interval_s: between two looks; more if a look takes more than a twentieth of it.
+    """
+    before, done = look(), None
+    while True:
+        start = time.monotonic()
+        now = look()
+        pause = max(interval_s, (time.monotonic() - start) / _SHARE)
+        if now == before != done and update():
+            done = now  # what changes meanwhile differs from it
+        before = now
+        time.sleep(pause)
+
+
+def signatures(paths: Iterable[str | Path | Root], selection: Selection) -> Signatures:
+    """Return size and times of all files at `paths`, without those that cannot be read."""
+    found: Signatures = {}
+    for path in paths:
+        with suppress(InputError):  # a named path was removed
+            for file in find_files([path], selection, on_error=lambda error: None):
+                with suppress(OSError):  # removed meanwhile
+                    entry = file.stat()
+                    found[str(file)] = (entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns)
+    return found

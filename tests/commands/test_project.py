@@ -1,0 +1,159 @@
+"""`runnel index` and `runnel search` without a place: the project's own index in .runnel."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from helpers.children import PATHS
+
+from runnel.lock import WriterLock
+
+HEART = "The heart is a muscle. It pumps blood through the body."
+RIVER = "# Water\n\nRivers carry water to the sea."
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    (tmp_path / "notes" / "heart.txt").write_text(HEART)
+    (tmp_path / "notes" / "deep" / "river.md").write_text(RIVER)
+    return tmp_path
+
+
+def found(done):
+    return [Path(document["source"]).name for document in json.loads(done.out)["documents"]]
+
+
+def test_a_project_is_indexed_and_kept_up_to_date_by_searches(run, folder, monkeypatch):
+    done = run("index")
+    assert done.code == 0 and done.out == f"{folder}/.runnel: 2 added; 2 documents, {done.out.split()[-3]} tokens read\n"
+    assert (folder / ".runnel" / ".gitignore").read_text() == "*\n"
+
+    monkeypatch.chdir(folder / "notes" / "deep")
+    done = run("search", "what does the heart do", "--json")
+    assert found(done) == ["heart.txt", "river.md"] and done.err == ""
+
+    (folder / "notes" / "heart.txt").unlink()
+    (folder / "new.txt").write_text("A tuple cannot be changed.")
+    assert "new.txt" not in run("search", "tuple", "--no-update", "--json").out
+    done = run("search", "what is a tuple", "--json")
+    assert found(done) == ["new.txt", "river.md"]
+    assert done.err == f"runnel: note: {folder}/.runnel: 1 added, 1 deleted\n"
+    assert run("search", "what is a tuple", "--json").err == ""
+
+    done = run("index", "--check")
+    assert done.code == 0 and "2 documents, 2 passages, none damaged" in done.out
+
+
+def test_paths_and_globs_are_remembered(run, folder):
+    (folder / "notes" / ".gitignore").write_text("ignored.*\n")
+    (folder / "notes" / "ignored.txt").write_text(HEART)
+    assert "1 added" in run("index", "notes", "--exclude", "deep/").out
+    (folder / "notes" / "new.txt").write_text(HEART)
+    (folder / "more.md").write_text(RIVER)
+    done = run("search", "heart", "--json")
+    assert sorted(found(done)) == ["heart.txt", "new.txt"] and "1 added" in done.err
+    assert "1 added, 2 unchanged" in run("index", "more.md").out
+    assert "1 added, 3 unchanged" in run("index", "--include", "*.md", "--include", "*.txt").out
+    assert json.loads((folder / ".runnel" / "project.json").read_text())["paths"] == ["notes", "more.md"]
+    assert "2 unchanged, 2 deleted" in run("index", "--include", "*.md").out
+
+
+def test_an_index_that_is_being_written_is_searched_as_it_was(run, folder):
+    run("index")
+    (folder / "new.txt").write_text("A tuple cannot be changed.")
+    lock = WriterLock(folder / ".runnel" / "update.lock", folder)
+    lock.acquire()
+    try:
+        done = run("search", "tuple", "--json")
+        assert done.code == 0 and sorted(found(done)) == ["heart.txt", "river.md"]
+        reason = f"{folder}/.runnel is being written by process {os.getpid()}; wait until it is done"
+        assert done.err == f"runnel: note: {reason}; searching the last commit of {folder}/.runnel\n"
+        done = run("index")
+        assert done.code == 1 and reason in done.err
+    finally:
+        lock.release()
+    assert "1 added" in run("search", "tuple", "--json").err
+
+
+@pytest.mark.parametrize(
+    ("prepare", "arguments", "message"),
+    [
+        (None, ("search", "x"), "there is no .runnel in {0} or above; run `runnel index` to index this folder, or name an index"),
+        ("mkdir", ("search", "x"), "{0}/.runnel/project.json is missing or damaged"),
+        ("file", ("index",), "{0}/.runnel is not a folder; expected the index of a project"),
+        (None, ("index", "missing"), "there is no file or folder missing; check the name"),
+        (None, ("index", ".."), ".. is outside of the project {0}; give --to FOLDER for another index"),
+        (None, ("index", "--include", "[a"), "include has the glob '[a', which can match nothing"),
+        (None, ("index", "--check"), "there is no .runnel in {0} or above"),
+        ("project", ("search", "x"), "{0}/.runnel holds no index yet; run `runnel index`"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(run, folder, prepare, arguments, message):
+    place = folder / ".runnel"
+    if prepare == "file":
+        place.write_text("")
+    elif prepare is not None:
+        place.mkdir()
+    if prepare == "project":
+        content = {"format": 1, "paths": ["."], "include": [], "exclude": [], "ignore_files": True}
+        (place / "project.json").write_text(json.dumps(content))
+    done = run(*arguments)
+    assert done.code == 1 and message.format(folder) in done.err and done.err.count("\n") == 1
+    assert prepare is not None or not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("index", "notes", "--shard", "1/2"), "--shard needs --to"),
+        (("index", "--shards", "x"), "--shards needs --to"),
+        (("index", "--keep-missing"), "--keep-missing needs --to"),
+        (("index", "--to", "library"), "give a PATH to read"),
+        (("index", "--watch", "--json"), "--json cannot be given with --watch"),
+        (("search", "x", "--in", "library", "--no-update"), "--no-update has no effect with --in"),
+    ],
+)
+def test_options_without_effect_are_refused(run, folder, arguments, message):
+    done = run(*arguments)
+    assert done.code == 2 and message in " ".join(done.err.replace("│", " ").split())
+    assert not (folder / ".runnel").exists()
+
+
+@pytest.mark.parametrize("to", [(), ("notes", "--to", "library")])
+def test_watch_follows_changes_until_ctrl_c(folder, to):
+    command = [sys.executable, "-m", "runnel", "index", *to, "--watch"]
+    child = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | PATHS
+    )
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(child.stdout.readline, "")))
+    reader.start()
+
+    def expect(text):
+        deadline = time.monotonic() + 60
+        while text not in "".join(lines):
+            assert time.monotonic() < deadline and child.poll() is None, "".join(lines)
+            time.sleep(0.05)
+
+    try:
+        expect("2 added; 2 documents")
+        half = b'{"id": 1, "text": "one"}\n{"id": 2, "te'
+        (folder / "notes" / "rows.jsonl").write_bytes(half)
+        expect("rows.jsonl")  # cannot be read yet
+        (folder / "notes" / "rows.jsonl").write_bytes(half + b'xt": "two"}\n')
+        expect("4 documents")
+        (folder / "notes" / "heart.txt").unlink()
+        expect("1 deleted; 3 documents")
+    finally:
+        child.send_signal(signal.SIGINT)
+        code = child.wait(30)
+        reader.join()
+        child.stdout.close()
+    assert code == 0 and lines[-1] == "runnel: stopped watching\n", "".join(lines)

@@ -1,0 +1,178 @@
+"""A project's own index: found upwards, brought up to date, and refused where it cannot be."""
+
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from helpers.tiny import tiny_model
+
+from runnel import Embedder
+from runnel.errors import InputError, StoreBusy, StoreError
+from runnel.lock import WriterLock
+from runnel.search import file_hashes
+from runnel.search.index import Index
+from runnel.search.project import Project
+from runnel.text.folders import Selection
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_hashes, "_TICK_NS", -1_000_000_000)  # files that were just written count as old
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    (tmp_path / "notes" / "cat.txt").write_text("The cat sat on the mat.")
+    (tmp_path / "notes" / "deep" / "river.md").write_text("A river runs to the sea.")
+    (tmp_path / "other.txt").write_text("The dog sat.")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path.resolve()
+
+
+@pytest.fixture
+def made(embedder):
+    """Make a project and its index, which is closed after the test."""
+    with ExitStack() as stack:
+
+        def make(folder, *paths, **more):
+            project = Project(folder).extend(paths, **more)
+            project.save()
+            return project, stack.enter_context(Index.create(project.place, embedder, store="local"))
+
+        yield make
+
+
+def names(folder, ids):
+    return sorted(os.path.relpath(name, folder) for name in ids)
+
+
+def test_a_project_is_found_upwards_with_its_paths(folder, made):
+    assert Project.find(folder / "notes" / "deep") is None
+    project, _ = made(folder, "notes", "*.txt", selection=Selection(exclude=("deep/",)))
+    assert project.paths == ("notes", "*.txt")
+    assert Project.find(folder / "notes" / "deep") == project == Project.find(folder)
+    assert (folder / ".runnel" / ".gitignore").read_text() == "*\n"
+    inner = Project(folder / "notes").extend([str(folder / "notes")])
+    inner.save()
+    assert Project.find(folder / "notes" / "deep") == inner and inner.paths == (".",)
+
+
+def test_only_what_has_changed_is_read(folder, made, monkeypatch):
+    project, index = made(folder)
+    changes = project.update(index)
+    assert names(folder, changes.added) == ["notes/cat.txt", "notes/deep/river.md", "other.txt"]
+    assert len(project.update(index).unchanged) == 3
+
+    read = []
+    digest = file_hashes.hashlib.file_digest
+    monkeypatch.setattr(file_hashes.hashlib, "file_digest", lambda stream, kind: read.append(stream.name) or digest(stream, kind))
+    assert not project.update(index) and read == []
+    (folder / "notes" / "cat.txt").write_text("The cat ran.")
+    (folder / "other.txt").unlink()
+    changes = project.update(index)
+    assert names(folder, changes.updated) == ["notes/cat.txt"] and names(folder, changes.deleted) == ["other.txt"]
+    assert names(folder, read) == ["notes/cat.txt"] and len(index) == 2
+
+
+def test_other_paths_and_other_globs_change_the_index(folder, made, caplog):
+    project, index = made(folder, "notes")
+    assert len(project.update(index).added) == 2
+    project = project.extend(["other.txt"], Selection(exclude=("*.md",)))
+    changes = project.update(index)
+    assert names(folder, changes.added) == ["other.txt"] and names(folder, changes.deleted) == ["notes/deep/river.md"]
+    (folder / "notes").rename(folder / "moved")
+    changes = project.update(index)
+    assert names(folder, changes.deleted) == ["notes/cat.txt"] and len(index) == 1
+    assert caplog.messages == [f"notes is no longer in {folder}; its documents are removed from the index"]
+
+
+def test_a_project_that_has_moved_is_indexed_again(folder, made, embedder):
+    project, index = made(folder / "notes")
+    with index:
+        project.update(index)
+    (folder / "notes").rename(folder / "moved")
+    project = Project.find(folder / "moved")
+    with Index.open(project.place, embedder) as index:
+        changes = project.update(index)
+    assert names(folder, changes.added) == ["moved/cat.txt", "moved/deep/river.md"]
+    assert names(folder, changes.deleted) == ["notes/cat.txt", "notes/deep/river.md"]
+
+
+def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folder, made, caplog):
+    (folder / "notes" / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
+    (folder / "notes" / "empty.txt").write_text("")
+    (folder / "notes" / "rows.jsonl").write_text('{"id": 1, "text": "one"}\n{"id": 1, "text": "two"}\n')
+    (folder / "notes" / "no_rows.csv").write_text("id,text\n")
+    project, index = made(folder, "notes")
+    failed = ["notes/bad.pdf", "notes/empty.txt", "notes/rows.jsonl, line 2"]
+    assert names(folder, project.update(index).failed) == failed and "no_rows.csv: no rows" in caplog.text
+    caplog.clear()
+    changes = project.update(index)
+    assert not changes and not changes.failed and not caplog.messages and len(index) == 3
+    assert names(folder, project.update(index, retry=True).failed) == failed
+    (folder / "notes" / "empty.txt").write_text("no more")
+    assert names(folder, project.update(index).added) == ["notes/empty.txt"]
+
+
+def test_two_updates_exclude_each_other(folder, made):
+    project, index = made(folder)
+    lock = WriterLock(folder / ".runnel" / "update.lock", folder)
+    lock.acquire()
+    with pytest.raises(StoreBusy, match=rf"{folder}/.runnel is being written by process \d+; wait until it is done"):
+        project.update(index)
+    lock.release()
+    assert project.update(index)
+
+
+def test_paths_outside_of_the_project_are_refused(folder, made):
+    project, _ = made(folder / "notes")
+    for path in ("other.txt", ".", "*.txt"):
+        with pytest.raises(InputError, match=r"is outside of the project .*notes; give --to FOLDER for another index, or run"):
+            project.extend([path])
+    with pytest.raises(InputError, match="there is no file or folder missing"):
+        project.extend(["missing"])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        ("{", "Expecting property name"),
+        ("[]", "list indices"),
+        ('{"format": 1}', "'paths'"),
+        ('{"format": 1, "paths": [], "include": ["!x"], "exclude": [], "ignore_files": true}', "omit the !"),
+    ],
+)
+def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
+    (tmp_path / ".runnel").mkdir()
+    if content is not None:
+        (tmp_path / ".runnel" / "project.json").write_text(content)
+    with pytest.raises(
+        StoreError, match=r"project.json is missing or damaged \(.*; remove .*runnel and run `runnel index`"
+    ) as error:
+        Project.find(tmp_path)
+    assert reason in str(error.value)
+
+
+def test_a_file_of_that_name_and_another_format_are_refused(tmp_path):
+    (tmp_path / ".runnel").write_text("")
+    with pytest.raises(StoreError, match="is not a folder; expected the index of a project"):
+        Project.find(tmp_path)
+    (tmp_path / ".runnel").unlink()
+    Project(tmp_path).save()
+    place = tmp_path / ".runnel" / "project.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"format": 2}))
+    with pytest.raises(StoreError, match="has format 2, this version of runnel reads 1; upgrade runnel"):
+        Project.find(tmp_path)
+
+
+def test_names_are_stored_relative_so_that_links_to_the_project_work(folder, made, tmp_path_factory):
+    made(folder, "notes/cat.txt")
+    link = tmp_path_factory.mktemp("links") / "link"
+    link.symlink_to(folder)
+    assert Project.find(link / "notes") == Project.find(folder)
+    assert Path(Project.find(link).paths[0]) == Path("notes/cat.txt")

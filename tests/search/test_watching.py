@@ -1,0 +1,57 @@
+"""Files are indexed again when they have changed and settled."""
+
+import pytest
+
+from runnel.search.watching import signatures, watch
+from runnel.text.folders import EVERYTHING
+
+
+class Stop(Exception):
+    """Ends a watch, which otherwise never returns."""
+
+
+def watched(looks, results, monkeypatch):
+    """Watch with these looks; return the numbers of the looks after which there was an update."""
+    updates, done = [], iter(results)
+    seen = iter(looks)
+    count = 0
+
+    def look():
+        nonlocal count
+        count += 1
+        try:
+            return {"a": (next(seen), 0, 0)}
+        except StopIteration:
+            raise Stop from None
+
+    def update():
+        updates.append(count)
+        return next(done)
+
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(Stop):
+        watch(update, look)
+    return updates
+
+
+@pytest.mark.parametrize(
+    ("looks", "results", "expected"),
+    [
+        ([1, 1, 1, 1], [True], [2]),  # once at first
+        ([1, 1, 2, 2, 2, 1, 1], [True] * 3, [2, 4, 7]),
+        ([1, 1, 2, 3, 4, 4, 4], [True] * 2, [2, 6]),  # a file that is being written is left alone
+        ([1, 1, 1, 1], [False, False, True], [2, 3, 4]),  # an update that was not possible is repeated
+        ([1, 1, 2, 1, 1], [True], [2]),  # changed back
+    ],
+)
+def test_updates_follow_changes_that_have_settled(looks, results, expected, monkeypatch):
+    assert watched(looks, results, monkeypatch) == expected
+
+
+def test_signatures_show_every_change(tmp_path):
+    file = tmp_path / "a.txt"
+    states = [signatures([tmp_path, tmp_path / "missing"], EVERYTHING)]
+    for change in (lambda: file.write_text("one"), lambda: file.write_text("three"), file.unlink):
+        change()
+        states.append(signatures([tmp_path, tmp_path / "missing"], EVERYTHING))
+    assert states[0] == states[3] == {} and states[1] != states[2] and list(states[1]) == [str(file)]
