@@ -21,19 +21,31 @@ def chromium():
 
 @pytest.fixture
 def open_tab(chromium):
-    """Open an address in a tab. Errors of scripts, refusals by the policy and requests elsewhere fail the test at its end."""
+    """Open an address in a tab. Errors of scripts, refusals by the policy and requests elsewhere fail the test at its end.
+
+    `prompts`: what a user enters when asked; other dialogs are errors too.
+    """
     tabs = []
 
-    def open_tab(address, *, width=1280, height=800, dark=False):
+    def open_tab(address, *, width=1280, height=800, dark=False, prompts=()):
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
         context.set_default_timeout(10_000)
         tab = context.new_page()
+        prompts = list(prompts)
+
+        def answer(dialog):
+            if prompts:
+                dialog.accept(prompts.pop(0))
+            else:
+                tab.problems.append(f"dialog: {dialog.message}")
+                dialog.dismiss()
+
         tab.problems, home = [], "/".join(address.split("/")[:3]) + "/"
         tab.on("console", lambda message: tab.problems.append(message.text) if message.type in ("error", "warning") else None)
         tab.on("pageerror", lambda error: tab.problems.append(str(error)))
-        tab.on("dialog", lambda dialog: (tab.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        tab.on("dialog", answer)
         tab.on("request", lambda one: None if one.url.startswith((home, "data:")) else tab.problems.append(f"request: {one.url}"))
         tab.goto(address)
         tabs.append(tab)

@@ -16,7 +16,7 @@ from runnel.server.settings import Settings
 @contextmanager
 def serving(model="pocket", *, name="pocket", index=None, load=None, **limits):
     """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The server drains at the end."""
-    settings = Settings(model=name, port=0, **limits)
+    settings = Settings(model=name, port=0, index=None if index is None else str(index), **limits)
     loaded = load_model(model) if isinstance(model, str) and load is None else model
     app = create_app(settings, load or (lambda: Loaded.of(name, loaded, index)))
     socket, ready = bind(settings), threading.Event()

@@ -21,8 +21,9 @@ from typing import Literal
 
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
-from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.records import Document, Hit
+from runnel.request import Progress
 from runnel.search.check import Damage, check
 from runnel.search.encoding import Encoded, Encoder, new_settings, reranker_of
 from runnel.search.file_hashes import FileHashes
@@ -365,6 +366,20 @@ class Index:
             if not self.refresh():  # otherwise a writer may have removed the files of the open commit
                 raise
             return search()
+
+    def score(self, query: str, id: str, *, progress: Progress | None = None) -> Scored:
+        """Score all sentences of a document; it is read again if the index does not remember its sentences.
+
+        Args:
+            progress: called after each step with (tokens done, total tokens).
+
+        Raises:
+            InputError: there is no such document, the query is empty, or the model has no sentence head.
+        """
+        documents = self.store.documents([id])
+        if id not in documents:
+            raise InputError(f"there is no document {id!r}; search for the ids of documents")
+        return self._pipeline.score(query, documents[id], progress)
 
     def refresh(self) -> bool:
         """Move to the newest commit; return whether there was a newer one.

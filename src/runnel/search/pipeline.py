@@ -19,10 +19,10 @@ from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
-from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Hit, Places, Sentence, expect_count, group_repeats
-from runnel.request import total_progress
+from runnel.request import Progress, total_progress
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
@@ -99,6 +99,12 @@ class Pipeline:
             Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, Places(row.blocks))
             for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
         ]
+
+    def score(self, query: str, document: DocumentRow, progress: Progress | None) -> Scored:
+        """Score all sentences of a document."""
+        if self._retriever is None:
+            raise InputError("this index's model has no sentence head; use another model to score sentences")
+        return next(self._retriever.scan(query, self._contents([document]), progress=progress))
 
     def _how_many(self, rerank: int | None) -> int:
         """Return the number of documents to rerank."""

@@ -12,11 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from runnel.server import embeddings, rerank, retrieval, status
+from runnel.server import embeddings, page, rerank, retrieval, status
 from runnel.server.context import Context
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded, Loading, load
 from runnel.server.metrics import Metrics
+from runnel.server.opened import OpenedFiles
 from runnel.server.refusals import Kind, Refusal
 from runnel.server.settings import Settings
 from runnel.server.work import Work
@@ -44,8 +45,9 @@ def create_app(settings: Settings, load_models: Callable[[], Loaded] | None = No
 
     app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.context = Context(settings, loading, work)
+    app.state.opened = OpenedFiles()
     app.state.metrics = metrics = Metrics(work)
-    for part in (status, embeddings, rerank, retrieval):
+    for part in (status, embeddings, rerank, retrieval, page):
         app.include_router(part.router)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)

@@ -18,7 +18,8 @@ from runnel.server.settings import Settings
 
 log = logging.getLogger("runnel.server")
 _BODIES = 4  # all bodies in memory have at most this many times the limit of one
-PUBLIC = frozenset({"/health", "/ready", "/metrics"})  # need no key
+PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # need no key
+PUBLIC_FILES = "/static/"  # of the page, which asks for the key
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -85,7 +86,7 @@ class Guard:
             return Refusal(
                 "forbidden", f"requests of pages from {origin!r} are not answered; only this server's own page may ask"
             )
-        if self._keys and path not in PUBLIC:
+        if self._keys and path not in PUBLIC and not path.startswith(PUBLIC_FILES):
             given = headers.get("authorization", "").encode("latin-1")
             # All keys are compared, each in constant time, so that the time says nothing about them.
             if not sum(hmac.compare_digest(given, b"Bearer " + key) for key in self._keys):

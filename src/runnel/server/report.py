@@ -16,7 +16,7 @@ from runnel.search.finding import Answer, FileDocument, Findings
 from runnel.server.view import answers_view, document_view
 
 # The modules of a report, each after the modules that it imports.
-_MODULES = ("offsets", "address", "document", "strip", "results", "picture", "keys", "drop", "pane", "app", "report")
+_MODULES = ("offsets", "address", "document", "results", "strip", "picture", "keys", "drop", "pane", "app", "report")
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _LINES = ("txt", "md")

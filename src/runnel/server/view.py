@@ -23,8 +23,8 @@ Row = tuple[int, int, str, int | None]  # start, end, kind, page
 
 def document_view(text: str, places: Places) -> dict[str, Any]:
     """Return the text of a document and its blocks as rows [start, end, kind, page], cut into pieces of bounded size."""
-    rows = places.spans() or [(*span, "paragraph", None) for span in split_paragraphs(text).tolist()]
-    blocks = [piece for row in rows for piece in _pieces(text, row)]
+    rows = places.spans() or [(a, a + len(text[a:b].rstrip()), "paragraph", None) for a, b in split_paragraphs(text).tolist()]
+    blocks = [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)]
     return {"text": text, "characters": len(text), "blocks": blocks}
 
 

@@ -179,6 +179,7 @@ export function start(source) {
   });
   if (source.add) listenToFiles({ chooser: page.file, button: page.choose, sign: page.drop, open: openFiles });
   else page.choose.hidden = true;
+  page.query.disabled = false;
   page.query.readOnly = Boolean(source.query);
   page.welcome.append(...source.welcome.map((text) => element("p", "", text)));
   follow();

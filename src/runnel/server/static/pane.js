@@ -2,6 +2,7 @@
 
 import { DocumentView } from "./document.js";
 import { showPicture } from "./picture.js";
+import { titleOf } from "./results.js";
 import { Strip } from "./strip.js";
 
 export class DocumentPane {
@@ -19,8 +20,8 @@ export class DocumentPane {
   show(loaded) {
     const { page } = this;
     this.document = loaded;
-    page.title.textContent = loaded.title || loaded.name;
-    const facts = [loaded.title ? loaded.name : "", loaded.pages ? `${loaded.pages.toLocaleString("en")} pages` : ""];
+    page.title.textContent = titleOf(loaded);
+    const facts = [titleOf(loaded) === loaded.name ? "" : loaded.name, loaded.pages ? `${loaded.pages.toLocaleString("en")} pages` : ""];
     page.facts.textContent = [...facts, `${loaded.characters.toLocaleString("en")} characters`].filter(Boolean).join(" · ");
     page.look.hidden = !loaded.pictures;
     this.setLook(false);

@@ -6,7 +6,7 @@ import { formatAddress } from "./address.js";
 export function element(tag, kind, ...content) {
   const made = window.document.createElement(tag);
   if (kind) made.className = kind;
-  made.append(...content.filter((one) => one !== null && one !== ""));
+  made.append(...content.filter((one) => one !== ""));
   return made;
 }
 
@@ -34,17 +34,21 @@ export function stepResult(list, step) {
 }
 
 function resultRow(hit, query) {
-  const title = element("a", "hit", hit.title || hit.name);
+  const title = element("a", "hit", titleOf(hit));
   title.setAttribute("href", formatAddress({ doc: hit.id, query }));
-  const name = hit.title && hit.title !== hit.name ? element("span", "name", hit.name) : null;
-  const sentences = hit.sentences.map((sentence) => sentenceRow(hit, sentence, query));
-  return element("li", "", element("h2", "", title, name ?? ""), ...sentences);
+  const name = titleOf(hit) === hit.name ? "" : element("span", "name", hit.name);
+  return element("li", "", element("h2", "", title, name), ...hit.sentences.map((sentence) => sentenceRow(hit, sentence, query)));
+}
+
+// Return a document's title, or the last part of its name.
+export function titleOf({ title, name }) {
+  return title || name.split(/[/\\]/).findLast(Boolean) || name;
 }
 
 function sentenceRow(hit, sentence, query) {
   const link = element("a", sentence.level ? `sentence level-${sentence.level}` : "sentence");
   link.setAttribute("href", formatAddress({ doc: hit.id, query, at: [sentence.start, sentence.end] }));
-  Object.assign(link, { doc: hit.id, starts: [sentence.start, ...sentence.also.map(([start]) => start)] });
+  Object.assign(link, { doc: hit.id, starts: [sentence.start, ...(sentence.also ?? []).map(([start]) => start)] });
   link.append(
     element("span", "where", whereOf(sentence)),
     element("span", "around", oneLine(sentence.before), " "),

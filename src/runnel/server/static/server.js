@@ -4,8 +4,7 @@ const OWN = "file-"; // the ids of files that were opened here begin with it
 
 // Connect to the server that sent this page.
 export async function connect() {
-  const about = await (await request("page/about")).json();
-  const { index } = about;
+  const { index } = await (await request("page/about")).json();
   const scope = index ? `in ${index.name}, ${index.documents.toLocaleString("en")} documents` : "";
   const ask = index ? "Ask a question: the answer is a sentence of these documents." : "This server has no index.";
   return {
@@ -14,7 +13,9 @@ export async function connect() {
     owns: (id) => Boolean(id?.startsWith(OWN)),
     search: async (query, signal) => {
       if (!index) throw new Error("This server has no index: open a file to ask it.");
-      return (await (await request(`page/search?${new URLSearchParams({ q: query })}`, { signal })).json()).documents;
+      const options = { method: "POST", body: JSON.stringify({ query }), headers: { "Content-Type": "application/json" }, signal };
+      const { documents } = await (await request("v1/search", options)).json();
+      return documents.map((hit) => ({ ...hit, name: hit.id }));
     },
     document: async (id, signal) => (await request(place(id), { signal })).json(),
     answers: async (id, query, signal, progress) =>
@@ -34,7 +35,7 @@ function place(id, what, parameters) {
 // Send a request with the key of this session, if the server wants one. Throw an Error with the server's message if it fails.
 async function request(address, options = {}) {
   const key = window.sessionStorage.getItem("key");
-  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
   const response = await fetch(address, { ...options, headers }).catch((error) => {
     throw error.name === "AbortError" ? error : new Error("The server does not answer.");
   });
@@ -47,8 +48,9 @@ async function request(address, options = {}) {
     }
   }
   const body = await response.json().catch(() => ({}));
-  const message = body.message ?? body.error?.message ?? body.error ?? response.statusText;
-  throw new Error(typeof message === "string" ? message : `The server answered with status ${response.status}.`);
+  throw Object.assign(new Error(body.error?.message ?? `The server answered with status ${response.status}.`), {
+    loading: response.status === 503,
+  });
 }
 
 // Read lines of JSON: {done, total} while the model reads, then {result} or {error}.

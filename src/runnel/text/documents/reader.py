@@ -74,13 +74,16 @@ class DocumentReader:
             self._worker.communicate()
             self._worker = None
 
-    def read(self, path: str | Path) -> Iterator[DocumentText]:
+    def read(self, path: str | Path, *, name: str | None = None) -> Iterator[DocumentText]:
         """Yield the document of a file, or of each row of jsonl, csv and tsv; "-" is standard input; gzip and zstd are unpacked.
+
+        Args:
+            name: the file's name in messages, whose suffix decides between kinds of text (default: the path).
 
         Raises:
             ReadError, MissingDependency: as `read_document`.
         """
-        name = "standard input" if str(path) == "-" else str(path)
+        name = name or ("standard input" if str(path) == "-" else str(path))
         try:
             yield from self._read_file(path, name)
         except OSError as error:  # a failing disk, a removed file

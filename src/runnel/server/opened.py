@@ -1,0 +1,86 @@
+"""Files that were opened on the page: in memory, the latest ones, until the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from runnel.errors import InputError
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.text.documents.document import DocumentText
+from runnel.text.documents.reader import DocumentReader
+
+OWN = "file-"  # begins the id of an opened file
+_BYTES = 512 << 20  # of all files together; the latest one is kept, however large
+_PARSED = 2  # files at the same time
+_ID_DIGITS = 24
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file that was opened.
+
+    Attributes:
+        content: its text with the vectors of its sentences, or without, if the model reads the query first.
+        file: the file itself, if its pages can be shown; else b"".
+    """
+
+    id: str
+    name: str
+    document: DocumentText
+    content: SentenceVectors | str
+    file: bytes
+
+    @property
+    def bytes(self) -> int:
+        """Return about how much memory it needs."""
+        vectors = self.content.vectors.nbytes + self.content.ids.nbytes if isinstance(self.content, SentenceVectors) else 0
+        return len(self.file) + 4 * len(self.document.text) + vectors
+
+
+class OpenedFiles:
+    """The latest opened files, for one event loop. Who reads a file waits for `parsing`."""
+
+    def __init__(self, most_bytes: int = _BYTES) -> None:
+        self._most_bytes = most_bytes
+        self.parsing = asyncio.Semaphore(_PARSED)
+        self._files: dict[str, Opened] = {}  # the least recently used first
+
+    def add(self, opened: Opened) -> None:
+        """Keep a file, and forget the least recently used ones beyond the limit."""
+        self._files.pop(opened.id, None)
+        self._files[opened.id] = opened
+        while len(self._files) > 1 and sum(one.bytes for one in self._files.values()) > self._most_bytes:
+            del self._files[next(iter(self._files))]
+
+    def get(self, id: str) -> Opened | None:
+        """Return a file, if it is still there."""
+        if id in self._files:
+            self._files[id] = self._files.pop(id)
+        return self._files.get(id)
+
+
+def opened_id(name: str, data: bytes) -> str:
+    """Return the id of a file: the same for the same name and content, so that links to it last."""
+    return OWN + hashlib.sha256(name.encode("utf-8", "surrogatepass") + b"\0" + data).hexdigest()[:_ID_DIGITS]
+
+
+def read_opened(name: str, data: bytes) -> DocumentText:
+    """Read a file from memory, by way of a temporary file that is removed at once.
+
+    Raises:
+        InputError: it cannot be read, is empty or has rows.
+        MissingDependency: its kind needs a package that is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="runnel-") as folder, DocumentReader() as reader:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        document = next(reader.read(path, name=name), None)
+    if document is None or document.id is not None:
+        raise InputError(f"{name} has rows, a document each; index it with runnel index, and search the index")
+    if not document.text.strip():
+        raise InputError(f"{name} is empty")
+    return document

@@ -1,0 +1,242 @@
+"""The page at / and the routes that only it uses. They change with it; programs use /v1.
+
+An answer that takes the model long is streamed as lines of JSON: {"done": 12, "total": 345} in tokens, then {"result": ...} or
+{"error": "..."}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from importlib.resources import files
+from pathlib import PurePath
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from runnel.errors import RunnelError
+from runnel.models.sentence_retriever import Scored, SentenceRetriever
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.records import Places
+from runnel.request import Progress, total_progress
+from runnel.search.index import Index
+from runnel.search.records import DocumentRow
+from runnel.server.context import Context, InContext
+from runnel.server.opened import OWN, Opened, OpenedFiles, opened_id, read_opened
+from runnel.server.refusals import Refusal
+from runnel.server.view import answers_view, document_view
+from runnel.server.work import Done
+from runnel.server.work import Progress as Job
+
+router = APIRouter(include_in_schema=False)
+
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_STATIC = {file.name: file for file in (files("runnel.server") / "static").iterdir()}
+
+T = TypeVar("T")
+Id = Annotated[str, Query(min_length=1)]
+Question = Annotated[str, Query(min_length=1)]
+FileName = Annotated[str, Query(min_length=1, max_length=1000)]
+
+
+def _opened_files(request: Request) -> OpenedFiles:
+    opened = request.app.state.opened
+    assert isinstance(opened, OpenedFiles)
+    return opened
+
+
+InOpened = Annotated[OpenedFiles, Depends(_opened_files)]
+
+
+@router.get("/")
+async def page() -> Response:
+    """Return the page."""
+    return _static("index.html")
+
+
+@router.get("/static/{name}")
+async def static(name: str) -> Response:
+    """Return a file of the page."""
+    if name not in _STATIC:
+        raise Refusal("not_found", f"the page has no file {name!r}")
+    return _static(name)
+
+
+def _static(name: str) -> Response:
+    return Response(_STATIC[name].read_bytes(), media_type=f"{_TYPES[PurePath(name).suffix]}; charset=utf-8")
+
+
+@router.get("/page/about")
+async def about(context: InContext) -> dict[str, Any]:
+    """Return what can be asked: {"index": {"name", "documents"}, or null}."""
+    loaded = context.loaded()
+    if loaded.index is None:
+        return {"index": None}
+    documents = len(loaded.index.newest())
+    return {"index": {"name": PurePath(context.settings.index or "").name, "documents": documents}}
+
+
+@router.post("/page/files")
+async def open_file(name: FileName, request: Request, context: InContext, opened: InOpened) -> Response:
+    """Read the file in the body, and keep it in memory; the result is its id."""
+    retriever = _retriever(context)
+    data = await request.body()
+    id = opened_id(name, data)
+    if opened.get(id) is not None:
+        return _lines(_just({"id": id}))
+    async with opened.parsing:
+        document = await _in_thread(lambda: read_opened(name, data))
+
+    def keep(content: SentenceVectors | str) -> dict[str, str]:
+        opened.add(Opened(id, name, document, content, data if document.kind == "pdf" else b""))
+        return {"id": id}
+
+    def read(progress: Progress) -> SentenceVectors:
+        return next(retriever.remember([document.text], progress=progress))
+
+    if not retriever.remembers:
+        return _lines(_just(keep(document.text)))
+    return await _streamed(request, context, [document.text], read, keep)
+
+
+@router.get("/page/document")
+async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, Any]:
+    """Return a document of the index, or a file that was opened, as `document_view`."""
+    if id.startswith(OWN):
+        one = _opened(opened, id)
+        facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
+        return {"id": id} | facts | document_view(one.document.text, one.document.places())
+    index = _index(context)
+    row = await _in_thread(lambda: _row(index, id))
+    places = Places(row.blocks)
+    pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
+    facts = {"name": id, "title": row.title, "pages": pages, "pictures": False}
+    return {"id": id} | facts | document_view(row.text, places)
+
+
+@router.get("/page/document/answers")
+async def answers(id: Id, q: Question, request: Request, context: InContext, opened: InOpened) -> Response:
+    """Score the sentences of a document; the result is `answers_view`."""
+    if id.startswith(OWN):
+        one, retriever = _opened(opened, id), _retriever(context)
+        places, text, remembered = one.document.places(), one.document.text, retriever.remembers
+
+        def score(progress: Progress) -> Scored:
+            return next(retriever.scan(q, [one.content], progress=progress))
+    else:
+        index = _index(context)
+        row = await _in_thread(lambda: _row(index, id))
+        places, text, remembered = Places(row.blocks), row.text, index.store.settings.remember
+
+        def score(progress: Progress) -> Scored:
+            return index.score(q, id, progress=progress)
+
+    texts = [q] if remembered else [q, text]
+    return await _streamed(request, context, texts, lambda progress: answers_view(score(progress), places), lambda view: view)
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+async def _streamed(
+    request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], T], finish: Callable[[T], Any]
+) -> Response:
+    """Run a model call as `Context.run` does, and stream its progress and its result.
+
+    Args:
+        finish: returns the result for the page, in the event loop.
+
+    Raises:
+        Refusal: the request is refused before its first step.
+    """
+    loop = asyncio.get_running_loop()
+    steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
+
+    def run(job: Job) -> T:
+        count = total_progress(job)
+        assert count is not None
+
+        def progress(done: int, total: int) -> None:
+            count(done, total)
+            loop.call_soon_threadsafe(steps.put_nowait, {"done": done, "total": max(done, job.tokens)})
+
+        return call(progress)
+
+    task = asyncio.create_task(context.run(request, texts, run))
+
+    def end(task: asyncio.Task[Done[T]]) -> None:
+        steps.put_nowait(None)
+        if not task.cancelled():
+            task.exception()  # of a request that ended early: nobody else asks for it
+
+    task.add_done_callback(end)
+    first = await steps.get()
+    if first is None:
+        return _lines(_just(finish(task.result().value)))
+
+    async def lines() -> AsyncIterator[dict[str, Any]]:
+        step: dict[str, int] | None = first
+        try:
+            while step is not None:
+                yield step
+                step = await steps.get()
+            yield {"result": finish(task.result().value)}
+        except Refusal as refusal:
+            yield {"error": refusal.message}
+        finally:
+            task.cancel()  # the client has gone, if it still runs
+
+    return _lines(lines())
+
+
+async def _just(result: Any) -> AsyncIterator[dict[str, Any]]:
+    yield {"result": result}
+
+
+def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
+    async def encoded() -> AsyncIterator[str]:
+        async for value in values:
+            yield json.dumps(value) + "\n"
+
+    return StreamingResponse(encoded(), media_type="application/x-ndjson")
+
+
+# ---- what is asked ---------------------------------------------------------------------------------------------------
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """Run what reads files in a thread, with errors as refusals."""
+    try:
+        return await asyncio.to_thread(call)
+    except RunnelError as error:
+        raise Refusal.of(error) from error
+
+
+def _retriever(context: Context) -> SentenceRetriever:
+    loaded = context.loaded()
+    if loaded.retriever is None:
+        raise Refusal("invalid", f"{loaded.name} has no 'sentences' head; it was not trained to find sentences")
+    return loaded.retriever
+
+
+def _index(context: Context) -> Index:
+    loaded = context.loaded()
+    if loaded.index is None:
+        raise Refusal("not_found", "this server has no index; start it with --in INDEX")
+    return loaded.index.newest()
+
+
+def _row(index: Index, id: str) -> DocumentRow:
+    documents = index.store.documents([id])
+    if id not in documents:
+        raise Refusal("not_found", f"the index has no document {id!r}; it may have been removed")
+    return documents[id]
+
+
+def _opened(opened: OpenedFiles, id: str) -> Opened:
+    one = opened.get(id)
+    if one is None:
+        raise Refusal("not_found", "the server no longer has this file; open it again")
+    return one

@@ -1,0 +1,273 @@
+"""The page of a server, in a browser: search, open, ask a file, keys, errors. Its marks are tested in test_report.py."""
+
+import json
+import threading
+
+import pytest
+from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
+from helpers.serving import serving
+from helpers.tiny import tiny_encoder
+
+from runnel import Document, Index, SentenceRetriever
+from runnel.server.loading import Loaded
+from runnel.server.opened import Opened, OpenedFiles
+from runnel.text.documents.document import read_plain
+from runnel.text.reading import decode
+
+HOSTILE = "</p><script>alert(1)</script><img src=x onerror=alert(2)>"
+FILLER = [f"Ship {n} 🚢 carries number {n * n} of its goods to the harbor." for n in range(200)]
+GARDEN = ["Roses need water every day.", "The gardener 🌹 waters the roses in the morning.", "Bees visit them at noon."]
+DOCUMENTS = {
+    "garden": "\n\n".join(FILLER[:100] + GARDEN + FILLER[100:]),
+    "hostile": f"A gardener said {HOSTILE} to the bees.\n\nNobody answered.",
+    "music": "The orchestra plays a symphony. The hall was full.",
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    place = tmp_path_factory.mktemp("page") / "library"
+    with Index.create(place, store="local") as index:
+        index.add([Document(name, text) for name, text in DOCUMENTS.items()])
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(library):
+    with serving("pocket", index=library) as client:
+        yield client
+
+
+def address(server, rest=""):
+    return f"{server.base_url}/{rest}".replace("//#", "/#")
+
+
+def ask(tab, query):
+    tab.locator("#query:enabled").wait_for()
+    tab.keyboard.press("/")
+    tab.keyboard.insert_text(query)
+    tab.keyboard.press("Enter")
+
+
+def lines(response):
+    assert response.status_code == 200, response.text
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+# ---- the collection --------------------------------------------------------------------------------------------------
+
+
+def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab):
+    tab = open_tab(address(server))
+    tab.locator("#welcome p").first.wait_for()
+    assert tab.locator("#scope").inner_text() == "in library, 3 documents"
+    ask(tab, "When are the roses watered?")
+    tab.locator("a.sentence").first.wait_for()
+    hits = server.post("/v1/search", json={"query": "When are the roses watered?"}).json()["documents"]
+    assert tab.locator("a.hit").all_inner_texts() == [hit["id"] for hit in hits]
+    assert tab.locator("a.sentence mark").all_inner_texts() == [
+        " ".join(one["text"].split()) for hit in hits for one in hit["sentences"]
+    ]
+    tab.locator("a.sentence", has_text="The gardener").click()
+    tab.wait_for_function("() => CSS.highlights.has('current')")
+    settle(tab)
+    assert marked(tab, "current") == [GARDEN[1]] and is_in_sight(tab)
+    best = SentenceRetriever.load("pocket").retrieve("When are the roses watered?", DOCUMENTS["garden"], top_k=1)
+    assert marked(tab, "level-4")[0] == best[0].text.strip()
+    link = tab.url
+    assert f"at={DOCUMENTS['garden'].index(GARDEN[1])}-" in link
+    again = open_tab(link)  # the address alone shows the same
+    again.wait_for_function("() => CSS.highlights.has('current')")
+    settle(again)
+    assert marked(again, "current") == [GARDEN[1]] and is_in_sight(again)
+    assert again.locator("#query").input_value() == "When are the roses watered?"
+    assert again.locator("a.sentence").count() == tab.locator("a.sentence").count()
+
+
+def test_another_question_marks_the_open_document_again(server, open_tab):
+    tab = open_tab(address(server, "#doc=garden&q=bees"))
+    tab.wait_for_function("() => CSS.highlights.get('level-4')?.size")
+    assert marked(tab, "level-4") == [GARDEN[2]]
+    tab.evaluate("() => { location.hash = '#doc=garden&q=roses' }")
+    tab.wait_for_function("() => [...CSS.highlights.get('level-4')].some(one => String(one).includes('roses'))")
+    assert GARDEN[2] not in marked(tab, "level-4")
+
+
+def test_html_in_an_indexed_document_and_in_a_question_is_text(server, open_tab):
+    tab = open_tab(address(server))
+    ask(tab, f"what did the gardener say {HOSTILE}")
+    tab.locator("a.hit", has_text="hostile").click()
+    tab.locator("#text p").first.wait_for()
+    settle(tab)
+    assert tab.locator("#text p").first.inner_text() == f"A gardener said {HOSTILE} to the bees."
+    assert tab.locator("#text *:not(p), main img, main script").count() == 0
+
+
+def test_no_question_and_unknown_documents_are_reported(server, open_tab):
+    tab = open_tab(address(server, "#doc=nothing&q=bees"))
+    tab.locator("#status.error").wait_for()
+    assert tab.locator("#status").inner_text() == "the index has no document 'nothing'; it may have been removed"
+    assert all("404" in problem for problem in tab.problems)
+    tab.problems.clear()
+
+
+def test_a_phone_shows_one_thing_at_a_time(server, open_tab):
+    tab = open_tab(address(server, "#q=roses"), width=375, dark=True)
+    tab.locator("a.sentence").first.wait_for()
+    assert not scrolls_sideways(tab)
+    tab.locator("a.sentence").first.click()
+    tab.wait_for_function("() => CSS.highlights.has('current')")
+    assert not scrolls_sideways(tab) and tab.locator("#list").is_hidden()
+    tab.go_back()
+    assert tab.locator("#list").is_visible()
+
+
+# ---- files that are opened here --------------------------------------------------------------------------------------
+
+DROP = """([name, text]) => {
+    const data = new DataTransfer();
+    data.items.add(new File([text], name));
+    for (const kind of ["dragover", "drop"]) {
+        document.body.dispatchEvent(new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
+        if (kind === "dragover" && document.querySelector("#drop").hidden) throw new Error("no sign");
+    }
+}"""
+
+
+def test_a_dropped_file_is_read_and_asked(server, open_tab):
+    tab = open_tab(address(server))
+    tab.locator("#query:enabled").wait_for()
+    text = "\n\n".join([*FILLER, "The lighthouse 🗼 is painted red.", *FILLER[:9]])
+    tab.evaluate(DROP, ["coast <b>.txt", text])
+    tab.locator("#text p").first.wait_for()
+    assert tab.locator("#title").inner_text() == tab.locator("#scope").inner_text().removeprefix("in ") == "coast <b>.txt"
+    assert tab.locator("#drop").is_hidden()
+    ask(tab, "What color is the lighthouse?")
+    tab.wait_for_function("() => CSS.highlights.has('current')")
+    settle(tab)
+    assert marked(tab, "current") == ["The lighthouse 🗼 is painted red."] and is_in_sight(tab)
+    assert tab.locator("#status").inner_text() == "20 sentences of 210"
+    link = tab.url
+    tab.keyboard.press("Escape")  # back to the collection
+    tab.locator("a.hit").first.wait_for()
+    assert tab.locator("#scope").inner_text() == "in library, 3 documents"
+    again = open_tab(link)
+    again.wait_for_function("() => CSS.highlights.has('current')")
+    assert marked(again, "current") == ["The lighthouse 🗼 is painted red."]
+
+
+def test_a_file_that_cannot_be_read_is_reported_and_the_next_one_is_read(server, open_tab, tmp_path):
+    (tmp_path / "bad.pdf").write_bytes(b"%PDF-1.4\nnothing")
+    (tmp_path / "good.txt").write_text("Good text.")
+    tab = open_tab(address(server))
+    tab.locator("#welcome p").first.wait_for()
+    with tab.expect_response("**/page/files?name=bad.pdf"):
+        tab.set_input_files("#file", tmp_path / "bad.pdf")
+    tab.locator("#status.error").wait_for()
+    assert tab.locator("#status").inner_text().startswith("bad.pdf: a damaged or truncated PDF")
+    assert all("400" in problem for problem in tab.problems)
+    tab.problems.clear()
+    tab.set_input_files("#file", tmp_path / "good.txt")
+    tab.locator("#text p").first.wait_for()
+    assert tab.locator("#text").inner_text() == "Good text."
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"", "a.txt is empty"),
+        ("a.txt", b" \n", "a.txt is empty"),
+        (
+            "rows.jsonl",
+            b'{"text": "a"}\n',
+            "rows.jsonl has rows, a document each; index it with runnel index, and search the index",
+        ),
+        ("a.png", b"\x89PNG....", "a.png is an image; read its text by OCR first"),
+    ],
+)
+def test_files_that_are_refused(server, name, data, message):
+    response = server.post("/page/files", params={"name": name}, content=data)
+    assert response.status_code == 400 and response.json()["error"]["message"] == message
+
+
+def test_reading_a_file_streams_progress_and_reads_it_once(server):
+    text = "\n\n".join(FILLER * 3)
+    first = lines(server.post("/page/files", params={"name": "ships.md"}, content=text.encode()))
+    *steps, last = first
+    assert steps and all(set(step) == {"done", "total"} and 0 < step["done"] <= step["total"] for step in steps)
+    assert [step["done"] for step in steps] == sorted(step["done"] for step in steps)
+    id = last["result"]["id"]
+    assert lines(server.post("/page/files", params={"name": "ships.md"}, content=text.encode())) == [{"result": {"id": id}}]
+    shown = server.get("/page/document", params={"id": id}).json()
+    assert shown["text"] == text and shown["name"] == "ships.md" and not shown["pictures"]
+    [*_, last] = lines(server.get("/page/document/answers", params={"id": id, "q": "number 9801"}))
+    best = last["result"]["sentences"][0]
+    assert best["text"].strip() == FILLER[99] and best["places"] == 3 and last["result"]["count"] == 600
+
+
+def test_a_file_that_is_no_longer_kept_is_reported(server):
+    response = server.get("/page/document", params={"id": "file-0"})
+    assert response.status_code == 404 and "open it again" in response.json()["error"]["message"]
+
+
+def test_opened_files_are_bounded_by_memory_and_the_latest_stays():
+    def opened(id, size):
+        text = "x" * size
+        return Opened(id, id, read_plain(decode(text.encode(), id)), text, b"")
+
+    files = OpenedFiles(most_bytes=4000)
+    for id in ("a", "b", "c"):
+        files.add(opened(id, 400))
+        assert files.get("a") is not None  # the most recently used
+    assert files.get("b") is None and files.get("c") is not None
+    files.add(opened("large", 5000))
+    assert files.get("large") is not None and files.get("a") is None and files.get("c") is None
+
+
+def test_a_recurrent_model_reads_a_file_again_for_each_question():
+    with serving("pocket-mamba2", name="pocket-mamba2") as client:
+        assert client.get("/page/about").json() == {"index": None}
+        *_, last = lines(client.post("/page/files", params={"name": "a.txt"}, content="\n\n".join(GARDEN + FILLER[:20]).encode()))
+        *steps, last = lines(client.get("/page/document/answers", params={"id": last["result"]["id"], "q": "bees"}))
+        assert steps and last["result"]["count"] == 23 and last["result"]["sentences"][0]["text"].strip() == GARDEN[2]
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_of_the_page_and_no_others(server):
+    page = server.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["content-security-policy"].startswith("default-src 'self';")
+    assert server.get("/static/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
+    for name in ("nothing.js", "../page.py", "%2e%2e/page.py", "__init__.py"):
+        assert server.get(f"/static/{name}").status_code == 404
+    assert not [path for path in server.get("/openapi.json").json()["paths"] if "page" in path or "static" in path]
+
+
+def test_a_server_with_a_key_asks_for_it_once(tmp_path, open_tab):
+    with serving(tiny_encoder(tmp_path), name="tiny", api_keys=("secret",)) as client:
+        tab = open_tab(address(client), prompts=["wrong", "secret"])
+        tab.locator("#welcome p").first.wait_for()
+        assert tab.locator("#welcome p").first.inner_text() == "This server has no index."
+        assert len(tab.problems) == 2 and all("401" in problem for problem in tab.problems)
+        tab.problems.clear()
+        tab.reload()
+        tab.locator("#welcome p").first.wait_for()
+
+
+def test_the_page_waits_for_the_model(tmp_path, open_tab):
+    go, tiny = threading.Event(), tiny_encoder(tmp_path)
+
+    def load():
+        assert go.wait(30)
+        return Loaded.of("tiny", tiny)
+
+    with serving(load=load, name="tiny") as client:
+        tab = open_tab(address(client))
+        tab.wait_for_function("() => document.querySelector('#status').textContent.startsWith('the model is being loaded')")
+        go.set()
+        tab.locator("#welcome p").first.wait_for()
+        assert tab.locator("#status").inner_text() == ""
+        assert all("503" in problem for problem in tab.problems)
+        tab.problems.clear()
