@@ -1,0 +1,210 @@
+"""Replies of a language model, stored on disk: no reply is paid for twice, and a budget is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Condition
+from types import TracebackType
+
+from runnel.errors import EndpointError, InputError, RunnelError, StoreError
+from runnel.generation.endpoint import Endpoint, Message, Reply
+from runnel.lock import WriterLock
+
+_PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
+_BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
+_TABLE = """CREATE TABLE IF NOT EXISTS replies (
+    key BLOB PRIMARY KEY, version TEXT NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
+    prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, estimated INTEGER NOT NULL
+) WITHOUT ROWID"""
+
+
+class Stopped(RunnelError):
+    """No further request is sent: the budget is spent, or the endpoint fails again and again."""
+
+
+class BudgetSpent(Stopped):
+    """The next request might exceed the budget."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What replies have cost.
+
+    Attributes:
+        estimated: replies whose tokens the endpoint did not count; they are estimated from the number of bytes.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return self._combined(other, 1)
+
+    def __sub__(self, other: Usage) -> Usage:
+        return self._combined(other, -1)
+
+    def _combined(self, other: Usage, sign: int) -> Usage:
+        mine, theirs = asdict(self), asdict(other)
+        return Usage(**{name: mine[name] + sign * theirs[name] for name in mine})
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that all replies of a store may cost, over all runs. Prices are for a million tokens, in any currency.
+
+    Raises:
+        InputError: a number is negative or not finite, or there is a budget of money without a price.
+    """
+
+    tokens: int | None = None
+    money: float | None = None
+    price_in: float = 0.0
+    price_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and not 0 <= value < math.inf:
+                raise InputError(f"{name} of the budget is {value}; expected 0 or more")
+        if self.money is not None and not self.price_in + self.price_out:
+            raise InputError("a budget of money needs prices; give price_in and price_out, for a million tokens")
+
+    def cost(self, usage: Usage) -> float:
+        """Return the price of replies."""
+        return (usage.prompt_tokens * self.price_in + usage.completion_tokens * self.price_out) / 1e6
+
+    def allows(self, usage: Usage) -> bool:
+        """Return whether replies may cost this much."""
+        fits = self.tokens is None or usage.prompt_tokens + usage.completion_tokens <= self.tokens
+        return fits and (self.money is None or self.cost(usage) <= self.money)
+
+
+class Replies:
+    """A language model whose replies are stored. Use as a context manager, from any number of threads.
+
+    A reply is stored before it is returned; after a crash only requests that were not yet answered are sent again. A request is
+    sent only if its estimated cost fits into the rest of the budget, next to all requests under way.
+
+    Args:
+        endpoint: the language model.
+        path: the store, an SQLite file, created if it does not exist.
+        budget: see `Budget`.
+        temperature: of all requests.
+
+    Attributes:
+        spent: by all runs with this store.
+        used: by the replies of this run, including stored ones, each once.
+
+    Raises:
+        StoreBusy: another process uses the store.
+        StoreError: the file is damaged, or not a store of replies.
+    """
+
+    def __init__(self, endpoint: Endpoint, path: Path, *, budget: Budget | None = None, temperature: float = 0.0) -> None:
+        self.endpoint, self.budget, self._temperature = endpoint, budget or Budget(), temperature
+        self.spent = self.used = Usage()
+        self._path, self._lock = path, WriterLock(path.with_name(path.name + ".lock"), path)
+        self._changed = Condition()  # guards everything below
+        self._asking: set[bytes] = set()
+        self._seen: set[bytes] = set()
+        self._reserved = Usage()
+        self._failures = 0
+
+    def __enter__(self) -> Replies:
+        self._lock.acquire()
+        try:
+            self._file = sqlite3.connect(self._path, check_same_thread=False)
+            self._file.execute(_TABLE)
+            sums = "COUNT(*), SUM(prompt_tokens), SUM(completion_tokens), SUM(estimated)"
+            self.spent = Usage(*(n or 0 for n in self._file.execute(f"SELECT {sums} FROM replies").fetchone()))
+        except sqlite3.Error as error:
+            self._lock.release(remove=True)
+            raise StoreError(f"{self._path} cannot be used as a store of replies ({error}); move it away") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
+        self._lock.release(remove=True)
+
+    def ask(self, messages: list[Message], *, max_tokens: int, version: str) -> Reply:
+        """Return the model's reply, a stored one if the same has been asked before.
+
+        Args:
+            max_tokens: the most tokens of the reply.
+            version: of the prompt's wording and of how its reply is read; part of what makes requests the same.
+
+        Raises:
+            BudgetSpent: the request might exceed the budget; it was not sent.
+            EndpointError: the endpoint does not answer this request.
+            Stopped: the last requests all failed; this one was not sent.
+        """
+        model = self.endpoint.model
+        key = _digest(model, messages, max_tokens, self._temperature, version)
+        expected = Usage(1, _tokens("".join(one["content"] for one in messages)), max_tokens)
+        with self._changed:
+            while key in self._asking:
+                self._changed.wait()
+            if (stored := self._stored(key)) is not None:
+                return stored
+            self._reserve(expected)
+            self._asking.add(key)
+        try:
+            reply = self.endpoint.complete(messages, max_tokens=max_tokens, temperature=self._temperature)
+            with self._changed:
+                self._failures = 0
+                self._store(key, version, reply, expected)
+            return reply
+        except EndpointError:
+            with self._changed:
+                self._failures += 1
+            raise
+        finally:
+            with self._changed:
+                self._reserved -= expected
+                self._asking.discard(key)
+                self._changed.notify_all()
+
+    def _reserve(self, expected: Usage) -> None:
+        if self._failures >= _PATIENCE:
+            raise Stopped(f"{self.endpoint.url} failed {_PATIENCE} requests in a row; no more were sent")
+        if not self.budget.allows(self.spent + self._reserved + expected):
+            raise BudgetSpent("the budget is spent; no more requests were sent")
+        self._reserved += expected
+
+    def _stored(self, key: bytes) -> Reply | None:
+        query = "SELECT text, finish, prompt_tokens, completion_tokens, estimated FROM replies WHERE key = ?"
+        row = self._file.execute(query, [key]).fetchone()
+        if row is None:
+            return None
+        self._count(key, Usage(1, *row[2:]))
+        return Reply(*row[:4])
+
+    def _store(self, key: bytes, version: str, reply: Reply, expected: Usage) -> None:
+        counted = reply.prompt_tokens is not None and reply.completion_tokens is not None
+        prompt_tokens = expected.prompt_tokens if reply.prompt_tokens is None else reply.prompt_tokens
+        completion_tokens = _tokens(reply.text) if reply.completion_tokens is None else reply.completion_tokens
+        usage = Usage(1, prompt_tokens, completion_tokens, 0 if counted else 1)
+        row = (key, version, reply.text, reply.finish, usage.prompt_tokens, usage.completion_tokens, usage.estimated)
+        with self._file:
+            self._file.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self.spent += usage
+        self._count(key, usage)
+
+    def _count(self, key: bytes, usage: Usage) -> None:
+        if key not in self._seen:
+            self._seen.add(key)
+            self.used += usage
+
+
+def _digest(*request: object) -> bytes:
+    return hashlib.blake2b(json.dumps(request).encode(), digest_size=16).digest()
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text.encode()) // _BYTES_PER_TOKEN)

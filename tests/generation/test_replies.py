@@ -1,0 +1,150 @@
+"""Stored replies: nothing is paid for twice, by threads, runs or after failures, and a budget is never exceeded."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+from helpers.stub_endpoint import serve
+
+from runnel.errors import EndpointError, InputError, StoreBusy, StoreError
+from runnel.generation.endpoint import Endpoint, Reply
+from runnel.generation.replies import Budget, BudgetSpent, Replies, Stopped, Usage
+
+
+def say(text):
+    return [{"role": "user", "content": text}]
+
+
+@pytest.fixture
+def stub():
+    with serve(lambda messages: f"reply to {messages[0]['content']}") as one:
+        yield one
+
+
+@pytest.fixture
+def endpoint(stub):
+    return Endpoint(stub.url, "stub", retries=0, timeout_s=5)
+
+
+def ask(replies, text, max_tokens=10, version="1"):
+    return replies.ask(say(text), max_tokens=max_tokens, version=version)
+
+
+def test_a_reply_is_paid_for_once(stub, endpoint, tmp_path):
+    with Replies(endpoint, tmp_path / "store") as replies:
+        first = ask(replies, "a")
+        assert ask(replies, "a") == first == Reply("reply to a", "stop", 7, 3)
+        assert replies.used == replies.spent == Usage(1, 7, 3)
+    with Replies(endpoint, tmp_path / "store") as replies:
+        assert replies.spent == Usage(1, 7, 3) and replies.used == Usage()
+        assert ask(replies, "a") == first and replies.used == Usage(1, 7, 3)
+    assert len(stub.asked) == 1
+
+
+def test_what_makes_another_request(stub, endpoint, tmp_path):
+    with Replies(endpoint, tmp_path / "store") as replies:
+        ask(replies, "a")
+        ask(replies, "b")
+        ask(replies, "a", max_tokens=11)
+        ask(replies, "a", version="2")
+    with Replies(Endpoint(stub.url, "other"), tmp_path / "store") as replies:
+        ask(replies, "a")
+    with Replies(endpoint, tmp_path / "store", temperature=0.5) as replies:
+        ask(replies, "a")
+        assert replies.spent.requests == len(stub.asked) == 6
+    assert stub.asked[-1]["temperature"] == 0.5
+
+
+def test_threads_share_replies(stub, endpoint, tmp_path):
+    with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(8) as pool:
+        texts = [reply.text for reply in pool.map(lambda n: ask(replies, f"{n % 5}"), range(50))]
+        assert texts == [f"reply to {n % 5}" for n in range(50)]
+        assert replies.spent == replies.used == Usage(5, 35, 15)
+    assert len(stub.asked) == 5
+
+
+def test_requests_of_several_threads_run_at_the_same_time(stub, endpoint, tmp_path):
+    together = threading.Barrier(4, timeout=10)
+    stub.rule = lambda messages: f"{together.wait()}"
+    with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(4) as pool:
+        assert sorted(reply.text for reply in pool.map(lambda n: ask(replies, f"{n}"), range(4))) == list("0123")
+
+
+def test_a_failed_request_is_not_stored(stub, endpoint, tmp_path):
+    with Replies(endpoint, tmp_path / "store") as replies:
+        for fault in (500, 429, "malformed", "no text"):
+            stub.faults.append(fault)
+            with pytest.raises(EndpointError):
+                ask(replies, "a")
+        assert ask(replies, "a").text == "reply to a" and replies.spent == Usage(1, 7, 3)
+
+
+def test_an_endpoint_that_fails_again_and_again_is_left_alone(stub, endpoint, tmp_path):
+    stub.faults.extend([500] * 5)
+    with Replies(endpoint, tmp_path / "store") as replies:
+        for number in range(5):
+            with pytest.raises(EndpointError):
+                ask(replies, f"{number}")
+        with pytest.raises(Stopped, match=f"{stub.url} failed 5 requests in a row; no more were sent"):
+            ask(replies, "5")
+    assert len(stub.asked) == 5
+
+
+@pytest.mark.parametrize("budget", [Budget(tokens=61), Budget(money=61e-6, price_in=1, price_out=1)])
+@pytest.mark.parametrize("threads", [1, 7])
+def test_a_budget_is_never_exceeded(stub, endpoint, tmp_path, budget, threads):
+    """A request may cost 1 + 10 tokens and costs 7 + 3: after five the sixth still fits into 61, a seventh does not."""
+
+    def spend(number):
+        try:
+            return ask(replies, f"{number}") and 1
+        except BudgetSpent as error:
+            assert str(error) == "the budget is spent; no more requests were sent"
+            return 0
+
+    with Replies(endpoint, tmp_path / "store", budget=budget) as replies, ThreadPoolExecutor(threads) as pool:
+        sent = sum(pool.map(spend, range(20)))
+        assert sent == 6 if threads == 1 else 5 <= sent <= 6
+    with Replies(endpoint, tmp_path / "store", budget=budget) as replies:
+        assert replies.spent.prompt_tokens + replies.spent.completion_tokens <= 61, "the budget is of all runs"
+        assert sum(spend(number) for number in range(20, 40)) == 6 - sent
+        assert all(ask(replies, request["messages"][0]["content"]) for request in stub.asked), "stored replies cost nothing"
+    assert len(stub.asked) == 6
+
+
+@pytest.mark.parametrize("limit", [0, 10])
+def test_a_budget_for_nothing(stub, endpoint, tmp_path, limit):
+    with Replies(endpoint, tmp_path / "store", budget=Budget(tokens=limit)) as replies, pytest.raises(BudgetSpent):
+        ask(replies, "a")
+    assert not stub.asked
+
+
+def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
+    endpoint = SimpleNamespace(model="m", url="u", complete=lambda messages, **more: Reply("twelve chars", "stop"))
+    with Replies(endpoint, tmp_path / "store") as replies:
+        ask(replies, "seven..")
+        assert replies.spent == Usage(1, 3, 4, estimated=1)
+    with Replies(endpoint, tmp_path / "store") as replies:
+        assert replies.spent == Usage(1, 3, 4, estimated=1)
+
+
+def test_costs():
+    assert Budget(price_in=2, price_out=10).cost(Usage(9, 500_000, 100_000)) == 2.0
+
+
+def test_errors(endpoint, tmp_path):
+    with pytest.raises(InputError, match="tokens of the budget is -1; expected 0 or more"):
+        Budget(tokens=-1)
+    with pytest.raises(InputError, match="price_in of the budget is nan"):
+        Budget(price_in=float("nan"))
+    with pytest.raises(InputError, match="a budget of money needs prices"):
+        Budget(money=3)
+    (tmp_path / "text").write_text("no store " * 999)
+    with (
+        pytest.raises(StoreError, match=r"cannot be used as a store of replies .*; move it away"),
+        Replies(endpoint, tmp_path / "text"),
+    ):
+        pass
+    with Replies(endpoint, tmp_path / "store"), pytest.raises(StoreBusy), Replies(endpoint, tmp_path / "store"):
+        pass
