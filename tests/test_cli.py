@@ -11,22 +11,22 @@ import runnel
 def test_empty_query(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
     done = run("find", " ", "a.txt")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (2, "")
     assert done.err == "runnel: error: the query is empty; give the question or the words to look for\n"
 
 
 def test_unknown_model_is_one_line(run, monkeypatch, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
     done = run("find", "dog", "a.txt", "--model", "no such model")
-    assert done.code == 1 and done.out == ""
+    assert done.code == 2 and done.out == ""
     assert done.err.startswith("runnel: error: unknown model 'no such model'") and done.err.count("\n") == 1
 
 
 def test_a_bug_keeps_its_traceback(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
-    fake.find.scan = lambda *a, **k: 1 / 0
+    fake.rerank.rank = lambda *a, **k: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        run("find", "dog", "a.txt")
+        run("rerank", "dog", "a.txt")
 
 
 def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path):

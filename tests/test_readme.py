@@ -34,7 +34,7 @@ def words(text):
 
 
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_command(folder, run, monkeypatch, command, shown):
+def test_command(folder, run, terminal, monkeypatch, command, shown):
     program, *arguments = shlex.split(command)
     assert program == "runnel", "only runnel's own commands are shown as a console"
     monkeypatch.chdir(folder)

@@ -1,6 +1,7 @@
 """The command line: one function of `runnel.commands` per command; errors become one line and an exit code.
 
-Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 130 interrupted.
+Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 130 interrupted. Commands that search have those
+of grep: 0 found, 1 nothing found, 2 an error or wrong usage.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from runnel.commands.verify import verify
 from runnel.errors import RunnelError, describe
 
 COMMANDS = (find, ask, index, search, verify, serve, embed, rerank, evaluate, analyze, train, mine, info, bench)
+LIKE_GREP = (find, verify)  # commands with the exit codes of grep
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(
@@ -104,10 +106,11 @@ def _root(
 
 
 def _command(run: Callable[..., int]) -> Callable[..., None]:
-    """Turn `run` into a command: errors become one line on stderr and exit code 1, Ctrl-C 130; it returns the exit code.
+    """Turn `run` into a command: errors become one line on stderr and exit code 1 or 2, Ctrl-C 130; it returns the exit code.
 
     It also gets --verbose, as `runnel` itself does, because users write it in either place.
     """
+    failed = 2 if run in LIKE_GREP else 1
 
     @functools.wraps(run)
     def wrapped(*args: object, verbose: bool = False, **options: object) -> None:
@@ -119,13 +122,17 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
             raise  # typer ends quietly when the reader of a pipe has left
         except (RunnelError, OSError) as error:
             say(f"error: {describe(error)}")
-            code = 1
+            code = failed
         except KeyboardInterrupt:
             code = _end_interrupted()
-        except Exception:
-            if not interrupted.is_set():
+        except Exception as error:
+            if interrupted.is_set():
+                code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
+            elif run in LIKE_GREP:
+                report_bug(error)  # else it would end in 1, which is no error there
+                code = failed
+            else:
                 raise  # a bug: show its traceback
-            code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
         raise typer.Exit(code)
 
     own = inspect.signature(run, eval_str=True)

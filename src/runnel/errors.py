@@ -3,6 +3,7 @@
     RunnelError
     ├── InputError (ValueError)          an argument or a text that cannot be used
     │   └── ReadError                    a file that is missing, unreadable, damaged, beyond a limit or undecodable
+    │       └── UnsupportedKind          a file of a kind that runnel does not read: binary, an image, an archive
     ├── CheckpointError (ValueError)     a model folder that is foreign, incomplete, damaged or of an unknown kind
     ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
     ├── StoreError                       an index that is missing, of another model or format, or damaged
@@ -27,6 +28,10 @@ class InputError(RunnelError, ValueError):
 
 class ReadError(InputError):
     """A file that is missing, unreadable, damaged, encrypted, beyond a limit, binary or undecodable."""
+
+
+class UnsupportedKind(ReadError):
+    """A file of a kind that runnel does not read: binary, an image, an archive, an old office format."""
 
 
 class CheckpointError(RunnelError, ValueError):

@@ -8,6 +8,8 @@ import docx
 import pytest
 from helpers.document_files import epub, pdf
 
+pytestmark = pytest.mark.usefixtures("terminal")
+
 TEXT = """A heading
 
 The cat sat on the mat. It was
@@ -118,7 +120,7 @@ def test_find_neutralises_control_characters(run, fake, tmp_path):
 def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text(" \n")
     done = run("find", "dog", "a.txt", "--json")
-    assert done.code == 0 and json.loads(done.out)["sentences"] == []
+    assert done.code == 1 and json.loads(done.out)["sentences"] == []
     assert done.err == "runnel: note: a.txt is empty\n"
     assert run("find", "dog", "a.txt").out == ""
 
@@ -127,21 +129,20 @@ def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
     ("make", "message"),
     [
         (lambda p: None, "no file bad.txt"),
-        (lambda p: p.mkdir(), "is a (folder|directory)"),
         (lambda p: p.write_bytes(b"\x7fELF\x00\x01\x02" * 50), "binary"),
         (lambda p: p.write_bytes("Не в UTF-8".encode("koi8-r")), "(?i)utf-8"),
         (lambda p: p.write_bytes(pdf([["secret"]], encrypted=True)), "encrypted PDF"),
         (lambda p: p.write_bytes(pdf([[]], image_only=True)), "a scan; run OCR"),
         (lambda p: p.write_bytes(b"PK\x03\x04 cut off"), "damaged or truncated zip"),
     ],
-    ids=["missing", "folder", "binary", "undecodable", "encrypted", "scan", "zip"],
+    ids=["missing", "binary", "undecodable", "encrypted", "scan", "zip"],
 )
 def test_find_names_a_file_it_cannot_read_and_goes_on(run, fake, tmp_path, make, message):
     make(tmp_path / "bad.txt")
     (tmp_path / "good.txt").write_text("One dog.")
     done = run("find", "dog", "bad.txt", "good.txt", "--json")
     found = json.loads(done.out)
-    assert done.code == 1
+    assert done.code == 2
     assert [s["file"] for s in found["sentences"]] == ["good.txt"]
     assert [s["file"] for s in found["skipped"]] == ["bad.txt"]
     assert done.err.count("\n") == 1
@@ -154,7 +155,7 @@ def test_find_takes_an_encoding(run, fake, tmp_path):
     done = run("find", "café", "a.txt", "--encoding", "latin-1", "--json")
     assert json.loads(done.out)["sentences"][0]["text"] == "One café."
     done = run("find", "café", "a.txt", "--encoding", "latin-99")
-    assert done.code == 1 and "latin-99" in done.err
+    assert done.code == 2 and "latin-99" in done.err
 
 
 # ---- documents of other kinds ----------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def test_find_reads_a_pdf_from_standard_input(run, fake):
 def test_find_reads_what_it_can_before_a_bad_row(run, fake, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "One dog."}\nnot json\n')
     done = run("find", "dog", "a.jsonl", "--json")
-    assert done.code == 1 and "a.jsonl, line 2: not valid JSON" in done.err
+    assert done.code == 2 and "a.jsonl, line 2: not valid JSON" in done.err
     assert [s["text"] for s in json.loads(done.out)["sentences"]] == ["One dog."]
 
 
@@ -234,7 +235,7 @@ def test_a_file_whose_disk_fails_is_named_and_the_others_are_searched(run, fake,
     done = run("find", "dog", "a.txt", "/proc/self/mem", "b.txt", "--json")
     found = json.loads(done.out)
     assert (
-        done.code == 1 and [s["file"] for s in found["sentences"]] and [f["file"] for f in found["files"]] == ["a.txt", "b.txt"]
+        done.code == 2 and [s["file"] for s in found["sentences"]] and [f["file"] for f in found["files"]] == ["a.txt", "b.txt"]
     )
     assert done.err == "runnel: error: /proc/self/mem cannot be read: Input/output error; check the file and its disk\n"
     assert [f["file"] for f in found["skipped"]] == ["/proc/self/mem"]
@@ -253,7 +254,7 @@ def test_a_file_that_is_deleted_while_it_is_read(run, fake, tmp_path, monkeypatc
     monkeypatch.setattr(fake.find, "scan", deleting)
     done = run("find", "dog", "a.jsonl", "b.txt")
     assert (
-        done.code == 1 and "error: a.jsonl cannot be read: No such file or directory; check" in done.err and "b.txt:1" in done.out
+        done.code == 2 and "error: a.jsonl cannot be read: No such file or directory; check" in done.err and "b.txt:1" in done.out
     )
 
 
@@ -261,4 +262,4 @@ def test_a_file_without_rows_is_noted(run, fake, tmp_path):
     (tmp_path / "a.csv").write_text("id,text\n")
     done = run("find", "dog", tmp_path / "a.csv")
     note = "no rows; the first line of a csv or tsv file contains the column names"
-    assert (done.code, done.err) == (0, f"runnel: note: {tmp_path / 'a.csv'}: {note}\n")
+    assert (done.code, done.err) == (1, f"runnel: note: {tmp_path / 'a.csv'}: {note}\n")

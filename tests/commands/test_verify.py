@@ -90,7 +90,7 @@ def test_only_the_nearest_of_all_files_is_shown(run, tmp_path):
 def test_the_quote_from_standard_input(run, text):
     assert run("verify", "-", text, stdin="Nobody knew\nwhy.\n").code == 0
     done = run("verify", "-", "-", stdin="x")
-    assert done.code == 1 and done.err == "runnel: error: standard input can be the quote or a file, not both\n"
+    assert done.code == 2 and done.err == "runnel: error: standard input can be the quote or a file, not both\n"
     assert run("verify", "all night", "-", stdin=TEXT).out.startswith("word for word at one place\n 1. (standard input):4  ")
 
 
@@ -102,7 +102,7 @@ def test_unreadable_files(run, text):
 
 def test_an_empty_quote(run, text):
     done = run("verify", " ", text)
-    assert (done.code, done.err) == (1, "runnel: error: the quote is empty; give the words to verify\n")
+    assert (done.code, done.err) == (2, "runnel: error: the quote is empty; give the words to verify\n")
 
 
 def test_control_characters_are_not_printed(run, tmp_path):

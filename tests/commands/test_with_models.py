@@ -119,7 +119,7 @@ def test_rerank(run, model, corpus, tmp_path):
 def test_unknown_model_is_told_in_one_line(run, tmp_path, command):
     (tmp_path / "x.txt").write_text("a cat")
     done = run(*command, *(["--model"] if command[0] != "info" else []), "no such model")
-    assert done.code == 1 and done.out == "" and done.err.count("\n") == 1
+    assert done.code == (2 if command[0] == "find" else 1) and done.out == "" and done.err.count("\n") == 1
     assert done.err.startswith("runnel: error: ") and "'no such model'" in done.err
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import typer.rich_utils  # noqa: F401 (it reads FORCE_COLOR when it is imported, which `terminal` must not change)
 
 import runnel.cli
 from runnel.models.sentence_retriever import Scored
@@ -46,13 +47,20 @@ def run(monkeypatch, capsys, tmp_path):
     return call
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make commands print what they print on a terminal of 100 columns without colors."""
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "100"), ("LINES", "40")):
+        monkeypatch.setenv(name, value)
+
+
 # ---- stand-ins -------------------------------------------------------------------------------------------------------
 
 
 class FakeRetriever:
     """Scores a sentence by the number of query words in it."""
 
-    remembers = False
+    remembers = calibrated = False
 
     def __init__(self):
         self.model = fake_model(unit="sentence")

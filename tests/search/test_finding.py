@@ -11,9 +11,9 @@ from helpers.command_line import FakeRetriever
 
 from runnel.errors import InputError
 from runnel.records import Sentence
-from runnel.search.finding import Answer, FileDocument, FileRead, Findings, Place, Skipped, find, read_documents
+from runnel.search.finding import Answer, FileDocument, FileRead, Findings, Place, find, read_documents
 from runnel.text.documents.document import read_plain
-from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.reading import Decoded
 
 RETRIEVER = FakeRetriever()  # scores a sentence by the number of query words in it

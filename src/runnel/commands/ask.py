@@ -78,8 +78,8 @@ def _from_files(question: str, files: list[str], model: str, top_k: int) -> tupl
     from runnel.commands.loading import load
     from runnel.generation.asking import excerpts_of_findings
     from runnel.models.sentence_retriever import SentenceRetriever
-    from runnel.search.finding import Skipped, find, read_documents
-    from runnel.text.documents.reader import DocumentReader
+    from runnel.search.finding import find, read_documents
+    from runnel.text.documents.reader import DocumentReader, Skipped
 
     skipped: list[Skipped] = []
     retriever = load(SentenceRetriever.load, model)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import time
 import traceback
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from runnel.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderHook
@@ -95,10 +99,66 @@ def print_text(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
-def print_json(value: object) -> None:
-    """Write one JSON object to stdout."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """Write one JSON object to stdout; without `indent`, in one line."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
     sys.stdout.write(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
+
+
+def print_names(names: Iterable[str]) -> None:
+    """Write names of files to stdout, a line each: unchanged for programs, `printable` on a terminal."""
+    for name in names:
+        if sys.stdout.isatty():
+            print_text(one_line(name))
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(os.fsencode(name) + b"\n")
+
+
+Form = Literal["layout", "plain", "files", "jsonl", "json"]
+
+
+def output_form(*, plain: bool, files: bool, jsonl: bool, as_json: bool) -> Form:
+    """Return the form that the options ask for; by default the layout on a terminal, and else plain lines.
+
+    FORCE_COLOR asks for the layout where there is no terminal, as for other programs.
+
+    Raises:
+        BadParameter: several forms.
+    """
+    options: dict[Form, bool] = {"plain": plain, "files": files, "jsonl": jsonl, "json": as_json}
+    forms = [form for form, wanted in options.items() if wanted]
+    if len(forms) > 1:
+        from typer import BadParameter
+
+        names = {"files": "--files-with-matches"}
+        first, second = (names.get(form, f"--{form}") for form in forms[:2])
+        raise BadParameter(f"{first} and {second} are two forms of output; give one of them")
+    terminal = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+    return forms[0] if forms else "layout" if terminal else "plain"
+
+
+_EDITOR = "RUNNEL_EDITOR_URI"
+
+
+def file_link(name: str, *, line: int | None = None, page: int | None = None) -> str:
+    """Return a link to a place in a file, for a terminal that opens links.
+
+    A line of text opens in an editor if $RUNNEL_EDITOR_URI says how: a link with {path} and {line}, such as
+    vscode://file{path}:{line}. Every character of the name that could end the link or act on a terminal is escaped.
+
+    Raises:
+        InputError: $RUNNEL_EDITOR_URI is not such a link.
+    """
+    path = quote(os.path.abspath(name), errors="surrogateescape")
+    template = os.environ.get(_EDITOR)
+    if template and line is not None:
+        if "{path}" not in template or not template.isprintable():
+            raise InputError(
+                f"{_EDITOR} is {template!r}; expected a link with {{path}} and {{line}}: vscode://file{{path}}:{{line}}"
+            )
+        return template.replace("{path}", path).replace("{line}", str(line))
+    return f"file://{path}" + (f"#page={page}" if page is not None else f"#L{line}" if line is not None else "")
 
 
 def stdout_console() -> Console:

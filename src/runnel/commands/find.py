@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from itertools import chain
@@ -13,13 +14,40 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from runnel.commands import loading
-from runnel.commands.display import Meter, note_compiling, one_line, print_json, printable, say, stdout_console
-from runnel.commands.options import DTYPES, Dtype, Json, Model, Query
+from runnel.commands.display import (
+    Form,
+    Meter,
+    file_link,
+    note_compiling,
+    one_line,
+    output_form,
+    print_json,
+    print_names,
+    print_text,
+    printable,
+    say,
+    stdout_console,
+)
+from runnel.commands.options import (
+    DTYPES,
+    Dtype,
+    Exclude,
+    FilesOnly,
+    Include,
+    Json,
+    JsonLines,
+    Model,
+    NoIgnore,
+    Plain,
+    Query,
+    select,
+)
 from runnel.errors import InputError
 from runnel.files import write
-from runnel.search.finding import Answer, FileDocument, Findings, Skipped, open_cache, read_documents
+from runnel.records import normalize
+from runnel.search.finding import STANDARD_INPUT, Answer, FileDocument, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
-from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,65 +61,91 @@ _ALSO = 3  # the most other places of a sentence to list
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
 
 
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH",
+        help="Files, folders and globs: txt, md, html, pdf, docx, epub; a row each of jsonl, csv, tsv; - is standard input.",
+        show_default=False,
+    ),
+]
+TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")]
+Context = Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")]
+UnitOption = Annotated[
+    Literal["sentence", "clauses", "paragraph"] | None,
+    typer.Option("--unit", help="What is scored and shown (default: what the model was trained on).", show_default=False),
+]
+MinScore = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SCORE",
+        help="Omit sentences below a score, e.g. -1.5, or, with pocket, below a probability, e.g. 20%.",
+        show_default=False,
+    ),
+]
+Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
+Remember = Annotated[bool, typer.Option("--remember", help="Store the encoded files: later questions do not read them again.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.", show_default=False),
+]
+
+
 def find(
     query: Query,
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE",
-            help="txt, md, html, pdf, docx, epub; a row each of jsonl, csv, tsv; - is standard input.",
-            show_default=False,
-        ),
-    ],
+    paths: Paths,
     model: Model = "pocket",
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
+    top_k: TopK = 5,
+    min_score: MinScore = None,
     dtype: Dtype = "auto",
-    context: Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")] = 1,
-    unit: Annotated[
-        Literal["sentence", "clauses", "paragraph"] | None,
-        typer.Option(help="What is scored and shown (default: what the model was trained on).", show_default=False),
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
-    remember: Annotated[
-        bool, typer.Option("--remember", help="Store the encoded files: later questions do not read them again.")
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html", metavar="FILE", help="Also write a page for a browser: results and documents.", show_default=False
-        ),
-    ] = None,
+    context: Context = 1,
+    unit: UnitOption = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    no_ignore: NoIgnore = False,
+    encoding: Encoding = None,
+    remember: Remember = False,
+    html: Html = None,
+    plain: Plain = False,
+    files: FilesOnly = False,
+    jsonl: JsonLines = False,
     as_json: Json = False,
 ) -> int:
-    """Show the sentences of FILEs that answer QUERY, with their places. Each file is read in one pass, however long."""
+    """Show the sentences of files that answer QUERY, with their places. Each file is read in one pass, however long.
+
+    Exit code: 0 sentences were found, 1 none, 2 an error, even if other files have sentences.
+    """
     if not query.strip():
         raise InputError("the query is empty; give the question or the words to look for")
+    form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
+    lowest = None if min_score is None else parse_min_score(min_score)
 
     @cache
     def load() -> SentenceRetriever:
         note_compiling()
         from runnel.models.sentence_retriever import SentenceRetriever
 
-        return loading.load(SentenceRetriever.load, model, dtype=DTYPES[dtype])
+        retriever = loading.load(SentenceRetriever.load, model, dtype=DTYPES[dtype])
+        if remember and not retriever.remembers:
+            raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
+        if min_score is not None and min_score.endswith("%") and not retriever.calibrated:
+            raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
+        return retriever
 
     skipped: list[Skipped] = []
     stored = open_cache(load, model, (encoding, unit), keep=remember, report=say)
     with DocumentReader(encoding=encoding) as reader, Meter("reading") as meter:
-        documents = read_documents(files, reader, skipped, cache=stored, report=say)
+        selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
+        documents = read_documents(paths, reader, skipped, selection=selected, cache=stored, report=say)
         first = next(documents, None)
-        if first is None:
-            findings = Findings(unit or "sentence")
-        elif remember and not load().remembers:
-            raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
-        else:
+        findings = Findings(unit or "sentence")
+        if first is not None:
+            search = partial(find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest)
+            search = partial(search, cache=stored, progress=meter)
             documents = chain([first], documents)
-            search = partial(find_sentences, top_k=top_k, context=context, unit=unit, cache=stored, progress=meter)
             findings = search(load(), query, documents) if html is None else _report(html, search, load(), query, documents)
-    if as_json:
-        print_json({"query": query, "model": model, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
-    else:
-        show(stdout_console(), findings)
-    return 1 if skipped else 0
+    _print(form, findings, {"query": query, "model": model}, skipped)
+    return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
 
 
 def _report(
@@ -106,17 +160,53 @@ def _report(
     return findings
 
 
+def parse_min_score(given: str) -> float:
+    """Return a score; a percentage becomes the score whose sigmoid it is.
+
+    Raises:
+        InputError: not a number, or a percentage that is not between 0 and 100.
+    """
+    try:
+        value = float(given.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if given.endswith("%") and 0 < value < 100:
+        return math.log(value / (100 - value))
+    if given.endswith("%") or not math.isfinite(value):
+        raise InputError(
+            f"--min-score is {given!r}; expected a score such as -1.5, or a percentage between 0 and 100 such as 20%"
+        )
+    return value
+
+
+def _print(form: Form, findings: Findings, facts: Mapping[str, str], skipped: Sequence[Skipped]) -> None:
+    if form == "json":
+        print_json({**facts, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
+    elif form == "jsonl":
+        for answer in findings.answers:
+            print_json(answer.as_json(), indent=None)
+    elif form == "files":
+        print_names(dict.fromkeys(place.file for answer in findings.answers for place in (answer.place, *answer.also)))
+    elif form == "plain":
+        for answer in findings.answers:
+            more = f"  (and {_places(len(answer.also))})" if answer.also else ""
+            print_text(one_line(f"{answer.place.file}:{answer.place.where}:{normalize(answer.sentence.text)}{more}"))
+    else:
+        show(stdout_console(), findings)
+
+
 def show(console: Console, findings: Findings) -> None:
     """Print each sentence in its context, below its place and score."""
+    from rich.style import Style
     from rich.text import Text
 
     for rank, item in enumerate(findings.answers, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(one_line(str(item.place)), style="bold cyan")
+        head.append(one_line(str(item.place)), style=Style.parse("bold cyan") + Style(link=_link(item.place)))
         head.append(f"  characters {item.sentence.start}-{item.sentence.end}  score {item.sentence.score:.2f}", style="dim")
         before, marked, after = _in_context(item)
         body = Text(before, style="dim")
-        body.append(marked if console.is_terminal else f"»{marked}«", style="bold yellow not dim")
+        body.append(marked if console.color_system else f"»{marked}«", style="bold yellow not dim")
         body.append(after)
         console.print(head, soft_wrap=True)
         if item.place.headings:
@@ -138,8 +228,20 @@ def show(console: Console, findings: Findings) -> None:
 def _also(item: Answer) -> str:
     """Return the other places of a sentence, the first few by name."""
     names = list(dict.fromkeys(str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}" for p in item.also))
-    more = f" and {len(names) - _ALSO:,} more places" if len(names) > _ALSO else ""
+    more = f" and {_places(len(names) - _ALSO)}" if len(names) > _ALSO else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
+
+
+def _places(count: int) -> str:
+    return "1 more place" if count == 1 else f"{count:,} more places"
+
+
+def _link(place: Place) -> str | None:
+    """Return a link to the place for a terminal; None for standard input."""
+    if place.file == STANDARD_INPUT:
+        return None
+    lines = place.kind in ("txt", "md") and place.id is None
+    return file_link(place.file, line=place.line if lines else None, page=None if lines else place.page)
 
 
 def _in_context(item: Answer) -> tuple[str, str, str]:

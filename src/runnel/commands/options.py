@@ -36,6 +36,11 @@ Exclude = Annotated[
 ]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")]
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).")
+]
+FilesOnly = Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print only the names of the results' files.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,8 +12,8 @@ from runnel.commands.display import one_line, print_json, print_text, say
 from runnel.commands.options import Json
 from runnel.errors import InputError
 from runnel.records import normalize
-from runnel.search.finding import Skipped, read_documents
-from runnel.text.documents.reader import DocumentReader
+from runnel.search.finding import read_documents
+from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
     from runnel.search.verifying import Quoted, Verified
@@ -29,7 +30,7 @@ def verify(
     """Tell whether FILEs have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
 
     Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ.
-    Exit code: 0 word for word, 1 not, 2 a file could not be read.
+    Exit code: 0 word for word, 1 not, 2 an error, such as a file that cannot be read.
     """
     from runnel.search.verifying import verify  # numpy takes a while to import
 
@@ -41,11 +42,10 @@ def verify(
     with DocumentReader(encoding=encoding) as reader:
         verified = verify(quote, read_documents(files, reader, skipped, report=say))
     if as_json:
-        unread = [{"file": one.file, "reason": one.reason} for one in skipped]
-        print_json({"quote": quote} | verified.as_json() | {"skipped": unread})
+        print_json({"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]})
     else:
         _show(verified)
-    return _UNREADABLE if skipped else _WORD_FOR_WORD if verified.word_for_word else _NOT
+    return _UNREADABLE if any(one.error for one in skipped) else _WORD_FOR_WORD if verified.word_for_word else _NOT
 
 
 def _show(verified: Verified) -> None:

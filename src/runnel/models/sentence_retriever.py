@@ -77,6 +77,11 @@ class SentenceRetriever:
         """Whether documents can be remembered; see `remember`."""
         return isinstance(self.scorer, VectorScorer)
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether a score's sigmoid is the probability that the sentence answers, on text like the calibration data."""
+        return isinstance(self.scorer, VectorScorer)
+
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> SentenceRetriever:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a sentence head, a single-pass scanner, or a hub id.

@@ -18,19 +18,22 @@ from itertools import groupby, pairwise, takewhile, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.errors import InputError, MissingDependency, ReadError, describe
+from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.records import Sentence, expect_count, group_repeats, normalize
 from runnel.text.documents.document import DocumentText, end_of_text_below
-from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 
 if TYPE_CHECKING:
     from runnel.models.sentence_retriever import Scored, SentenceRetriever
     from runnel.models.sentence_vectors import SentenceVectors
     from runnel.search.remembered import DocumentCache, Entry
+    from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
 
 log = logging.getLogger("runnel")
+STANDARD_INPUT = "(standard input)"  # its name in results
+_NAMED = 3  # the most files of other kinds to name in the note about them
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,15 @@ class Place:
         if self.page is not None:
             return f"{self.file}, page {self.page:,}"
         return f"{self.file}:{self.line}" if self.kind in ("txt", "md") else self.file
+
+    @property
+    def where(self) -> str:
+        """Return the place in the file, in a form for programs: "12" (a line of text), "page 3", "row a7", "characters 5-60"."""
+        if self.id is not None:
+            return f"row {self.id}"
+        if self.kind in ("txt", "md"):
+            return str(self.line)
+        return f"characters {self.start}-{self.end}" if self.page is None else f"page {self.page}"
 
     def as_json(self) -> dict[str, object]:
         """Return all fields but the file's kind, which is known from the file."""
@@ -115,14 +127,6 @@ class FileRead:
     sentences: int = 0
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A file that could not be read, and why."""
-
-    file: str
-    reason: str
-
-
 @dataclass
 class Findings:
     """What `find` found.
@@ -150,22 +154,24 @@ class Findings:
 
 
 def read_documents(
-    files: Iterable[str],
+    paths: Iterable[str],
     reader: DocumentReader,
     skipped: list[Skipped],
     *,
+    selection: Selection | None = None,
     cache: DocumentCache | None = None,
     report: Callable[[str], None] = log.warning,
 ) -> Iterator[FileDocument]:
-    """Yield the documents of files; a file that cannot be read is added to `skipped`, and the next one is read.
+    """Yield the documents of files; what cannot be read is added to `skipped`, and the next file is read.
 
     Args:
-        files: paths; "-" is standard input.
+        paths: files, folders and globs; "-" is standard input. A file that several of them lead to is read once.
+        selection: which files of folders to read; None: all that git would not ignore.
         cache: documents that have been read before.
-        report: receives a line for each warning about a document ("note: ...") and each skipped file ("error: ...").
+        report: receives a line for each warning about a document ("note: ...") and each error ("error: ...").
     """
-    for name in files:
-        shown = "(standard input)" if name == "-" else name
+    for name, named in files_at(paths, skipped, selection=selection, report=report):
+        shown = STANDARD_INPUT if name == "-" else name
         document = None
         entry = None if cache is None else cache.entry(name)
         stored = None if cache is None or entry is None else cache.get(entry)
@@ -173,14 +179,19 @@ def read_documents(
             for document in reader.read(name) if stored is None else [stored[0]]:
                 for warning in document.warnings:
                     report(f"note: {shown}: {warning}")
-                if document.id is None and not document.text.strip():
+                if named and document.id is None and not document.text.strip():
                     report(f"note: {shown} is empty")
                 yield FileDocument(shown, document, entry, None if stored is None else stored[1])
             if document is None:
                 report(f"note: {shown}: {NO_ROWS}")
         except (ReadError, MissingDependency) as error:
-            report(f"error: {describe(error)}")
-            skipped.append(Skipped(shown, describe(error)))
+            one = Skipped(shown, describe(error), error=named or not isinstance(error, UnsupportedKind))
+            skipped.append(one)
+            if one.error:
+                report(f"error: {one.reason}")
+    if others := [one.file for one in skipped if not one.error]:
+        names = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else "")
+        report(f"note: files of kinds that are not read: {names}")
 
 
 def find(

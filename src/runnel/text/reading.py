@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from runnel.errors import InputError, ReadError
+from runnel.errors import InputError, ReadError, UnsupportedKind
 
 # Longer marks first: UTF-32's begins with UTF-16's.
 _MARKS = (
@@ -132,11 +132,13 @@ def _refuse_binary(data: bytes, name: str) -> None:
     advice = "expected text, or a document of a kind in docs/documents.md"
     at = data.find(0)
     if at >= 0:
-        raise ReadError(f"{name} is binary (a NUL byte at offset {at}); {advice}")
+        raise UnsupportedKind(f"{name} is binary (a NUL byte at offset {at}); {advice}")
     head = data[:_HEAD_BYTES]
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if controls > _CONTROL_SHARE * len(head):
-        raise ReadError(f"{name} is binary ({controls / len(head):.0%} of its first bytes are control characters); {advice}")
+        raise UnsupportedKind(
+            f"{name} is binary ({controls / len(head):.0%} of its first bytes are control characters); {advice}"
+        )
 
 
 def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
-from runnel.errors import ReadError
+from runnel.errors import ReadError, UnsupportedKind
 from runnel.records import Places
 from runnel.text.lines import GZIP, ZSTD
 from runnel.text.reading import Decoded
@@ -69,7 +69,7 @@ def recognize(head: bytes, name: str) -> str:
     The kind is one of `DocumentText.kind`, "zip" (docx, epub or another) or "packed" (gzip, zstd).
 
     Raises:
-        ReadError: a kind that cannot be read; the message says what to do.
+        UnsupportedKind: a kind that cannot be read; the message says what to do.
     """
     if head.lstrip(b"\0\t\n\r \xef\xbb\xbf").startswith(b"%PDF-"):
         return "pdf"
@@ -78,7 +78,7 @@ def recognize(head: bytes, name: str) -> str:
             return kind
     for magic, what, advice in _REFUSED:
         if head.startswith(magic):
-            raise ReadError(f"{name} is {what}; {advice}")
+            raise UnsupportedKind(f"{name} is {what}; {advice}")
     by_name = _SUFFIXES.get(PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower(), "txt")
     if _HTML.match(head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")) and by_name != "md":
         return "html"

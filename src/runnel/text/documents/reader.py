@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import stat
@@ -10,20 +11,24 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.text.documents.document import HEAD_BYTES, PARSED_APART, ROWS, DocumentText, Limits, read_plain, recognize
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.rows import read_rows
 from runnel.text.lines import DAMAGED, damaged, unpacked
 from runnel.text.reading import check_encoding, decode, open_bytes
 
+if TYPE_CHECKING:
+    from runnel.text.folders import Selection
+
+log = logging.getLogger("runnel")
 _COMMAND = (sys.executable, "-P", "-m", "runnel.text.documents.worker")
 _PIECE = 1 << 20
 
@@ -186,6 +191,8 @@ def _start() -> subprocess.Popen[bytes]:
 def _document(answer: dict[str, Any], name: str) -> DocumentText:
     if "missing" in answer:
         raise MissingDependency(f"{name}: {answer['missing']}")
+    if "unsupported" in answer:
+        raise UnsupportedKind(f"{name}: {answer['unsupported']}")
     if "refused" in answer:
         raise ReadError(f"{name}: {answer['refused']}")
     return DocumentText.from_wire(answer["document"])
@@ -208,3 +215,75 @@ def _copied(source: BinaryIO, name: str, most: int) -> Iterator[BinaryIO]:
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+# ---- files, folders and globs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file or folder that was not read, and why.
+
+    Attributes:
+        error: False for a file of a kind that is not read, if it was found in a folder.
+    """
+
+    file: str
+    reason: str
+    error: bool = True
+
+
+def files_at(
+    paths: Iterable[str],
+    skipped: list[Skipped],
+    *,
+    selection: Selection | None = None,
+    report: Callable[[str], None] = log.warning,
+) -> Iterator[tuple[str, bool]]:
+    """Yield the names of the files at `paths`, each file once, and whether the user named it: those of folders were found.
+
+    A folder that cannot be read, a glob without files, and pipes and devices in folders are added to `skipped`.
+
+    Args:
+        paths: files, folders and globs; "-" is standard input. Files need not exist.
+        selection: which files of folders to read; None: all that git would not ignore.
+        report: receives a line for each folder without files ("note: ...") and each error ("error: ...").
+    """
+
+    def fail(name: str, reason: str) -> None:
+        report(f"error: {reason}")
+        skipped.append(Skipped(name, reason))
+
+    seen: set[str] = set()
+    for path in paths:
+        is_glob = not os.path.lexists(path) and any(sign in path for sign in "*?[")
+        if not is_glob and not os.path.isdir(path):
+            if path == "-" or _is_new(path, seen):
+                yield path, True
+            continue
+        from runnel.text.folders import EVERYTHING, find_files
+
+        count, failures = 0, len(skipped)
+        try:
+            found = find_files([path], selection or EVERYTHING, lambda error: fail(str(error.filename), describe(error)))
+            for name in map(str, found):
+                count += 1
+                if not os.path.isfile(name):
+                    skipped.append(Skipped(name, f"{name} is a pipe, a socket or a device", error=False))
+                elif _is_new(name, seen):
+                    yield name, False
+        except InputError as error:
+            fail(path, describe(error))
+        if count == 0 and failures == len(skipped):
+            if is_glob:
+                fail(path, f"no file matches {path}; check the pattern, and put it in quotes")
+            else:
+                report(f"note: {path} has no files to read")
+
+
+def _is_new(name: str, seen: set[str]) -> bool:
+    path = os.path.abspath(name)
+    if path in seen:
+        return False
+    seen.add(path)
+    return True

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import MissingDependency, ReadError, RunnelError
+from runnel.errors import MissingDependency, RunnelError, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.reading import decode
@@ -47,7 +47,9 @@ def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
 
             return read_docx(path, archive)
         held = ", ".join(sorted(archive.names)[:3])
-    raise ReadError(f"a zip archive that is neither docx nor epub (it holds {held or 'nothing'}); unpack or convert it first")
+    raise UnsupportedKind(
+        f"a zip archive that is neither docx nor epub (it holds {held or 'nothing'}); unpack or convert it first"
+    )
 
 
 PARSERS: dict[str, Parser] = {"html": _parse_html, "pdf": _parse_pdf, "zip": _parse_zip}
@@ -59,6 +61,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"document": PARSERS[request["kind"]](request["path"], limits, request["encoding"]).to_wire()}
     except MissingDependency as error:
         return {"missing": str(error)}
+    except UnsupportedKind as error:
+        return {"unsupported": str(error)}
     except RunnelError as error:
         return {"refused": str(error)}
     except MemoryError:
