@@ -29,11 +29,14 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
-from runnel.planning import Plan, plan, step_sizes
+from runnel.planning import Plan, fit, plan
 from runnel.request import Active, Call, Collector, Request, Result
 
 __all__ = ["Engine", "Request", "Result"]
 
+# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values (and `GPU_STEP`) are from the
+# linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch. Not measured here.
+_CPU_STEP, _GPU_TEXT = 1024, 4096
 # Requests in flight beyond those in the current step: enough to fill a step with texts of a few tokens.
 _WINDOW = 512
 
@@ -73,7 +76,7 @@ class Engine:
         self.backbone = backbone
         self.whole = whole
         self._backbone_step = backbone.step if step is None else step
-        self.text_tokens, self.step_tokens = step_sizes(backbone, step_tokens, memory_bytes)
+        self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
         self._changed = threading.Condition()  # guards the next two and the news of calls; notified after each step
         self._active: dict[Active, None] = {}  # requests in flight of all calls, oldest first
@@ -342,3 +345,29 @@ class Engine:
         if item.row >= 0:
             self._free.append(item.row)
             item.row = -1
+
+
+def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
+    """Return the tokens of a step with a single text, and with several."""
+    if step_tokens is not None and memory_bytes is not None:
+        raise InputError("give step_tokens or memory_bytes, not both")
+    if memory_bytes is not None:
+        step_tokens = fit(backbone, memory_bytes)
+    if step_tokens is None:
+        return _default_steps(backbone)
+    tokens = step_tokens.segment if isinstance(step_tokens, Plan) else step_tokens
+    if tokens < 1:
+        raise InputError(f"step_tokens must be at least 1, got {tokens}")
+    return tokens, tokens
+
+
+def _default_steps(backbone: Backbone) -> tuple[int, int]:
+    """Return the default number of tokens of a step: with a single text, and with several.
+
+    Raises:
+        InputError: half of the GPU's free memory is too little for one token.
+    """
+    if backbone.device.type != "cuda":
+        return _CPU_STEP, _CPU_STEP
+    room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
+    return min(_GPU_TEXT, room), room

@@ -18,9 +18,7 @@ from runnel.backbones.base import Backbone, PlainForm
 from runnel.errors import InputError
 from runnel.ops.backend import choose
 
-# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values are from the linear-time
-# embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch, also the longest for a budget. Not measured here.
-CPU_STEP, GPU_TEXT, GPU_STEP = 1024, 4096, 16384
+GPU_STEP = 16384  # the default tokens of a step on a GPU, and the longest for a budget; see `engine`
 # The longest step for a budget. Longer steps were no faster on a CPU: each step reads the layers from memory once either way,
 # and its outputs outgrow the caches.
 ENOUGH = 4096
@@ -89,32 +87,6 @@ def fit(backbone: Backbone, memory_bytes: int) -> Plan:
         segment -= segment % _ROUND
     chunk = None if plain is None else min(plain.chunk, 1 << (segment - 1).bit_length())  # as the operators do
     return Plan(segment, chunk, segment * each, backbone.state_bytes, memory_bytes)
-
-
-def step_sizes(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
-    """Return the tokens of a step with a single text, and with several."""
-    if step_tokens is not None and memory_bytes is not None:
-        raise InputError("give step_tokens or memory_bytes, not both")
-    if memory_bytes is not None:
-        step_tokens = fit(backbone, memory_bytes)
-    if step_tokens is None:
-        return _default_steps(backbone)
-    tokens = step_tokens.segment if isinstance(step_tokens, Plan) else step_tokens
-    if tokens < 1:
-        raise InputError(f"step_tokens must be at least 1, got {tokens}")
-    return tokens, tokens
-
-
-def _default_steps(backbone: Backbone) -> tuple[int, int]:
-    """Return the default number of tokens of a step: with a single text, and with several.
-
-    Raises:
-        InputError: half of the GPU's free memory is too little for one token.
-    """
-    if backbone.device.type != "cuda":
-        return CPU_STEP, CPU_STEP
-    room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
-    return min(GPU_TEXT, room), room
 
 
 def plan(backbone: Backbone, memory_bytes: int) -> Plan:

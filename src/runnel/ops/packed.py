@@ -80,34 +80,3 @@ class Chunks(NamedTuple):
         sequence = np.repeat(np.arange(counts.size), counts)
         start = cu[sequence] + (np.arange(first[-1]) - first[sequence]) * most
         return cls(first, sequence, start, np.minimum(cu[sequence + 1] - start, most))
-
-
-def as_array(tensor: Tensor) -> np.ndarray:
-    """Return a view of the tensor as numpy; bf16 as bit patterns (uint16)."""
-    tensor = tensor.detach()
-    return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
-
-
-def index_array(tensor: Tensor) -> np.ndarray:
-    """Return indices as int64, copied only if necessary."""
-    return tensor.to(torch.int64).contiguous().numpy()
-
-
-def flat_rows(tensor: Tensor) -> tuple[np.ndarray, int]:
-    """Return a tensor (T, ...) for a kernel: its memory as a 1-D array, and the distance between rows.
-
-    Element (t, i) with i counted within the row is line[t * distance + i]. Rows that are columns of a wider matrix are not
-    copied; other tensors that are not contiguous within rows are.
-    """
-    row = tensor.shape[1:].numel()
-    if tensor.numel() == 0:
-        return as_array(tensor.new_zeros(1)), row
-    if not tensor[0].is_contiguous():
-        tensor = tensor.contiguous()
-    distance = tensor.stride(0) if tensor.shape[0] > 1 else row
-    return as_array(tensor.detach().as_strided(((tensor.shape[0] - 1) * distance + row,), (1,))), distance
-
-
-def float_array(tensor: Tensor | None, *shape: int) -> np.ndarray:
-    """Return a contiguous fp32 tensor, copied only if necessary; zeros of `shape` for None."""
-    return np.zeros(shape, np.float32) if tensor is None else as_array(tensor.detach().float().contiguous())

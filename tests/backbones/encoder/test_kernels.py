@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, scratch
 from runnel.ops.int8_matmul import bytes_per_group
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array
+from runnel.ops.numba_math import as_array, parallel
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 LENGTHS = (9, 0, 1, 70, 3, 32, 33, 16)

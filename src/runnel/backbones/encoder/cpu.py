@@ -20,8 +20,7 @@ from runnel.backbones.cpu_step import CpuStep, Product, count_workers, input_roo
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, scratch
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
 from runnel.backbones.state import State
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, float_array, index_array
+from runnel.ops.numba_math import as_array, float_array, index_array, parallel
 
 _GROUP = 64  # inputs of an 8-bit layer that share a scale, where it divides their number; inputs of `out` share one per head
 

@@ -19,8 +19,7 @@ from runnel.backbones.mamba1.kernels import conv_silu, gated_scan
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Layer
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import quantize_rows
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, float_array, index_array
+from runnel.ops.numba_math import as_array, float_array, index_array, parallel
 from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 from runnel.ops.selective_scan.tiles import rate_tiles, tiles_per_item
 from runnel.ops.simd import LANES

@@ -20,8 +20,7 @@ from runnel.backbones.mamba2 import kernel_plan, kernels
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Layer
 from runnel.backbones.state import State
 from runnel.ops.chunks import Plan, plan_chunks
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, float_array, index_array
+from runnel.ops.numba_math import as_array, float_array, index_array, parallel
 from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 
 

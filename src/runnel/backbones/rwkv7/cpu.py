@@ -21,8 +21,7 @@ from runnel.backbones.rwkv7 import kernel_plan, kernels, shift_kernels
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Layer
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import bytes_per_group
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, float_array, index_array
+from runnel.ops.numba_math import as_array, float_array, index_array, parallel
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
 
 _GROUP = 128  # inputs of an 8-bit ffn.value that share a scale, where it divides their number

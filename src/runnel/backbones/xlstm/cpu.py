@@ -17,8 +17,7 @@ from runnel.backbones.state import State
 from runnel.backbones.xlstm import kernel_plan, kernels
 from runnel.backbones.xlstm.model import FeedForward, MlstmLayer, Xlstm, XlstmLayer
 from runnel.ops.chunks import Plan, plan_chunks
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, float_array, index_array
+from runnel.ops.numba_math import as_array, float_array, index_array, parallel
 from runnel.ops.rms_norm import add_rms_norm
 from runnel.ops.simd import TILE_ROWS, round_up
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from runnel.ops.causal_conv1d.kernels import convolve, convolve_back
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, flat_rows, float_array
+from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
 
 
 def causal_conv1d_cpu(

@@ -14,8 +14,20 @@ from numba import njit, prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, as_f32, parallel, rounded_for, silu, silu_grad
-from runnel.ops.packed import as_array, flat_rows, float_array
+from runnel.ops.numba_math import (
+    PARALLEL,
+    SERIAL,
+    Array,
+    Number,
+    as_array,
+    as_f32,
+    flat_rows,
+    float_array,
+    parallel,
+    rounded_for,
+    silu,
+    silu_grad,
+)
 from runnel.ops.simd import ceil_div
 
 _ROWS = 32  # tokens per task: enough to outweigh its overhead, few enough for an even load

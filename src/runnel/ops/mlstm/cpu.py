@@ -15,8 +15,7 @@ from torch.autograd.function import once_differentiable
 from runnel.ops.chunks import Shares
 from runnel.ops.mlstm import backward as kernels_backward
 from runnel.ops.mlstm import forward as kernels_forward
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, flat_rows, float_array
+from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
 from runnel.ops.simd import TILE_COLUMNS, ceil_div
 
 State = tuple[Tensor, Tensor, Tensor]

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from runnel.ops.chunks import Shares
-from runnel.ops.numba_math import parallel
+from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
 from runnel.ops.numba_matmul import LANES
-from runnel.ops.packed import Chunks, as_array, flat_rows, float_array
+from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
 from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from runnel.ops.chunks import Shares
-from runnel.ops.numba_math import parallel
-from runnel.ops.packed import as_array, flat_rows, float_array
+from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
 from runnel.ops.wkv7 import backward as kernels_backward
 from runnel.ops.wkv7 import forward as kernels_forward
 
