@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
+from helpers.document_files import pdf
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
 
@@ -230,6 +231,36 @@ def test_a_recurrent_model_reads_a_file_again_for_each_question():
         *_, last = lines(client.post("/page/files", params={"name": "a.txt"}, content="\n\n".join(GARDEN + FILLER[:20]).encode()))
         *steps, last = lines(client.get("/page/document/answers", params={"id": last["result"]["id"], "q": "bees"}))
         assert steps and last["result"]["count"] == 23 and last["result"]["sentences"][0]["text"].strip() == GARDEN[2]
+
+
+def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
+    book = tmp_path / "book.pdf"
+    book.write_bytes(pdf([GARDEN[::2], ["Roses are red.", "The end of the book."]]))
+    with Index.create(tmp_path / "index", store="local") as index:
+        index.add_files([book])
+    with serving("pocket", index=tmp_path / "index") as client:
+        tab = open_tab(address(client))
+        tab.locator("#query:enabled").wait_for()
+        tab.set_input_files("#file", book)
+        tab.locator("#text p").first.wait_for()
+        ask(tab, "What color are roses?")
+        tab.wait_for_function("() => CSS.highlights.has('current')")
+        tab.locator("#look").click()
+        tab.locator("#picture canvas[data-boxes='1']").wait_for()
+        own = tab.url.partition("doc=")[2].partition("&")[0]
+        for id, name in ((own, "book.pdf"), (str(book), str(book))):
+            shown = client.get("/page/document", params={"id": id}).json()
+            assert shown["pictures"] and shown["pages"] == 2
+            start = shown["text"].index("Roses are red.")
+            place = {"id": id, "start": start, "end": start + 14}
+            picture = client.get("/page/document/picture", params=place).json()
+            assert picture["page"] == 2 and len(picture["boxes"]) == 1 and picture["png"]
+            refused = client.get("/page/document/picture", params=place | {"start": 10_000, "end": 10_001})
+            assert refused.status_code == 404
+            assert refused.json()["error"]["message"] == f"{name} has no page with the characters 10000-10001"
+        book.write_bytes(pdf([GARDEN[::2]]))
+        refused = client.get("/page/document/picture", params=place)
+        assert refused.status_code == 404 and "has changed since it was indexed" in refused.json()["error"]["message"]
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
+from helpers.document_files import pdf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,6 +188,47 @@ def test_the_strip_shows_where_the_answers_are_and_scrolls_there(report, open_ta
         }"""
     )
     assert "line 99" in first or "line 100" in first or "line 101" in first
+
+
+def test_a_report_without_results_says_so(run, fake, open_tab, tmp_path):
+    (tmp_path / "a.txt").write_text("The cat sat on the mat.\n")
+    for options in (["a.txt", "--min-score", 3], ["empty.txt"]):
+        (tmp_path / "empty.txt").write_text("")
+        assert run("find", "why the dog barked", *options, "--html", "report.html").code == 1
+        tab = open_tab((tmp_path / "report.html").as_uri())
+        assert tab.locator("#status").inner_text() == "Nothing found." and tab.locator("a.hit").count() == 0
+        (tmp_path / "report.html").unlink()
+
+
+PIXELS = """() => {
+    const canvas = document.querySelector("#picture canvas");
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const rows = new Set();
+    for (let at = 0; at < data.length; at += 4) {
+        if (data[at] > 240 && data[at + 2] < 150) rows.add(Math.floor(at / 4 / canvas.width));
+    }
+    const all = [...rows];
+    return { boxes: canvas.dataset.boxes, top: Math.min(...all) / canvas.height, bottom: Math.max(...all) / canvas.height };
+}"""
+
+
+def test_the_page_of_a_pdf_is_shown_as_a_picture_with_the_sentence_marked(run, fake, open_tab, tmp_path):
+    lines = [f"Line {n} is about nothing." for n in range(30)]
+    (tmp_path / "a.pdf").write_bytes(pdf([lines, [*lines, "The dog barked at night.", "The end."]]))
+    assert run("find", "dog barked night", "a.pdf", "--html", "report.html", "-k", 2, "-c", 0).code == 0
+    tab = open_tab((tmp_path / "report.html").as_uri() + "#doc=a.pdf")
+    settle(tab)
+    assert tab.locator("#facts").inner_text().startswith("2 pages · ")
+    assert tab.locator("a.sentence .where").first.inner_text() == "page 2"
+    tab.keyboard.press("v")
+    tab.locator("#picture canvas[data-boxes]").wait_for()
+    marks = tab.evaluate(PIXELS)
+    assert marks["boxes"] == "1"
+    baseline = (800 - 740 + 30 * 13) / 800  # of the thirtieth line after the first
+    assert baseline - 13 / 800 < marks["top"] < baseline < marks["bottom"] < baseline + 6 / 800
+    assert tab.locator("#picture canvas").get_attribute("aria-label") == "Page 2, the sentence is marked"
+    tab.keyboard.press("v")
+    assert tab.locator("#text").is_visible() and tab.locator("#picture").is_hidden()
 
 
 # ---- offsets ---------------------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.server.report import Report
     from runnel.text.sentences import Unit
 
 _INDENT = " " * 4
@@ -138,26 +139,22 @@ def find(
         selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
         documents = read_documents(paths, reader, skipped, selection=selected, cache=stored, report=say)
         first = next(documents, None)
-        findings = Findings(unit or "sentence")
+        findings, report = Findings(unit or "sentence"), None if html is None else _new_report()
         if first is not None:
             search = partial(find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest)
             search = partial(search, cache=stored, progress=meter)
             documents = chain([first], documents)
-            findings = search(load(), query, documents) if html is None else _report(html, search, load(), query, documents)
+            findings = search(load(), query, documents, on_document=report.add if report else None)
+        if html is not None and report is not None:
+            write(html, report.html(query, findings, reader))
     _print(form, findings, {"query": query, "model": model}, skipped)
     return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
 
 
-def _report(
-    path: Path, search: Callable[..., Findings], retriever: SentenceRetriever, query: str, documents: Iterable[FileDocument]
-) -> Findings:
-    """Search, and write the results and the documents as a page."""
-    from runnel.server.report import Report
+def _new_report() -> Report:
+    from runnel.server.report import Report  # imports torch
 
-    report = Report()
-    findings = search(retriever, query, documents, on_document=report.add)
-    write(path, report.html(query, findings))
-    return findings
+    return Report()
 
 
 def parse_min_score(given: str) -> float:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from runnel.errors import InputError
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.documents.document import DocumentText
+from runnel.text.documents.pdf_picture import PagePart, PagePicture
 from runnel.text.documents.reader import DocumentReader
 
 OWN = "file-"  # begins the id of an opened file
@@ -69,18 +72,30 @@ def opened_id(name: str, data: bytes) -> str:
 
 
 def read_opened(name: str, data: bytes) -> DocumentText:
-    """Read a file from memory, by way of a temporary file that is removed at once.
+    """Read a file in memory, by way of a temporary file that is removed at once.
 
     Raises:
         InputError: it cannot be read, is empty or has rows.
         MissingDependency: its kind needs a package that is not installed.
     """
-    with tempfile.TemporaryDirectory(prefix="runnel-") as folder, DocumentReader() as reader:
-        path = Path(folder) / "file"
-        path.write_bytes(data)
+    with _as_file(data) as path, DocumentReader() as reader:
         document = next(reader.read(path, name=name), None)
     if document is None or document.id is not None:
         raise InputError(f"{name} has rows, a document each; index it with runnel index, and search the index")
     if not document.text.strip():
         raise InputError(f"{name} is empty")
     return document
+
+
+def picture_of(name: str, data: bytes, part: PagePart) -> PagePicture:
+    """Return a page of a PDF file in memory; raises as `DocumentReader.picture`."""
+    with _as_file(data) as path, DocumentReader() as reader:
+        return reader.picture(path, part, name=name)
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        yield path

@@ -7,10 +7,11 @@ An answer that takes the model long is streamed as lines of JSON: {"done": 12, "
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.resources import files
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -24,11 +25,13 @@ from runnel.request import Progress, total_progress
 from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 from runnel.server.context import Context, InContext
-from runnel.server.opened import OWN, Opened, OpenedFiles, opened_id, read_opened
+from runnel.server.opened import OWN, Opened, OpenedFiles, opened_id, picture_of, read_opened
 from runnel.server.refusals import Refusal
-from runnel.server.view import answers_view, document_view
+from runnel.server.view import answers_view, document_view, picture_view
 from runnel.server.work import Done
 from runnel.server.work import Progress as Job
+from runnel.text.documents.document import HEAD_BYTES, recognize
+from runnel.text.documents.pdf_picture import page_part
 
 router = APIRouter(include_in_schema=False)
 
@@ -37,6 +40,7 @@ _STATIC = {file.name: file for file in (files("runnel.server") / "static").iterd
 
 T = TypeVar("T")
 Id = Annotated[str, Query(min_length=1)]
+Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
 Question = Annotated[str, Query(min_length=1)]
 FileName = Annotated[str, Query(min_length=1, max_length=1000)]
 
@@ -90,7 +94,7 @@ async def open_file(name: FileName, request: Request, context: InContext, opened
         document = await _in_thread(lambda: read_opened(name, data))
 
     def keep(content: SentenceVectors | str) -> dict[str, str]:
-        opened.add(Opened(id, name, document, content, data if document.kind == "pdf" else b""))
+        opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
         return {"id": id}
 
     def read(progress: Progress) -> SentenceVectors:
@@ -112,7 +116,8 @@ async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, An
     row = await _in_thread(lambda: _row(index, id))
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
-    facts = {"name": id, "title": row.title, "pages": pages, "pictures": False}
+    pictures = row.metadata.get("kind") == "pdf" and bool(row.source)
+    facts = {"name": id, "title": row.title, "pages": pages, "pictures": pictures}
     return {"id": id} | facts | document_view(row.text, places)
 
 
@@ -135,6 +140,40 @@ async def answers(id: Id, q: Question, request: Request, context: InContext, ope
 
     texts = [q] if remembered else [q, text]
     return await _streamed(request, context, texts, lambda progress: answers_view(score(progress), places), lambda view: view)
+
+
+@router.get("/page/document/picture")
+async def picture(id: Id, start: Offset, end: Offset, context: InContext, opened: InOpened) -> dict[str, Any]:
+    """Return the page of a PDF with the characters [start, end), as `picture_view`."""
+    async with opened.parsing:
+        if id.startswith(OWN):
+            one = _opened(opened, id)
+            return await _in_thread(lambda: _picture(one.document.text, one.document.places(), start, end, one.name, one.file))
+        index = _index(context)
+
+        def draw() -> dict[str, Any]:
+            row = _row(index, id)
+            return _picture(row.text, Places(row.blocks), start, end, row.source, _source_of(row))
+
+        return await _in_thread(draw)
+
+
+def _picture(text: str, places: Places, start: int, end: int, name: str, file: bytes) -> dict[str, Any]:
+    part = page_part(text, places, start, end)
+    if part is None:
+        raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
+    return picture_view(picture_of(name, file, part))
+
+
+def _source_of(row: DocumentRow) -> bytes:
+    """Return the file that a document was read from, if it has not changed since."""
+    try:
+        data = Path(row.source).read_bytes()
+    except OSError as error:
+        raise Refusal("not_found", f"{row.source} cannot be read: {error.strerror}; the index has its text") from error
+    if hashlib.sha256(data).hexdigest() != row.source_hash:
+        raise Refusal("not_found", f"{row.source} has changed since it was indexed; run runnel index again")
+    return data
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------

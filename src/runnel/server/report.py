@@ -6,14 +6,21 @@ import base64
 import hashlib
 import html
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from runnel.errors import MissingDependency, ReadError
 from runnel.models.sentence_retriever import Scored
-from runnel.search.finding import Answer, FileDocument, Findings
-from runnel.server.view import answers_view, document_view
+from runnel.records import Places
+from runnel.search.finding import STANDARD_INPUT, Answer, FileDocument, Findings
+from runnel.server.view import answers_view, document_view, picture_view
+from runnel.text.documents.pdf_picture import page_part
+from runnel.text.documents.reader import DocumentReader
+
+log = logging.getLogger("runnel")
 
 # The modules of a report, each after the modules that it imports.
 _MODULES = ("offsets", "address", "document", "results", "strip", "picture", "keys", "drop", "pane", "app", "report")
@@ -35,15 +42,19 @@ class Report:
         self._documents[_id(document.file, document.document.id)] = document, scored
         self._documents = {name: self._documents[name] for name in map(_id_of, findings.answers)}
 
-    def html(self, query: str, findings: Findings) -> str:
-        """Return the report of a query and what it found in these documents; see `write_report`."""
+    def html(self, query: str, findings: Findings, reader: DocumentReader) -> str:
+        """Return the report of a query and what it found in these documents; see `write_report`.
+
+        Args:
+            reader: draws the pages of PDF files that have results.
+        """
         hits: dict[str, dict[str, Any]] = {}
         for answer in findings.answers:
             name = _id_of(answer)
             one, _ = self._documents[name]
             hit = hits.setdefault(name, {"id": name, "name": name, "title": one.document.title or "", "sentences": []})
             hit["sentences"].append(answer.as_json() | _facts(answer, name))
-        views = {name: hits[name] | _view(*self._documents[name]) for name in hits}
+        views = {name: hit | _view(*self._documents[name], hit["sentences"], reader) for name, hit in hits.items()}
         read = [file for file in findings.files if file.sentences]
         scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
         return write_report(query, scope, list(hits.values()), views)
@@ -64,10 +75,30 @@ def _id_of(answer: Answer) -> str:
     return _id(answer.place.file, answer.place.id)
 
 
-def _view(one: FileDocument, scored: Scored) -> dict[str, Any]:
+def _view(one: FileDocument, scored: Scored, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
     places = one.document.places()
-    view = document_view(one.document.text, places)
-    return view | {"pages": one.document.pages, "pictures": False, "answers": answers_view(scored, places)}
+    facts = {"pages": one.document.pages, "answers": answers_view(scored, places)}
+    return facts | _pictures(one, places, sentences, reader) | document_view(one.document.text, places)
+
+
+def _pictures(
+    one: FileDocument, places: Places, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader
+) -> dict[str, Any]:
+    """Return the pages of a PDF with results, each once: {"pictures", "pngs": by page, "boxes": by "start-end"}."""
+    pngs, boxes = {}, {}
+    if one.document.kind != "pdf" or one.file == STANDARD_INPUT:
+        return {"pictures": False}
+    try:
+        for sentence in sentences:
+            part = page_part(one.document.text, places, sentence["start"], sentence["end"])
+            if part is not None:
+                drawn = picture_view(reader.picture(one.file, part))
+                pngs[drawn["page"]] = drawn.pop("png")
+                boxes[f"{sentence['start']}-{sentence['end']}"] = drawn
+    except (ReadError, MissingDependency) as error:
+        log.warning("the report has no pictures of pages: %s", error)
+        return {"pictures": False}
+    return {"pictures": True, "pngs": pngs, "boxes": boxes}
 
 
 def write_report(query: str, scope: str, hits: Sequence[Mapping[str, Any]], documents: Mapping[str, Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Places, group_repeats
+from runnel.text.documents.pdf_picture import PagePicture
 from runnel.text.sentences import split_paragraphs
 
 LEVELS = 4  # of marks, from the weakest, 1
@@ -79,3 +81,8 @@ def _heat(scored: Scored) -> Sequence[float]:
         part = heat[first[index] : last[index] + 1]
         np.maximum(part, strengths[index], out=part)
     return [round(value, 3) for value in heat.tolist()]
+
+
+def picture_view(picture: PagePicture) -> dict[str, Any]:
+    """Return a page of a PDF for JSON, the picture in base64."""
+    return {"page": picture.page, "png": base64.b64encode(picture.png).decode(), "boxes": picture.boxes}

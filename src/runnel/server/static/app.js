@@ -4,7 +4,7 @@ import { formatAddress, parseAddress } from "./address.js";
 import { listenToFiles } from "./drop.js";
 import { listenToKeys } from "./keys.js";
 import { DocumentPane } from "./pane.js";
-import { element, selectResult, showResults, stepResult } from "./results.js";
+import { countOf, element, selectResult, showResults, stepResult } from "./results.js";
 
 // Start the page on a source of documents: the server (server.js), or what a report holds (report.js).
 export function start(source) {
@@ -94,9 +94,9 @@ export function start(source) {
     if (!shown.query) return "";
     const count = list.reduce((sum, hit) => sum + hit.sentences.length, 0);
     if (!count && !list.length) return "Nothing found.";
-    const sentences = `${count} ${count === 1 ? "sentence" : "sentences"}`;
+    const sentences = countOf(count, "sentence");
     if (source.owns(shown.doc)) return `${sentences} of ${answers.count.toLocaleString("en")}`;
-    return `${sentences} in ${list.length} ${list.length === 1 ? "document" : "documents"}`;
+    return `${sentences} in ${countOf(list.length, "document")}`;
   }
 
   // Open the sentence of the address, or the best one of the document.

@@ -2,7 +2,7 @@
 
 import { DocumentView } from "./document.js";
 import { showPicture } from "./picture.js";
-import { titleOf } from "./results.js";
+import { countOf, titleOf } from "./results.js";
 import { Strip } from "./strip.js";
 
 export class DocumentPane {
@@ -21,8 +21,9 @@ export class DocumentPane {
     const { page } = this;
     this.document = loaded;
     page.title.textContent = titleOf(loaded);
-    const facts = [titleOf(loaded) === loaded.name ? "" : loaded.name, loaded.pages ? `${loaded.pages.toLocaleString("en")} pages` : ""];
-    page.facts.textContent = [...facts, `${loaded.characters.toLocaleString("en")} characters`].filter(Boolean).join(" · ");
+    const name = titleOf(loaded) === loaded.name ? "" : loaded.name;
+    const pages = loaded.pages ? countOf(loaded.pages, "page") : "";
+    page.facts.textContent = [name, pages, countOf(loaded.characters, "character")].filter(Boolean).join(" · ");
     page.look.hidden = !loaded.pictures;
     this.setLook(false);
     this.view.show(loaded);

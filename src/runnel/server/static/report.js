@@ -13,9 +13,10 @@ start({
   document: async (id) => heldDocument(id),
   answers: async (id) => heldDocument(id).answers,
   picture: async (id, [start, end]) => {
-    const picture = heldDocument(id).pagePictures[`${start}-${end}`];
-    if (!picture) throw new Error("The report has pictures of its results only.");
-    return picture;
+    const { boxes, pngs } = heldDocument(id);
+    const held = boxes[`${start}-${end}`];
+    if (!held) throw new Error("The report has pictures of its results only.");
+    return { ...held, png: pngs[held.page] };
   },
 });
 

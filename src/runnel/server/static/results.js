@@ -40,6 +40,11 @@ function resultRow(hit, query) {
   return element("li", "", element("h2", "", title, name), ...hit.sentences.map((sentence) => sentenceRow(hit, sentence, query)));
 }
 
+// Return a number of things: "1 page", "2,000 pages".
+export function countOf(number, thing) {
+  return `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
+}
+
 // Return a document's title, or the last part of its name.
 export function titleOf({ title, name }) {
   return title || name.split(/[/\\]/).findLast(Boolean) || name;

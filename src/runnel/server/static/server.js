@@ -1,11 +1,13 @@
 // The documents of a server: an index, if it has one, and files that were opened here.
 
+import { countOf } from "./results.js";
+
 const OWN = "file-"; // the ids of files that were opened here begin with it
 
 // Connect to the server that sent this page.
 export async function connect() {
   const { index } = await (await request("page/about")).json();
-  const scope = index ? `in ${index.name}, ${index.documents.toLocaleString("en")} documents` : "";
+  const scope = index ? `in ${index.name}, ${countOf(index.documents, "document")}` : "";
   const ask = index ? "Ask a question: the answer is a sentence of these documents." : "This server has no index.";
   return {
     scope,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.text.documents.document import HEAD_BYTES, PARSED_APART, ROWS, DocumentText, Limits, read_plain, recognize
 from runnel.text.documents.markdown import read_markdown
+from runnel.text.documents.pdf_picture import PagePart, PagePicture
 from runnel.text.documents.rows import read_rows
 from runnel.text.lines import DAMAGED, damaged, unpacked
 from runnel.text.reading import check_encoding, decode, open_bytes
@@ -124,7 +126,7 @@ class DocumentReader:
         elif (size := os.fstat(file.fileno()).st_size) > self.limits.file_bytes:
             raise ReadError(f"{name} has {size:,} bytes; expected at most {self.limits.file_bytes:,} (Limits.file_bytes)")
         elif kind == "zip" or kind in PARSED_APART:
-            yield self._ask(kind, path, name)
+            yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
         else:
             data = file.read()
             self.limits.check_unpacked(len(data), name)
@@ -147,8 +149,27 @@ class DocumentReader:
 
     # ---- the second process ------------------------------------------------------------------------------------------
 
-    def _ask(self, kind: str, path: Path, name: str) -> DocumentText:
-        request = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
+    def picture(self, path: str | Path, part: PagePart, *, name: str | None = None) -> PagePicture:
+        """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the part is on it.
+
+        Args:
+            name: the file's name in messages (default: the path).
+
+        Raises:
+            ReadError: the file is not a PDF, cannot be read, or has no such page.
+            MissingDependency: pypdfium2 or Pillow is not installed.
+        """
+        name = name or str(path)
+        with open_bytes(path) as file:
+            kind = recognize(file.read(HEAD_BYTES), name)
+        if kind != "pdf":
+            raise ReadError(f"{name} is not a PDF file; only these have pages as pictures")
+        found = self._ask(kind, Path(path), name, part=asdict(part))["picture"]
+        return PagePicture(found["page"], base64.b64decode(found["png"]), tuple(map(tuple, found["boxes"])))
+
+    def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
+        """Return the answer of the second process to a request."""
+        facts = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
         worker = self._worker = self._worker or _start()
         assert worker.stdin is not None and worker.stdout is not None
         late = threading.Event()
@@ -162,7 +183,7 @@ class DocumentReader:
         line = b""
         try:
             with suppress(BrokenPipeError):  # the process has died; the reason is reported below
-                worker.stdin.write(json.dumps(request).encode() + b"\n")
+                worker.stdin.write(json.dumps(facts | more).encode() + b"\n")
                 worker.stdin.flush()
             line = worker.stdout.readline()
         finally:
@@ -172,7 +193,7 @@ class DocumentReader:
                 self.close()
         if not line.endswith(b"\n"):
             raise ReadError(f"{name} {self._failure(late.is_set(), worker.returncode)}")
-        return _document(json.loads(line), name)
+        return _checked(json.loads(line), name)
 
     def _failure(self, late: bool, code: int) -> str:
         if late:
@@ -188,14 +209,14 @@ def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
-def _document(answer: dict[str, Any], name: str) -> DocumentText:
+def _checked(answer: dict[str, Any], name: str) -> dict[str, Any]:
     if "missing" in answer:
         raise MissingDependency(f"{name}: {answer['missing']}")
     if "unsupported" in answer:
         raise UnsupportedKind(f"{name}: {answer['unsupported']}")
     if "refused" in answer:
         raise ReadError(f"{name}: {answer['refused']}")
-    return DocumentText.from_wire(answer["document"])
+    return answer
 
 
 @contextmanager

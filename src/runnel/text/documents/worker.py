@@ -1,4 +1,5 @@
-"""The process that parses untrusted files: one JSON request per line of standard input, one JSON answer per line of output.
+"""The process that parses untrusted files, and draws pages of PDF files: one JSON request per line of standard input, one
+JSON answer per line of output.
 
 A hostile file may crash it, fill its memory or keep it busy forever, without affecting the calling process (`reader.py`).
 """
@@ -55,9 +56,17 @@ def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
 PARSERS: dict[str, Parser] = {"html": _parse_html, "pdf": _parse_pdf, "zip": _parse_zip}
 
 
+def _draw(path: str, part: dict[str, Any]) -> dict[str, Any]:
+    from runnel.text.documents.pdf_picture import PagePart, draw_page
+
+    return draw_page(path, PagePart(**part))
+
+
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     limits = Limits(**request["limits"])
     try:
+        if "part" in request:
+            return {"picture": _draw(request["path"], request["part"])}
         return {"document": PARSERS[request["kind"]](request["path"], limits, request["encoding"]).to_wire()}
     except MissingDependency as error:
         return {"missing": str(error)}

@@ -1,0 +1,177 @@
+"""A page of a PDF as a picture, and where a part of the document's text is on it.
+
+The canonical text is not the page's: hyphens, ligatures and note numbers are rewritten, running heads are left out. A part is
+found by its letters and digits, which stay.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import unicodedata
+from ctypes import c_int
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runnel.errors import MissingDependency, ReadError
+from runnel.records import Places
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfPage, PdfTextPage
+
+Box = tuple[float, float, float, float]
+_PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
+_SCALE = 4.0  # pixels per point at most, for small pages
+_UNITS = 1 << 16  # steps in which PDFium rounds places on a page
+_SAME_LINE = 0.5  # of the lower one's height that two boxes of a line have in common, at least
+_FOUND = 0.5  # the least share of a part's letters that must be on the page in one piece
+
+
+@dataclass(frozen=True, slots=True)
+class PagePart:
+    """A part of a document on one page.
+
+    Attributes:
+        page: from 1.
+        before: the text of the page before the part, to tell repetitions apart.
+        text: the part.
+    """
+
+    page: int
+    before: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PagePicture:
+    """A page as a picture in PNG, with a box around each line of a part.
+
+    Attributes:
+        boxes: (left, top, right, bottom) as shares of the picture's width and height; empty if the part was not found.
+    """
+
+    page: int
+    png: bytes
+    boxes: tuple[Box, ...]
+
+
+def page_part(text: str, places: Places, start: int, end: int) -> PagePart | None:
+    """Return the part of `text[start:end]` that is on its first page; None if it is on none."""
+    spans = places.spans()
+    page = next((page for first, last, _, page in spans if last > start and first < end and page is not None), None)
+    if page is None:
+        return None
+    blocks = [(first, last) for first, last, _, its_page in spans if its_page == page]
+    before = "".join(text[first : min(last, start)] for first, last in blocks if first < start)
+    return PagePart(page, before, "".join(text[max(first, start) : min(last, end)] for first, last in blocks if last > start))
+
+
+def draw_page(path: str | Path, part: PagePart) -> dict[str, Any]:
+    """Return the fields of a `PagePicture` for JSON, the picture in base64.
+
+    Raises:
+        ReadError: the file cannot be read, or has no such page.
+        MissingDependency: pypdfium2 or Pillow is not installed.
+    """
+    try:
+        import PIL.Image  # noqa: F401  (PDFium's bitmaps need it)
+        import pypdfium2
+    except ImportError as error:
+        raise MissingDependency(
+            f'pictures of pages need pypdfium2 and pillow ({error}); pip install "runnel[documents]"'
+        ) from error
+    try:
+        document = pypdfium2.PdfDocument(path)
+    except pypdfium2.PdfiumError as error:
+        raise ReadError(f"a PDF that cannot be read any more ({error}); was it replaced?") from error
+    try:
+        if not 1 <= part.page <= len(document):
+            raise ReadError(f"a PDF of {len(document):,} pages; expected page {part.page:,}: was it replaced?")
+        page = document[part.page - 1]
+        width, height = page.get_size()
+        scale = min(_SCALE, (_PIXELS / max(1.0, width * height)) ** 0.5)
+        png = io.BytesIO()
+        page.render(scale=scale).to_pil().save(png, "PNG")
+        return {"page": part.page, "png": base64.b64encode(png.getvalue()).decode(), "boxes": _boxes(page, part)}
+    finally:
+        document.close()
+
+
+def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
+    layer = page.get_textpage()
+    try:
+        found = _find(_letters(_characters(layer)), part)
+        if found is None:
+            return []
+        first, last = found
+        pieces = range(layer.count_rects(first, last - first + 1))
+        return _lines([_on_picture(page, layer.get_rect(number)) for number in pieces])
+    finally:
+        layer.close()
+
+
+def _characters(layer: PdfTextPage) -> list[str]:
+    """Return the characters of a page, at the places that PDFium counts."""
+    from pypdfium2 import raw
+
+    return [chr(raw.FPDFText_GetUnicode(layer, number)) for number in range(layer.count_chars())]
+
+
+def _letters(characters: str | list[str]) -> tuple[str, list[int]]:
+    """Return letters and digits in lower case without ligatures and superscripts, and the character that each is from."""
+    pairs = [
+        (letter, number)
+        for number, character in enumerate(characters)
+        for letter in unicodedata.normalize("NFKC", character).casefold()
+        if letter.isalnum()
+    ]
+    return "".join(letter for letter, _ in pairs), [number for _, number in pairs]
+
+
+def _find(page: tuple[str, list[int]], part: PagePart) -> tuple[int, int] | None:
+    """Return the first and the last character of the part on a page."""
+    letters, numbers = page
+    wanted, _ = _letters(part.text)
+    expected = len(_letters(part.before)[0])
+    if not wanted:
+        return None
+    starts = []
+    at = letters.find(wanted)
+    while at >= 0:
+        starts.append(at)
+        at = letters.find(wanted, at + 1)
+    if starts:
+        start = min(starts, key=lambda at: abs(at - expected))
+        return numbers[start], numbers[start + len(wanted) - 1]
+    match = SequenceMatcher(None, letters, wanted, autojunk=False).find_longest_match()  # its end may be on the next page
+    return (numbers[match.a], numbers[match.a + match.size - 1]) if match.size >= _FOUND * len(wanted) else None
+
+
+def _lines(boxes: list[Box]) -> list[Box]:
+    """Merge the boxes of a line: PDFium has one per run of a font."""
+    lines: list[Box] = []
+    for left, top, right, bottom in boxes:
+        if lines:
+            last = lines[-1]
+            common = min(last[3], bottom) - max(last[1], top)
+            if common > _SAME_LINE * min(last[3] - last[1], bottom - top):
+                lines[-1] = min(last[0], left), min(last[1], top), max(last[2], right), max(last[3], bottom)
+                continue
+        lines.append((left, top, right, bottom))
+    return lines
+
+
+def _on_picture(page: PdfPage, rectangle: Box) -> Box:
+    """Return a rectangle (left, bottom, right, top) of the page's own coordinates as a box of its picture."""
+    from pypdfium2 import raw
+
+    left, bottom, right, top = rectangle
+    xs, ys = [], []
+    for x, y in ((left, bottom), (right, top)):
+        column, row = c_int(), c_int()
+        raw.FPDF_PageToDevice(page, 0, 0, _UNITS, _UNITS, 0, x, y, column, row)
+        xs.append(column.value / _UNITS)
+        ys.append(row.value / _UNITS)
+    return min(xs), min(ys), max(xs), max(ys)
