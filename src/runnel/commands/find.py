@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from itertools import chain
@@ -45,7 +45,7 @@ from runnel.commands.options import (
 from runnel.errors import InputError
 from runnel.files import write
 from runnel.records import normalize
-from runnel.search.finding import STANDARD_INPUT, Answer, FileDocument, Findings, Place, open_cache, read_documents
+from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.reader import DocumentReader, Skipped
 
