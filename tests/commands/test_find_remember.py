@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -177,6 +178,32 @@ def test_a_damaged_entry_is_read_anew_with_a_note(find, reading, tmp_path, damag
     assert done.err.count("\n") == 1 and entry.read_bytes() == data  # it had been asked for
     reading.clear()
     assert find("a.md").err == "" and reading == [5]
+
+
+def test_scores_are_explained(find, models, tmp_path, terminal):
+    """Their parts sum to them, whichever document a sentence is of, read or remembered."""
+    (tmp_path / "b.txt").write_text("The dog sat. A river runs to b.")
+    (tmp_path / "c.txt").write_text("\u200b\n\nA cat.")  # a sentence without a token
+    find("b.txt", "--remember")
+    found = json.loads(find("a.md", "b.txt", "c.txt", "--json", "--explain", "-k", 9).out)["sentences"]
+    assert {one["file"] for one in found} == {"a.md", "b.txt", "c.txt"}
+    for one in found:
+        assert sum(one["parts"].values()) == pytest.approx(one["score"], abs=1e-4) or (
+            one["parts"] == {} and one["file"] == "c.txt"
+        )
+    first = found[0]["parts"]
+    assert list(first) == ["average sentence", "meaning", "words", "words of the best sentences", "neighbors", "length"]
+    shown = find("a.md", "b.txt", "c.txt", "--explain", "-k", 1).out.splitlines()[1]
+    assert re.fullmatch(r"    = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
+    assert f"{abs(first['meaning']):.2f} meaning" in shown
+    assert "parts" not in find("a.md", "--json").out
+
+
+def test_what_cannot_be_explained_is_refused(find, models):
+    done = find("a.md", "--explain", model="recurrent")
+    assert done.code == 2 and done.out == "" and "together, so its scores have no parts to explain; use a model such" in done.err
+    done = find("a.md", "--explain", "--plain")
+    assert done.code == 2 and "--plain cannot be given with --explain" in " ".join(done.err.split())
 
 
 def test_what_is_not_remembered_is_said(find, tmp_path):

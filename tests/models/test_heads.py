@@ -1,5 +1,6 @@
 """`VectorScore`: what it starts as, what it cannot see, and odd sizes."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from helpers.tiny import tiny_model
 
 from runnel.errors import CheckpointError
-from runnel.models.heads import HEADS, EndScore, MatchScore, VectorRelevance, VectorScore, vector_head
+from runnel.models.heads import HEADS, PARTS, EndScore, MatchScore, VectorRelevance, VectorScore, known, vector_head
 from runnel.models.lexical import FEATURES
 from runnel.request import Result
 
@@ -97,3 +98,58 @@ def test_what_heads_say_of_themselves(tmp_path: Path):
     model.heads["sentences"] = MatchScore(32, 2, 8)
     with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
         model.head("sentences")
+
+
+# ---- the parts of a score ---------------------------------------------------------------------------------------------
+
+
+def of_one_document(sentences: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `drawn`, but what `sentence_features` says of the whole document is the same for all sentences."""
+    query, vectors, features = drawn(sentences)
+    features[:, [9, 10, 11, 13]] = features[:1, [9, 10, 11, 13]]
+    return query, vectors, features
+
+
+def by_all_orders(head: VectorScore, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], row: int) -> dict[str, float]:
+    """The mean change of the score when a part becomes the sentence's, one order of the parts after another."""
+    query, vectors, _ = inputs
+    columns = known(*inputs)
+    sums = dict.fromkeys(PARTS, 0.0)
+    orders = list(itertools.permutations(PARTS))
+    for order in orders:
+        vector, mixed = vectors.mean(0), columns.mean(0)
+        before = head.combine(head.query(query), vector[None], mixed[None])
+        for name in order:
+            mixed[list(PARTS[name])] = columns[row, list(PARTS[name])]
+            vector = vectors[row] if name == "meaning" else vector
+            after = head.combine(head.query(query), vector[None], mixed[None])
+            sums[name] += float(after - before) / len(orders)
+            before = after
+    return sums
+
+
+@pytest.mark.parametrize("sentences", [1, 2, 7])
+def test_the_parts_of_a_score_sum_to_it(sentences: int):
+    head, inputs = stirred(), of_one_document(sentences)
+    head.calibration.copy_(torch.tensor([0.5, -2.0]))
+    with torch.no_grad():
+        for row, score in enumerate(head(*inputs).tolist()):
+            parts = head.parts(*inputs, row)
+            assert sum(parts.values()) == pytest.approx(score, abs=1e-5)
+            assert sentences > 1 or all(abs(parts[name]) < 1e-5 for name in PARTS)  # it is the average sentence
+
+
+def test_a_part_is_its_mean_change_over_all_orders():
+    head, inputs = stirred(), of_one_document(6)
+    with torch.no_grad():
+        parts = head.parts(*inputs, 2)
+        assert {name: parts[name] for name in PARTS} == pytest.approx(by_all_orders(head, inputs, 2), abs=1e-5)
+        assert len({round(value, 3) for value in parts.values()}) == 1 + len(PARTS)
+
+
+def test_the_parts_of_a_plain_sum_are_its_terms():
+    head, inputs = VectorScore(D).eval(), of_one_document(9)
+    with torch.no_grad():
+        parts, columns = head.parts(*inputs, 4), known(*inputs)[4]
+    terms = {"average sentence": 0.0, "meaning": float(columns[1]), "words": float(columns[2])}
+    assert parts == pytest.approx(dict.fromkeys(PARTS, 0.0) | terms, abs=1e-5)

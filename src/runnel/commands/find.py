@@ -40,6 +40,7 @@ from runnel.commands.options import (
     NoIgnore,
     Plain,
     Query,
+    refuse,
     select,
 )
 from runnel.errors import InputError
@@ -86,6 +87,7 @@ MinScore = Annotated[
 ]
 Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
 Remember = Annotated[bool, typer.Option("--remember", help="Store the encoded files: later questions do not read them again.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")]
 Html = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.", show_default=False),
@@ -107,6 +109,7 @@ def find(
     encoding: Encoding = None,
     remember: Remember = False,
     html: Html = None,
+    explain: Explain = False,
     plain: Plain = False,
     files: FilesOnly = False,
     jsonl: JsonLines = False,
@@ -119,6 +122,9 @@ def find(
     if not query.strip():
         raise InputError("the query is empty; give the question or the words to look for")
     form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
+    if explain:
+        refuse({"--plain": plain, "--files-with-matches": files}, "cannot be given with --explain")
+        form = "layout" if form == "plain" else form
     lowest = None if min_score is None else parse_min_score(min_score)
 
     @cache
@@ -142,7 +148,7 @@ def find(
         findings, report = Findings(unit or "sentence"), None if html is None else _new_report()
         if first is not None:
             search = partial(find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest)
-            search = partial(search, cache=stored, progress=meter)
+            search = partial(search, cache=stored, progress=meter, explain=explain)
             documents = chain([first], documents)
             findings = search(load(), query, documents, on_document=report.add if report else None)
         if html is not None and report is not None:
@@ -206,6 +212,8 @@ def show(console: Console, findings: Findings) -> None:
         body.append(marked if console.color_system else f"»{marked}«", style="bold yellow not dim")
         body.append(after)
         console.print(head, soft_wrap=True)
+        if item.parts is not None:
+            console.print(Text(_INDENT + _parts(item.parts), style="dim"), soft_wrap=True)
         if item.place.headings:
             console.print(Text(_INDENT + one_line(" › ".join(item.place.headings)), style="dim italic"), soft_wrap=True)
         for line in body.wrap(console, console.width - len(_INDENT)):
@@ -227,6 +235,14 @@ def _also(item: Answer) -> str:
     names = list(dict.fromkeys(str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}" for p in item.also))
     more = f" and {_places(len(names) - _ALSO)}" if len(names) > _ALSO else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
+
+
+def _parts(parts: Mapping[str, float]) -> str:
+    """Return a score as a sum: "-3.02 average sentence + 2.11 meaning + 1.30 words - 0.02 length"."""
+    if not parts:
+        return "no words; the lowest score of the document"
+    first, *others = parts.items()
+    return f"= {first[1]:.2f} {first[0]}" + "".join(f" {'-' if n < 0 else '+'} {abs(n):.2f} {name}" for name, n in others)
 
 
 def _places(count: int) -> str:

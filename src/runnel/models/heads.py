@@ -11,6 +11,8 @@ Each head declares what it needs of a text (`Head`), and the code that reads tex
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -217,6 +219,29 @@ class VectorScore(Head):
         hidden = F.gelu(4 * self.sentence(vectors) * query + self.known(known))
         return 3 * self.out(F.gelu(self.middle(hidden)))[:, 0] + known @ self.direct
 
+    def parts(self, query: Tensor, vectors: Tensor, features: Tensor, row: int) -> dict[str, float]:
+        """Return summands of the score of sentence `row`: the score of an average sentence of the document, and what each of
+        `PARTS` adds to that. Other arguments as of `forward`; at least one sentence.
+
+        The average sentence has the mean of all inputs. A part's summand is its Shapley value: how much the score changes when
+        the part's inputs become those of the sentence, averaged over all orders in which the parts can do so.
+        """
+        query, vectors, features = _wide(query), _wide(vectors), _wide(features)
+        columns, names = known(query, vectors, features), list(PARTS)
+        chosen = torch.tensor(list(itertools.product([False, True], repeat=len(names))))  # (2^parts, parts), all sets of parts
+        own = torch.zeros(len(chosen), columns.shape[1], dtype=torch.bool)  # the columns of the sentence itself
+        for part, name in enumerate(names):
+            own[:, list(PARTS[name])] = chosen[:, part : part + 1]
+        mixed = torch.where(own, columns[row], columns.mean(0))
+        pairs = torch.where(chosen[:, names.index("meaning"), None], vectors[row], vectors.mean(0))
+        scores = self.combine(self.query(query), pairs, mixed) * self.calibration[0] + self.calibration[1]
+        sums = {"average sentence": float(scores[0])}
+        for part, name in enumerate(names):
+            others = chosen.sum(1) - chosen[:, part].long()
+            weight = torch.tensor([1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()], dtype=scores.dtype)
+            sums[name] = float((torch.where(chosen[:, part], weight, -weight) * scores).sum())
+        return sums
+
 
 class VectorRelevance(Head):
     """Relevance of a document from its stored vectors: a weighted sum of features that do not depend on other documents.
@@ -239,6 +264,15 @@ class VectorRelevance(Head):
 
 _COSINES = 7  # columns of `known` before the features
 _AROUND = 3  # sentences on each side in the mean of its last column
+# The columns of `known` that make a part of a score; the vectors belong to "meaning". The other columns are equal for all
+# sentences of a document, so no sentence differs from the average in them.
+PARTS: dict[str, tuple[int, ...]] = {
+    "meaning": (0, 1, 3),
+    "words": (2, *(_COSINES + column for column in (0, 1, 4, 5, 7, 12))),
+    "words of the best sentences": tuple(_COSINES + column for column in (14, 15)),
+    "neighbors": (4, 5, 6, *(_COSINES + column for column in (2, 3, 6))),
+    "length": (_COSINES + 8,),
+}
 
 
 def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,11 +38,13 @@ class Scored:
         text: the document.
         spans: (S, 2) int64 characters.
         scores: (S,) float32.
+        vectors: the document from `remember`, if it was scored.
     """
 
     text: str
     spans: np.ndarray
     scores: np.ndarray
+    vectors: SentenceVectors | None = None
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -228,6 +230,27 @@ class SentenceRetriever:
         _check_several(documents)
         yield from self.scorer.read(self._tokens(documents, unit, language), progress)
 
+    def explain(self, query: str, document: SentenceVectors, index: int) -> dict[str, float]:
+        """Return the parts of a sentence's score by name; their sum is the score.
+
+        The first is the score of an average sentence of the document. The others are what the sentence's meaning, its words, the
+        words it shares with the best sentences, its neighbors and its length add to that (Shapley values). No parts: a sentence
+        without a token, which has the lowest score of the others.
+
+        Args:
+            document: from `remember`.
+            index: of the sentence, from 0.
+
+        Raises:
+            InputError: the query is empty, or the model reads the query and the document together.
+        """
+        if not isinstance(self.scorer, VectorScorer):
+            raise InputError(
+                f"{self.model.source} reads the query and the document together, so its scores have no parts; use a model that "
+                "scores sentence vectors, as pocket does"
+            )
+        return self.scorer.parts(self.scorer.read_query(query), document, index)
+
     # ---- one document ------------------------------------------------------------------------------------------------
 
     def _tokens(self, documents: Iterable[str], unit: Unit | None, language: str) -> Iterator[SentenceTokens]:
@@ -261,7 +284,8 @@ class SentenceRetriever:
             raise InputError(f"{self.model.source} cannot read a remembered document; give its text")
         if unit is not None:
             raise InputError("a remembered document already has a unit; give the unit to remember()")
-        return _with_lowest(document.text, document.spans, self.scorer.score(query, document))
+        scored = _with_lowest(document.text, document.spans, self.scorer.score(query, document))
+        return replace(scored, vectors=document)
 
 
 def _check_several(documents: object) -> None:

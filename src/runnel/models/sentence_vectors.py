@@ -318,6 +318,14 @@ class VectorScorer:
                 scores[full] = self._head(query.vector, vectors, features).numpy()
         return scores
 
+    def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
+        """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without a token."""
+        full, vectors, features = self.inputs(query, document)
+        if not full[index]:
+            return {}
+        with torch.inference_mode():
+            return self._head.parts(query.vector, vectors, features, int(np.count_nonzero(full[:index])))
+
     def inputs(self, query: VectorQuery, document: SentenceVectors) -> tuple[np.ndarray, Tensor, Tensor]:
         """Return which sentences have a token (S,), their n unit vectors (n, D), and their features (n, F)."""
         full = np.diff(document.bounds) > 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, pairwise, takewhile, tee
 from pathlib import Path
@@ -73,13 +73,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Answer:
-    """A sentence in its context with all its places, in reading order; `place` is that of the best score."""
+    """A sentence in its context with all its places, in reading order; `place` is that of the best score.
+
+    `parts` are the summands of the score, if requested (`SentenceRetriever.explain`).
+    """
 
     sentence: Sentence
     before: str
     after: str
     place: Place
     places: tuple[Place, ...]
+    parts: Mapping[str, float] | None = None
 
     @property
     def also(self) -> tuple[Place, ...]:
@@ -94,7 +98,8 @@ class Answer:
     def as_json(self) -> dict[str, object]:
         """Return the sentence, its place and context, and its other places."""
         also = [place.as_json() for place in self.also]
-        return self.place.as_json() | asdict(self.sentence) | {"before": self.before, "after": self.after, "also": also}
+        value = self.place.as_json() | asdict(self.sentence) | {"before": self.before, "after": self.after, "also": also}
+        return value if self.parts is None else value | {"parts": dict(self.parts)}
 
 
 @dataclass(frozen=True)
@@ -206,6 +211,7 @@ def find(
     cache: DocumentCache | None = None,
     progress: Callable[[int, int], None] | None = None,
     on_document: Callable[[FileDocument, Scored, Findings], None] | None = None,
+    explain: bool = False,
 ) -> Findings:
     """Find the sentences that answer a query: the best of all documents together.
 
@@ -221,12 +227,20 @@ def find(
         cache: where to store the vectors of documents that have an `entry`.
         progress: called after each step with (tokens done, total tokens).
         on_document: called after each document that is not empty, with the scores of all its sentences and the findings so far.
+        explain: also compute the `parts` of each answer's score; the vectors of the answers' documents are then kept in memory.
 
     Raises:
-        InputError: the query is empty, `top_k` is not a whole number from 1, or the unit is unknown.
+        InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown, or the model's scores have no
+            parts.
     """
     expect_count(top_k, "top_k")
+    if explain and not retriever.remembers:
+        raise InputError(
+            f"{retriever.model.source} reads the query and the document together, so its scores have no parts to explain; "
+            "use a model such as pocket"
+        )
     findings = Findings(unit or retriever.model.unit)
+    vectors: dict[int, SentenceVectors | None] = {}
     documents, unread = tee(documents)
     scores = _scan(retriever, query, (one for one in unread if one.document.text.strip()), findings.unit, cache, progress)
     for one in documents:
@@ -242,7 +256,16 @@ def find(
         findings.answers = sorted(best.values(), key=lambda answer: -answer.sentence.score)[:top_k]  # stable: ties in file order
         if on_document is not None:
             on_document(one, scored, findings)
+        if explain:  # by the answer's place, an object that `merge` keeps
+            vectors = {id(answer.place): vectors.get(id(answer.place), scored.vectors) for answer in findings.answers}
+    if explain:
+        findings.answers = [_explained(retriever, query, answer, vectors[id(answer.place)]) for answer in findings.answers]
     return findings
+
+
+def _explained(retriever: SentenceRetriever, query: str, answer: Answer, vectors: SentenceVectors | None) -> Answer:
+    assert vectors is not None
+    return replace(answer, parts=retriever.explain(query, vectors, answer.sentence.index))
 
 
 def _scan(
