@@ -40,7 +40,7 @@ from runnel.commands.verify import verify
 from runnel.errors import RunnelError, describe
 
 COMMANDS = (find, ask, index, search, verify, serve, embed, rerank, evaluate, analyze, train, mine, info, bench)
-LIKE_GREP = (find, verify)  # commands with the exit codes of grep
+LIKE_GREP = (find, ask, verify)  # commands with the exit codes of grep
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(

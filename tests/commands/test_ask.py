@@ -47,7 +47,8 @@ def test_an_answer_with_its_sources(run, fake, stub, mill):
 def test_everything_for_a_program(run, fake, stub, mill):
     ended = run("ask", QUESTION, mill, mill.parent / "missing.txt", "--json", "--answer-tokens", 50)
     found = json.loads(ended.out)
-    assert ended.code == 0 and found["question"] == QUESTION and found["llm_model"] == "stub"
+    assert ended.code == 2, "a file is missing, as for grep"
+    assert found["question"] == QUESTION and found["llm_model"] == "stub"
     assert found["answer"] == 'Anna Berg [1]; "the keeper of the mill was Anna Berg".'
     assert (found["cited"], found["removed_citations"], found["misquoted"]) == ([1], [9], [])
     assert [TEXT[one["start"] : one["end"]] for one in found["excerpts"]] == [one["text"] for one in found["excerpts"]]
@@ -100,7 +101,7 @@ def test_an_answer_cannot_act_on_the_terminal(run, fake, stub, mill):
 def test_errors(run, fake, stub, mill, monkeypatch):
     stub.faults.append(401)
     ended = run("ask", QUESTION, mill)
-    assert ended.code and ended.out == "" and f"error: {stub.url} did not answer: 401" in ended.err
+    assert ended.code == 2 and ended.out == "" and f"error: {stub.url} did not answer: 401" in ended.err
     assert run("ask", QUESTION).code == 2 and run("ask", QUESTION, mill, "--in", "library").code == 2
 
 

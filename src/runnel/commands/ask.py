@@ -14,14 +14,16 @@ from runnel.commands.options import Json, Model, Query, refuse
 
 if TYPE_CHECKING:
     from runnel.generation.asking import CitedAnswer, Context, Excerpt
+    from runnel.text.documents.reader import Skipped
 
 _DOCUMENTS = 5  # of an index to take sentences from
 
 
 def ask(
     question: Query,
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="As for find; - is standard input.", show_default=False)
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.", show_default=False),
     ] = None,
     place: Annotated[
         str | None, typer.Option("--in", metavar="DIR", help="An index to search instead of files.", show_default=False)
@@ -40,54 +42,60 @@ def ask(
     model: Model = "pocket",
     as_json: Json = False,
 ) -> int:
-    """Answer QUESTION from FILEs or an index. A language model writes the answer; its citations are checked."""
-    refuse({"FILE": place is not None and files}, "cannot be given with --in")
-    if place is None and not files:
-        raise typer.BadParameter("give a FILE to read, or --in DIR")
+    """Answer QUESTION from files or an index. A language model writes the answer; its citations are checked.
+
+    Exit code: 0 for an answer, 1 for none, 2 for an error, even if other files have an answer.
+    """
+    refuse({"PATH": place is not None and paths}, "cannot be given with --in")
+    if place is None and not paths:
+        raise typer.BadParameter("give a PATH to read, or --in DIR")
     from runnel.generation.asking import answer, choose
     from runnel.generation.endpoint import Endpoint
 
     endpoint = Endpoint(llm, llm_model)
     if place is None:
-        excerpts, count, skipped = _from_files(question, files or [], model, top_k)
+        excerpts, count, skipped = _from_files(question, paths or [], model, top_k)
     else:
         excerpts, count, skipped = *_from_index(question, place, top_k), []
+    failed = any(one.error for one in skipped)
     if not excerpts:
         say("nothing found; the language model was not asked")
         if as_json:
-            print_json({"question": question, "answer": None, "skipped": skipped})
-        return 1
+            print_json({"question": question, "answer": None, "skipped": [asdict(one) for one in skipped]})
+        return 2 if failed else 1
     context = choose(question, excerpts, context_tokens, count)
     if show_context and not as_json:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
     result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else _write)
     if as_json:
-        print_json(_as_json(endpoint.model, context, result) | {"skipped": skipped})
+        print_json(_as_json(endpoint.model, context, result) | {"skipped": [asdict(one) for one in skipped]})
     else:
         _write("\n" if result.text else "")
         if result.cited and not show_context:
             _write("\n")
             _show_excerpts(context.excerpts, result.cited)
     _report(context, result, answer_tokens)
-    return 0 if result.text else 1
+    return 2 if failed else 0 if result.text else 1
 
 
-def _from_files(question: str, files: list[str], model: str, top_k: int) -> tuple[list[Excerpt], Callable[[str], int], list[Any]]:
+def _from_files(
+    question: str, paths: list[str], model: str, top_k: int
+) -> tuple[list[Excerpt], Callable[[str], int], list[Skipped]]:
     """Return excerpts, best first, a function that counts tokens, and the files that could not be read."""
     note_compiling()
     from runnel.commands.loading import load
     from runnel.generation.asking import excerpts_of_findings
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.search.finding import find, read_documents
-    from runnel.text.documents.reader import DocumentReader, Skipped
+    from runnel.text.documents.reader import DocumentReader
 
     skipped: list[Skipped] = []
     retriever = load(SentenceRetriever.load, model)
     with DocumentReader() as reader, Meter("reading") as meter:
-        documents = read_documents(files, reader, skipped, report=say)
+        documents = read_documents(paths, reader, skipped, report=say)
         findings = find(retriever, question, documents, top_k=top_k, progress=meter)
     tokenizer = retriever.model.tokenizer
-    return excerpts_of_findings(findings), lambda text: len(tokenizer.encode(text).ids), [asdict(one) for one in skipped]
+    return excerpts_of_findings(findings), lambda text: len(tokenizer.encode(text).ids), skipped
 
 
 def _from_index(question: str, place: str, top_k: int) -> tuple[list[Excerpt], Callable[[str], int]]:
