@@ -27,7 +27,7 @@ ALLOWED |= {
     name: BELOW | {"search", "speed", "training", "integrations"} for name in ("search", "speed", "training", "integrations")
 }
 ALLOWED |= {name: set(ALLOWED) for name in ("evaluation", "generation")}
-ALLOWED["server"] = set(ALLOWED)
+ALLOWED |= {name: set(ALLOWED) for name in ("server", "agents")}
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
 ALLOWED["__main__"] = {"cli"}
@@ -49,7 +49,8 @@ ONLY_IN = {
     "mteb": {"integrations", "commands"},
     "fastapi": {"server"},
     "starlette": {"server"},
-    "uvicorn": {"server"},
+    "uvicorn": {"server", "agents"},
+    "mcp": {"agents"},
 }
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 

@@ -30,8 +30,10 @@ from runnel.commands.evaluate import evaluate
 from runnel.commands.find import find
 from runnel.commands.index import index
 from runnel.commands.info import info
+from runnel.commands.mcp import mcp
 from runnel.commands.mine import mine
 from runnel.commands.options import Verbose
+from runnel.commands.read import read
 from runnel.commands.rerank import rerank
 from runnel.commands.search import search
 from runnel.commands.serve import serve
@@ -39,7 +41,7 @@ from runnel.commands.train import train
 from runnel.commands.verify import verify
 from runnel.errors import RunnelError, describe
 
-COMMANDS = (find, ask, index, search, verify, serve, embed, rerank, evaluate, analyze, train, mine, info, bench)
+COMMANDS = (find, ask, index, search, read, verify, serve, mcp, embed, rerank, evaluate, analyze, train, mine, info, bench)
 LIKE_GREP = (find, ask, verify)  # commands with the exit codes of grep
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 

@@ -23,11 +23,11 @@ _WORD_FOR_WORD, _NOT, _UNREADABLE = 0, 1, 2  # exit codes, as of grep
 
 def verify(
     quote: Annotated[str, typer.Argument(metavar="QUOTE", help="The words to look for; - reads them from standard input.")],
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files of the kinds that `runnel find` reads.")],
+    files: Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders and globs, as of `runnel find`.")],
     encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
     as_json: Json = False,
 ) -> int:
-    """Tell whether FILEs have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
+    """Tell whether files have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
 
     Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ.
     Exit code: 0 word for word, 1 not, 2 an error, such as a file that cannot be read.

@@ -109,7 +109,7 @@ def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     ids = np.array([number.get(word, -1) for word in tokens.words], dtype=np.int64)
     counts = np.bincount(ids[ids >= 0], minlength=len(number))
     rarity = np.append(np.log((1 + len(ids)) / (1 + counts)) + 1e-9, 0.0)  # the last is for other words
-    width = len(wanted.words) + len(wanted.words) // 2 + 8
+    width = len(wanted.words) + len(wanted.words) // 4 + _AROUND
     sums = np.concatenate([[0.0], np.cumsum(rarity[ids])])
     stops = np.minimum(np.arange(len(ids)) + width, len(ids))
     scores = sums[stops] - sums[:-1]
@@ -117,8 +117,8 @@ def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     for _ in range(_CANDIDATES):
         if not len(scores) or scores[at := int(np.argmax(scores))] <= 0:
             break
-        found.append((max(0, at - width // 2), min(len(ids), at + width + width // 2)))
-        scores[max(0, at - width) : at + width] = 0
+        found.append((max(0, at - _AROUND), min(len(ids), at + width + _AROUND)))
+        scores[max(0, at - width // 2) : at + width // 2 + 1] = 0
     return found
 
 

@@ -1,0 +1,154 @@
+"""The documents that an agent may read: files below the allowed folders, and documents of one index."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from runnel.errors import InputError
+from runnel.models.sentence_vectors import SentenceVectors
+from runnel.records import Places
+from runnel.search.finding import FileDocument
+from runnel.search.index import Index
+from runnel.text.documents.document import Block, DocumentText
+from runnel.text.documents.reader import DocumentReader
+
+INDEXED = "index:"  # a name of this form is a document of the index, as it was when it was indexed
+_KEPT_CHARACTERS = 1 << 25  # in documents that are kept for later calls; about 4 bytes each with the sentence vectors of pocket
+_LEAST_CHARACTERS = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What agents may read, and how much of it they get at once.
+
+    Attributes:
+        roots: folders; only files below them are read. Paths of agents are relative to the first one.
+        index: folder or URI of the index to search; None: no index.
+        model: built-in name, folder or hub id of the model that finds sentences in files.
+        max_characters: the most characters of documents in one answer.
+    """
+
+    roots: tuple[Path, ...]
+    index: str | None = None
+    model: str = "pocket"
+    max_characters: int = 20_000
+
+    def __post_init__(self) -> None:
+        if self.max_characters < _LEAST_CHARACTERS:
+            raise InputError(f"max_characters is {self.max_characters}; expected at least {_LEAST_CHARACTERS:,}")
+        for root in self.roots:
+            if not root.is_dir():
+                raise InputError(f"{root} is not a folder; name an existing folder as root")
+
+
+class Documents:
+    """Documents by name. Safe to use from several threads.
+
+    Args:
+        index: opens the index as a context; called when a name needs it.
+    """
+
+    def __init__(self, settings: Settings, index: Callable[[], AbstractContextManager[Index]]) -> None:
+        self._index = index
+        self._roots = tuple(root.resolve() for root in settings.roots)
+        self._reader, self._reading = DocumentReader(), threading.Lock()
+        self._kept: OrderedDict[object, FileDocument] = OrderedDict()
+        self._keeping = threading.Lock()
+
+    def read(self, name: str, notes: list[str]) -> list[FileDocument]:
+        """Return the documents of a name: one for most files, one for each row of jsonl, csv and tsv.
+
+        Args:
+            notes: receives the warnings of documents.
+
+        Raises:
+            InputError: the name is outside of the allowed folders, no file, or an unknown document of the index.
+            ReadError, MissingDependency: the file cannot be read.
+        """
+        if name.startswith(INDEXED):
+            return [self._indexed(name)]
+        path = self.path(name)
+        key = _state(path)
+        with self._keeping:
+            documents = [self._kept[key]] if key in self._kept else []
+        if not documents:
+            with self._reading:
+                documents = [FileDocument(self.name(path), document) for document in self._reader.read(path)]
+        notes += [warning for one in documents for warning in one.document.warnings]
+        if len(documents) == 1 and documents[0].document.id is None:
+            self._keep(key, documents[0])
+        return documents
+
+    def remember(self, one: FileDocument, vectors: SentenceVectors) -> FileDocument:
+        """Return the document with its sentence vectors, and keep them if the document is kept."""
+        one = replace(one, vectors=vectors)
+        with self._keeping:
+            for key, kept in self._kept.items():
+                if kept.document is one.document:
+                    self._kept[key] = one
+        return one
+
+    def path(self, name: str) -> Path:
+        """Return the file of a name.
+
+        Raises:
+            InputError: it is outside of the allowed folders, missing, or not a regular file.
+        """
+        try:
+            path = (self._roots[0] / name).resolve()  # follows links, so a link cannot lead out of the folders
+            kind = path.stat().st_mode if path.exists() else 0
+        except (OSError, RuntimeError, ValueError) as error:  # too long, a circle of links, a null character
+            raise InputError(f"{name!r} is not the name of a file ({error})") from error
+        if not any(path.is_relative_to(root) for root in self._roots):
+            allowed = ", ".join(map(str, self._roots))
+            raise InputError(f"{name} is outside of the allowed folders ({allowed}); use a file below them")
+        if not kind:
+            raise InputError(f"{name}: no such file below {self._roots[0]}; check the path")
+        if stat.S_ISDIR(kind):
+            raise InputError(f"{name} is a folder; name a file in it")
+        if not stat.S_ISREG(kind):
+            raise InputError(f"{name} is not a regular file; save its content to a file first")
+        return path
+
+    def name(self, path: Path) -> str:
+        """Return the name of a file: relative to the first folder if it is below it."""
+        first = self._roots[0]
+        shown = path.relative_to(first) if path.is_relative_to(first) else path
+        return os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
+
+    def _indexed(self, name: str) -> FileDocument:
+        wanted = name.removeprefix(INDEXED)
+        with self._index() as index:
+            stored = index.store.documents([wanted])
+        if wanted not in stored:
+            raise InputError(f"the index has no document {wanted!r}; use a name that search returned")
+        row = stored[wanted]
+        places = Places(row.blocks)
+        blocks = tuple(Block(start, end, kind, page, places.at(start)[1]) for start, end, kind, page in places.spans())
+        return FileDocument(name, DocumentText(row.text, blocks, "txt", digest(row.text), row.title or None))
+
+    def _keep(self, key: object, one: FileDocument) -> None:
+        with self._keeping:
+            self._kept[key] = one
+            self._kept.move_to_end(key)
+            while sum(len(kept.document.text) for kept in self._kept.values()) > _KEPT_CHARACTERS and len(self._kept) > 1:
+                self._kept.popitem(last=False)
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a document's text, as `DocumentText.sha256`."""
+    return sha256(text.encode()).hexdigest()
+
+
+def _state(path: Path) -> object:
+    """Return what changes when a file does."""
+    facts = path.stat()
+    return str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -1,0 +1,56 @@
+"""`runnel mcp`: tools for language-model agents."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runnel.commands.display import note_compiling, print_text, say
+from runnel.commands.options import Model, refuse
+from runnel.errors import MissingDependency
+
+
+def mcp(
+    roots: Annotated[
+        list[Path] | None,
+        typer.Option("--root", metavar="DIR", help="Folder whose files may be read (default: here).", show_default=False),
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).", show_default=False)
+    ] = None,
+    model: Model = "pocket",
+    max_characters: Annotated[int, typer.Option(min=1000, help="Characters of documents in one answer.")] = 20_000,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve HTTP on this machine instead of standard input and output.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port for --http; 0: any free one (default: 8676).", show_default=False)
+    ] = None,
+    skill: Annotated[bool, typer.Option("--skill", help="Print SKILL.md, for agents that use a shell, and exit.")] = False,
+) -> int:
+    """Serve documents to language-model agents by the Model Context Protocol: search, find, read and verify, read-only."""
+    if skill:
+        print_text(files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8").rstrip("\n"))
+        return 0
+    if not http:
+        refuse({"--port": port}, "needs --http")
+    try:
+        from runnel.agents.documents import Settings
+        from runnel.agents.server import create_server, serve_http, serve_stdio
+        from runnel.agents.tools import Tools
+        from runnel.search.project import Project
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f'runnel mcp needs the MCP SDK ({error}); pip install "runnel[mcp]"') from error
+    note_compiling()
+    folders = tuple(roots or [Path()])
+    if index is None and (project := Project.find(folders[0])) is not None:
+        index = str(project.place)
+    server = create_server(Tools(Settings(folders, index, model, max_characters)))
+    if http:
+        serve_http(server, 8676 if port is None else port, lambda address: say(f"serving agents at {address}"))
+    else:
+        serve_stdio(server)
+    return 0

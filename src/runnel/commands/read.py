@@ -1,0 +1,66 @@
+"""`runnel read`: the exact text of a document, or a part of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from runnel.commands.display import print_json, print_text, say
+from runnel.commands.options import Json
+from runnel.errors import InputError
+from runnel.search.finding import locate
+from runnel.text.documents.ranges import By, choose_row, span_of
+from runnel.text.documents.reader import DocumentReader
+
+_RANGE = re.compile(r"(\d{0,12})(:?)(\d{0,12})", re.ASCII)
+
+
+def read(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of a kind that `runnel find` reads; - is standard input.")],
+    lines: Annotated[
+        str | None, typer.Option(metavar="FIRST:LAST", help="Lines, from 1, as 10:40, 10 or 10:.", show_default=False)
+    ] = None,
+    pages: Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Pages, from 1.", show_default=False)] = None,
+    characters: Annotated[
+        str | None,
+        typer.Option(metavar="START:END", help="Characters [START, END), from 0, as other commands show.", show_default=False),
+    ] = None,
+    row: Annotated[
+        str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.", show_default=False)
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
+    as_json: Json = False,
+) -> int:
+    """Print the text of FILE, or of its lines, pages or characters, as all commands of runnel see it."""
+    options: tuple[tuple[By, str | None], ...] = (("line", lines), ("page", pages), ("character", characters))
+    given = {by: value for by, value in options if value is not None}
+    if len(given) > 1:
+        raise typer.BadParameter("--lines, --pages and --characters exclude each other")
+    by, value = next(iter(given.items()), ("line", "1:"))
+    start, end = _range(value, by)
+    with DocumentReader(encoding=encoding) as reader:
+        documents = list(reader.read(file))
+    for warning in dict.fromkeys(warning for document in documents for warning in document.warnings):
+        say(f"note: {file}: {warning}")
+    document = choose_row(documents, file, row)
+    first, stop = span_of(document, file, by, start, end)
+    if not as_json:
+        print_text(document.text[first:stop].removesuffix("\n"))
+        return 0
+    (place,) = locate(file, document, [(first, stop)])
+    line = document.text.count("\n", 0, first) + 1  # of the first character, even if it is a line break
+    facts = {"line": line, "sha256": document.sha256, "characters": len(document.text), "pages": document.pages}
+    print_json(place.as_json() | {"text": document.text[first:stop]} | facts)
+    return 0
+
+
+def _range(value: str, by: By) -> tuple[int | None, int | None]:
+    """Return both ends of FIRST:LAST; a single number is both, except for characters."""
+    match = _RANGE.fullmatch(value)
+    if match is None or value in ("", ":") or (not match[2] and by == "character"):
+        expected = "START:END" if by == "character" else "FIRST:LAST or one number"
+        raise InputError(f"--{by}s is {value!r}; expected {expected}")
+    first, last = (int(number) if number else None for number in (match[1], match[3]))
+    return (first, last) if match[2] else (first, first)

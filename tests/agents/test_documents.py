@@ -1,0 +1,125 @@
+"""Which documents an agent may read: only below the roots, whatever the name says."""
+
+import os
+from contextlib import contextmanager
+from hashlib import sha256
+
+import pytest
+
+from runnel.agents.documents import Documents, Settings
+from runnel.errors import InputError
+
+
+@contextmanager
+def no_index():
+    raise InputError("no index")
+    yield
+
+
+@pytest.fixture
+def inside(tmp_path):
+    """A root with files, and files outside of it."""
+    root = tmp_path / "inside"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("One dog.")
+    (root / "sub" / "b.txt").write_text("One cat.")
+    (tmp_path / "secret.txt").write_text("a secret")
+    (tmp_path / "inside-too").mkdir()
+    (tmp_path / "inside-too" / "c.txt").write_text("another secret")
+    return root
+
+
+def documents(*roots):
+    return Documents(Settings(roots), no_index)
+
+
+def text(name, *roots):
+    (one,) = documents(*roots).read(name, [])
+    return one.file, one.document.text
+
+
+def test_files_below_a_root(inside, tmp_path):
+    assert text("a.txt", inside) == ("a.txt", "One dog.")
+    assert text("sub/../sub/b.txt", inside) == ("sub/b.txt", "One cat.")
+    assert text(str(inside / "a.txt"), inside) == ("a.txt", "One dog.")
+    (inside / "link.txt").symlink_to(inside / "a.txt")
+    assert text("link.txt", inside) == ("a.txt", "One dog.")
+    second = tmp_path / "inside-too"
+    assert text(str(second / "c.txt"), inside, second) == (str(second / "c.txt"), "another secret")
+
+
+OUTSIDE = ["../secret.txt", "sub/../../secret.txt", "out.txt", "out/secret.txt", "../inside-too/c.txt", "/etc/passwd"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_files_outside_of_the_roots(inside, tmp_path, name):
+    (inside / "out.txt").symlink_to(tmp_path / "secret.txt")
+    (inside / "out").symlink_to(tmp_path)
+    with pytest.raises(InputError, match=r"is outside of the allowed folders \(.*inside\); use a file below them"):
+        text(name, inside)
+
+
+def test_the_message_does_not_depend_on_what_exists_outside(inside):
+    with pytest.raises(InputError, match="is outside of the allowed folders"):
+        text("../missing.txt", inside)
+
+
+def test_names_of_no_document(inside):
+    os.mkfifo(inside / "pipe")
+    (inside / "circle").symlink_to(inside / "circle")
+    (inside / "picture.txt").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    (inside / "bytes.txt").write_bytes(bytes(range(256)) * 4)
+    for name, message in {
+        "sub": "sub is a folder; name a file in it",
+        "missing.txt": "missing.txt: no such file below .*inside; check the path",
+        "pipe": "pipe is not a regular file",
+        "circle": "circle",
+        "a\0b": r"'a\\x00b' is not the name of a file",
+        "": " is a folder; name a file in it",
+        "x" * 5000: "is not the name of a file",
+        "picture.txt": "is an image; read its text by OCR first",
+        "bytes.txt": "bytes.txt",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            text(name, inside)
+
+
+def test_hostile_names(inside):
+    name = "a\n[end] ignore\x1b[0m.txt"
+    (inside / name).write_text("text")
+    assert text(name, inside) == (name, "text")
+
+
+def test_a_document_is_read_again_when_its_file_changes(inside):
+    reading = documents(inside)
+    first = reading.read("a.txt", [])[0]
+    assert reading.read("a.txt", [])[0] is first
+    (inside / "a.txt").write_text("Two dogs.")
+    again = reading.read("a.txt", [])[0]
+    assert again.document.text == "Two dogs." and again.document.sha256 == sha256(b"Two dogs.").hexdigest()
+
+
+def test_only_so_many_characters_are_kept(inside, monkeypatch):
+    monkeypatch.setattr("runnel.agents.documents._KEPT_CHARACTERS", 10)
+    reading = documents(inside)
+    first = reading.read("a.txt", [])[0]
+    reading.read("sub/b.txt", [])
+    assert reading.read("a.txt", [])[0] is not first
+
+
+def test_rows_and_notes(inside):
+    (inside / "r.jsonl").write_text('{"id": "x", "text": "one"}\n{"id": "y", "text": "two"}\n')
+    assert [(one.file, one.document.id) for one in documents(inside).read("r.jsonl", [])] == [("r.jsonl", "x"), ("r.jsonl", "y")]
+    (inside / "old.txt").write_bytes("café".encode("cp1252") + b" and more plain text")
+    reading = documents(inside)
+    for _ in range(2):  # read, and kept
+        notes = []
+        reading.read("old.txt", notes)
+        assert len(notes) == 1 and "cp1252" in notes[0]
+
+
+def test_settings_are_checked(inside):
+    with pytest.raises(InputError, match="max_characters is 10; expected at least 1,000"):
+        Settings((inside,), max_characters=10)
+    with pytest.raises(InputError, match=r"missing is not a folder; name an existing folder as root"):
+        Settings((inside / "missing",))

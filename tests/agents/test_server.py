@@ -1,0 +1,187 @@
+"""The server as its clients see it: the SDK's own client in this process, over stdio, and over streamable HTTP."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+from helpers.command_line import FakeRetriever
+from mcp import Client, StdioServerParameters
+
+from runnel.agents.documents import Settings
+from runnel.agents.models import Models
+from runnel.agents.server import create_server
+from runnel.agents.tools import Tools
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+LONG = "The train leaves at noon. " * 80_000  # 2 MB
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "a.md").write_text("# Dogs\n\nThe dog barked all night. It was warm.\n")
+    (tmp_path / "long.txt").write_text(LONG)
+    (tmp_path / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    return tmp_path
+
+
+def server(root, retriever=FakeRetriever):
+    settings = Settings((root,), max_characters=2000)
+    return create_server(Tools(settings, Models(settings, retriever)))
+
+
+def connected(target, use):
+    """Run `use(client)` with a client of a server."""
+
+    async def run():
+        with anyio.fail_after(120):
+            async with Client(target) as client:
+                return await use(client)
+
+    return anyio.run(run)
+
+
+async def check_tools(client):
+    """What every transport must do."""
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert list(tools) == ["search", "find", "read", "verify", "status"]
+    for tool in tools.values():
+        assert tool.annotations.read_only_hint and tool.output_schema and len(tool.description) < 500
+    assert "never instructions" in client.instructions
+    found = await client.call_tool("find", {"query": "who barked", "file": "a.md", "top_k": 1})
+    (sentence,) = found.structured_content["sentences"]
+    assert "barked" in sentence["text"] and not found.is_error and sentence["headings"] == ["Dogs"]
+    assert found.content[0].text.startswith("1 sentences\n1. score ")
+    anchor = {name: sentence[name] for name in ("file", "start", "end", "sha256")} | {"by": "character"}
+    assert (await client.call_tool("read", anchor)).structured_content["text"] == sentence["text"]
+    verified = await client.call_tool("verify", {"quote": "the dog  barked", "file": "a.md"})
+    assert verified.structured_content["match"] == "normalized"
+    assert (await client.call_tool("status", {})).structured_content["index"] is None
+    for arguments, message in {
+        ("../x",): "../x is outside of the allowed folders",
+        ("missing.txt",): "missing.txt: no such file below",
+        ("image.txt",): "is an image; read its text by OCR first",
+    }.items():
+        refused = await client.call_tool("read", {"file": arguments[0]})
+        assert refused.is_error and message in refused.content[0].text and refused.structured_content is None
+    assert (await client.call_tool("find", {"query": "", "file": "a.md"})).is_error
+
+
+async def read_all(client, file):
+    parts, cursor = [], None
+    while not parts or cursor:
+        answer = (await client.call_tool("read", {"file": file, "cursor": cursor})).structured_content
+        parts.append(answer["text"])
+        cursor = answer["next_cursor"]
+    return parts
+
+
+def test_in_this_process(root):
+    async def use(client):
+        await check_tools(client)
+        with anyio.fail_after(60):
+            verified = await client.call_tool("verify", {"quote": "The train leaves at night.", "file": "long.txt"})
+        assert verified.structured_content["match"] == "changed"
+        assert [one["text"] for one in verified.structured_content["places"][0]["changes"]] == ["noon"]
+        found = await client.call_tool("find", {"query": "train", "file": "long.txt"})
+        assert found.structured_content["sentences"][0]["other_places"] == 79_999
+        part = await client.call_tool("read", {"file": "long.txt", "by": "character", "start": 10, "end": 7000})
+        assert part.structured_content["text"] == LONG[10:2010] and part.structured_content["next_cursor"]
+
+    connected(server(root), use)
+
+
+def test_cursors_reassemble_a_document(root):
+    text = "\n".join(f"Line {i} of a long text." for i in range(1000))
+    (root / "b.txt").write_text(text)
+    parts = connected(server(root), partial(read_all, file="b.txt"))
+    assert "".join(parts) == text and all(len(part) <= 2000 for part in parts)
+
+
+class SlowRetriever(FakeRetriever):
+    """Reads in steps until it is stopped; the test waits for `started` and `stopped`."""
+
+    def __init__(self):
+        super().__init__()
+        self.started, self.stopped = threading.Event(), threading.Event()
+
+    def scan(self, query, documents, *, unit=None, progress=None):
+        list(documents)
+        try:
+            for done in range(1, 100_000):
+                self.started.set()
+                threading.Event().wait(0.02)
+                progress(done, 100_000)
+        finally:
+            self.stopped.set()
+        yield
+
+
+def test_progress_cancellation_and_other_calls_meanwhile(root):
+    retriever, seen = SlowRetriever(), []
+
+    async def note(done, total, message):
+        seen.append((done, total))
+
+    async def use(client):
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(client.call_tool, "find", {"query": "dog", "file": "a.md"}, progress_callback=note))
+            await anyio.to_thread.run_sync(retriever.started.wait)
+            read = await client.call_tool("read", {"file": "a.md"})  # while the other call still runs
+            assert read.structured_content["text"].startswith("# Dogs") and not retriever.stopped.is_set()
+            while len(seen) < 2:
+                await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(partial(retriever.stopped.wait, 30))
+        assert not (await client.call_tool("read", {"file": "a.md"})).is_error
+
+    connected(server(root, lambda: retriever), use)
+    assert seen == sorted(set(seen)) and all(total == 100_000 for _, total in seen)
+
+
+def test_stdio(root):
+    """A real process with the real model."""
+    command = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "runnel", "mcp", "--root", str(root)],
+        env={"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"},
+        cwd=root,
+    )
+    connected(command, check_tools)
+
+
+@pytest.fixture
+def http(root):
+    """A real process that serves HTTP; yields its address."""
+    environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "runnel", "mcp", "--root", str(root), "--http", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=root) as process:
+        try:
+            line = process.stderr.readline()
+            yield re.fullmatch(r"runnel: serving agents at (http://127\.0\.0\.1:\d+/mcp)\n", line)[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+            process.wait(60)
+
+
+def test_streamable_http(http):
+    connected(http, check_tools)
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    accept = {"Accept": "application/json, text/event-stream"}
+    assert httpx.post(http, json=message, headers=accept | {"Host": "evil.example"}).status_code == 421
+    assert httpx.post(http, json=message, headers=accept | {"Origin": "http://evil.example"}).status_code == 403
+    assert httpx.post(http, content=b"{", headers=accept | {"Content-Type": "application/json"}).status_code == 400
+    assert httpx.post(http, content=b" " * (5 << 20), headers=accept | {"Content-Type": "application/json"}).status_code == 413
+    port = http.split(":")[2].removesuffix("/mcp")
+    command = [sys.executable, "-m", "runnel", "mcp", "--http", "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": SOURCE}, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"runnel: error: cannot listen on port {port}: Address already in use; choose another --port\n"

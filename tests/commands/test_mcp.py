@@ -1,0 +1,58 @@
+"""`runnel mcp`: its options, and SKILL.md, whose commands run as they are written."""
+
+import re
+import shlex
+import sys
+from importlib.resources import files
+
+import pytest
+import yaml
+
+SKILL = files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", SKILL, re.M | re.S) for line in block.splitlines()]
+
+
+@pytest.fixture
+def folder(run, tmp_path):
+    (tmp_path / "manual.md").write_text(
+        "# Returns\n\nGoods can be returned within 14 days.\n\nThe seller pays for the return of the goods.\n"
+    )
+    (tmp_path / "manuals").mkdir()
+    (tmp_path / "manuals" / "shipping.txt").write_text("Return shipping is free of charge.\n")
+    (tmp_path / "report.txt").write_text("The year was good. Shipping costs fell.\n")
+    return tmp_path
+
+
+def test_commands_of_the_skill(run, folder):
+    assert len(COMMANDS) == 7 and {command.split()[1] for command in COMMANDS} == {"find", "index", "search", "read", "verify"}
+    outputs = {}
+    for command in COMMANDS:
+        program, *arguments = shlex.split(command)
+        done = run(*arguments)
+        assert program == "runnel" and done.code == 0, f"{command}: {done.err}"
+        outputs[command] = done.out
+    assert "shipping.txt" in outputs[COMMANDS[3]]
+    assert '"text": "The seller pays for the return of the goods.' in outputs[COMMANDS[0]]
+    assert '"match": "exact"' in outputs[COMMANDS[-1]]
+
+
+def test_the_skill_has_the_format_of_agent_skills(run):
+    _, head, body = SKILL.split("---\n", 2)
+    fields = yaml.safe_load(head)
+    assert set(fields) == {"name", "description"} and re.fullmatch(r"[a-z0-9-]{1,64}", fields["name"])
+    assert 1 <= len(fields["description"]) <= 1024 and len(body.splitlines()) < 500
+    assert run("mcp", "--skill").out == SKILL
+
+
+def test_options(run, monkeypatch, tmp_path):
+    done = run("mcp", "--root", tmp_path / "missing")
+    assert (done.code, done.err) == (
+        1,
+        f"runnel: error: {tmp_path / 'missing'} is not a folder; name an existing folder as root\n",
+    )
+    assert "--port needs --http" in run("mcp", "--port", 80).err
+    monkeypatch.delitem(sys.modules, "runnel.agents.server", raising=False)
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    done = run("mcp")
+    assert done.code == 1 and done.err.startswith("runnel: error: runnel mcp needs the MCP SDK (")
+    assert done.err.endswith('); pip install "runnel[mcp]"\n')
