@@ -168,7 +168,9 @@ def test_empty_documents(tools, tmp_path):
 
 
 def test_no_index(tools):
-    with pytest.raises(InputError, match=r"this server has no index; use find on a file, or run `runnel index` and start the server again"):
+    with pytest.raises(
+        InputError, match=r"this server has no index; use find on a file, or run `runnel index` and start the server again"
+    ):
         tools.search("dog", 5, 3, None, ignore)
     assert tools.status().index is None and not tools.status().model_loaded
 

@@ -5,8 +5,10 @@ import shlex
 import sys
 from importlib.resources import files
 
+import anyio
 import pytest
 import yaml
+from mcp import Client
 
 SKILL = files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", SKILL, re.M | re.S) for line in block.splitlines()]
@@ -42,6 +44,21 @@ def test_the_skill_has_the_format_of_agent_skills(run):
     assert set(fields) == {"name", "description"} and re.fullmatch(r"[a-z0-9-]{1,64}", fields["name"])
     assert 1 <= len(fields["description"]) <= 1024 and len(body.splitlines()) < 500
     assert run("mcp", "--skill").out == SKILL
+
+
+def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):
+    assert run("index").code == 0
+    servers = []
+    monkeypatch.setattr("runnel.agents.server.serve_stdio", servers.append)
+    assert run("mcp", "--max-characters", 3000).code == 0
+
+    async def status():
+        async with Client(servers[0]) as client:
+            return (await client.call_tool("status", {})).structured_content
+
+    found = anyio.run(status)
+    assert found["index"]["documents"] == 3 and found["index"]["place"] == str(folder / ".runnel" / "index")
+    assert (found["model"], found["max_characters"]) == ("pocket", 3000)
 
 
 def test_options(run, monkeypatch, tmp_path):
