@@ -1,0 +1,258 @@
+"""The queue: limits, lanes, and requests that end early. Calls wait for events, so nothing here depends on speed."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from runnel.errors import Cancelled, InputError
+from runnel.server.refusals import Refusal
+from runnel.server.settings import Settings
+from runnel.server.work import Work
+
+LONG = 100_000  # characters
+
+
+class Client:
+    """A request whose client stays until `leave`."""
+
+    def __init__(self):
+        self.gone = asyncio.Event()
+
+    async def receive(self):
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+class Call:
+    """A model call that reports one token per step until `go` is set."""
+
+    def __init__(self, result=None, *, order=None):
+        self.began, self.go, self.result, self.ended, self.order = threading.Event(), threading.Event(), result, None, order
+
+    def __call__(self, progress):
+        if self.order is not None:
+            self.order.append(self.result)
+        self.began.set()
+        try:
+            while not self.go.wait(0.001):
+                progress(1)
+        except BaseException as error:
+            self.ended = error
+            raise
+        return self.result
+
+
+@pytest.fixture
+def work():
+    made = []
+
+    def make(**limits):
+        made.append(Work(Settings(**limits)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def start(work, call, tokens=10, characters=10, client=None):
+    return asyncio.create_task(work.run(client or Client(), characters, lambda: tokens, call))
+
+
+async def until(condition):
+    limit = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < limit
+        await asyncio.sleep(0.001)
+
+
+def idle(work):
+    return work.left == 0 and work.running == 0 and work.waiting == 0
+
+
+def test_a_call_returns_its_result_and_tokens(work):
+    async def main():
+        one = work()
+        call = Call("answer")
+        call.go.set()
+        done = await start(one, call, tokens=7)
+        assert (done.value, done.tokens) == ("answer", 7) and idle(one)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("where", ["count", "call"])
+def test_errors_are_the_caller_s(work, where):
+    async def main():
+        one = work()
+
+        def fail(*_):
+            raise InputError("no")
+
+        with pytest.raises(InputError, match="no"):
+            await one.run(Client(), 1, *((fail, Call()) if where == "count" else (lambda: 1, fail)))
+        assert idle(one)
+
+    asyncio.run(main())
+
+
+def test_a_request_with_too_many_tokens(work):
+    async def main():
+        one = work(max_request_tokens=100)
+        with pytest.raises(
+            Refusal, match="the request has 101 tokens, this server reads at most 100 in one; send several"
+        ) as error:
+            await start(one, Call(), tokens=101)
+        assert error.value.kind == "too_long" and idle(one)
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_says_when_to_retry(work):
+    async def main():
+        one = work(max_queue_tokens=1000)
+        first = Call()
+        running = start(one, first, tokens=900)
+        await until(lambda: one.read >= 20)
+        with pytest.raises(Refusal, match=r"tokens are queued, and with 500 more the limit of 1,000 would be exceeded") as error:
+            await start(one, Call(), tokens=500)
+        excess, wait = one.left + 500 - 1000, int(error.value.headers["Retry-After"])
+        assert error.value.kind == "busy" and 0 < one.tokens_per_s <= 1000
+        assert 0.5 * excess / one.tokens_per_s <= wait <= 2 * excess / one.tokens_per_s + 1
+        second = Call()
+        second.go.set()
+        await start(one, second, tokens=50)  # a smaller one fits
+        first.go.set()
+        await running
+        third = Call()
+        third.go.set()
+        await start(one, third, tokens=5000)  # larger than the queue, alone
+        assert idle(one)
+
+    asyncio.run(main())
+
+
+def test_the_deadline_ends_a_running_call(work):
+    async def main():
+        one = work(deadline_s=0.05)
+        call = Call()
+        with pytest.raises(Refusal, match=r"the request took longer than 0\.05 s; send less text") as error:
+            await start(one, call)
+        assert error.value.kind == "deadline"
+        await until(lambda: idle(one))
+        assert isinstance(call.ended, Cancelled)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_client_that_leaves_frees_its_work(work, waits):
+    async def main():
+        one = work()
+        others = [Call() for _ in range(4 * waits)]  # all threads of the lane
+        running = [start(one, call, characters=LONG) for call in others]
+        await until(lambda: all(call.began.is_set() for call in others))
+        client, call = Client(), Call()
+        task = start(one, call, characters=LONG, client=client)
+        await until(lambda: one.waiting == 1 if waits else call.began.is_set())
+        client.gone.set()
+        with pytest.raises(Refusal, match="the client disconnected"):
+            await task
+        for other in others:
+            other.go.set()
+        await asyncio.gather(*running)
+        await until(lambda: idle(one))
+        assert call.began.is_set() != waits
+
+    asyncio.run(main())
+
+
+def test_short_requests_do_not_wait_for_threads_behind_long_ones(work):
+    async def main():
+        one = work()
+        calls = [Call() for _ in range(8)]
+        running = [start(one, call, characters=LONG, tokens=100_000) for call in calls]
+        await until(lambda: one.running == 4 and one.waiting == 4)
+        short = Call("short")
+        short.go.set()
+        assert (await start(one, short)).value == "short" and one.running == 4
+        for call in calls:
+            call.go.set()
+        await asyncio.gather(*running)
+
+    asyncio.run(main())
+
+
+def test_threads_go_to_the_oldest_and_the_shortest_in_turn(work):
+    async def main():
+        one, order = work(), []
+        first = [Call() for _ in range(4)]
+        running = [start(one, call, characters=LONG) for call in first]
+        await until(lambda: one.running == 4)
+        calls = [Call(tokens, order=order) for tokens in (50, 60, 40, 30, 20, 10)]
+        for call in calls:
+            call.go.set()
+            running.append(start(one, call, characters=LONG, tokens=call.result))
+        await until(lambda: one.waiting == len(calls))
+        first[0].go.set()
+        await until(lambda: len(order) == len(calls))
+        assert order == [50, 10, 60, 20, 40, 30]
+        for call in first:
+            call.go.set()
+        await asyncio.gather(*running)
+
+    asyncio.run(main())
+
+
+def test_drain_finishes_requests_and_refuses_new_ones(work):
+    async def main():
+        one = work()
+        calls = [Call(number) for number in range(6)]  # four run, two wait
+        running = [start(one, call, characters=LONG) for call in calls]
+        await until(lambda: one.running == 4)
+        drained = asyncio.create_task(one.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal, match="the server is stopping"):
+            await start(one, Call())
+        for call in calls:
+            call.go.set()
+        await drained
+        assert [(await task).value for task in running] == list(range(6)) and idle(one)
+
+    asyncio.run(main())
+
+
+def test_drain_cancels_what_takes_too_long(work):
+    async def main():
+        one = work(drain_s=0.05)
+        calls = [Call() for _ in range(5)]
+        running = [start(one, call, characters=LONG) for call in calls]
+        await until(lambda: one.running == 4)
+        await one.drain()
+        results = await asyncio.gather(*running, return_exceptions=True)
+        assert all(isinstance(error, Refusal | Cancelled) and "the server is stopping" in str(error) for error in results)
+        assert idle(one)
+
+    asyncio.run(main())
+
+
+def test_the_measured_speed_forgets(work, monkeypatch):
+    one = work()
+    job = SimpleNamespace(tokens=0, read=0)
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    one._start()
+    for speed in (1000, 10):
+        for _ in range(300):
+            now[0] += 1
+            one._record(job, speed)
+        assert one.tokens_per_s == pytest.approx(speed, rel=0.1)
+    one.running = 0
+    now[0] += 1000  # nothing to do: not a slow server
+    one._start()
+    now[0] += 1
+    one._record(job, 10)
+    assert one.tokens_per_s == pytest.approx(10, rel=0.1)
