@@ -7,6 +7,7 @@ python -m benchmarks read MODEL...         time and work of reading documents, w
 python -m benchmarks train MODEL...        training speed and memory by batch, with adapters or all weights
 python -m benchmarks lengths MODEL CORPUS  write the lengths in tokens of documents, or of their pieces
 python -m benchmarks results DATA WORK docs   measure quality and write docs/results.md, its json and its plot
+python -m benchmarks serve                 load the server with short and long texts; compare every answer with the offline one
 python -m benchmarks control FILE          train families of equal size from scratch on the same data, and compare them
 """
 
@@ -70,6 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     control.add_argument("experiment", type=Path, metavar="FILE", help="such as benchmarks/control.toml")
     control.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="holds the file's data sets and tasks")
     control.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="results; interrupted work resumes there")
+    served = commands.add_parser("serve", help="load the server with short and long texts, and compare every answer")
+    served.add_argument("--model", default="pocket", help="a built-in model or folder (default: pocket)")
+    served.add_argument("--long-tokens", type=int, default=200_000, help="tokens of a long text (default: 200000)")
+    served.add_argument("--requests", type=int, default=20, help="of each client with short texts (default: 20)")
     return parser
 
 
@@ -209,6 +214,18 @@ def _control(given: argparse.Namespace) -> int:
     write(given.to / "control.md", text)
     plot(result, given.to / "control.png")
     _print(text)
+    return 0
+
+
+def _serve(given: argparse.Namespace) -> int:
+    import asyncio
+
+    from benchmarks.serving import Load, measure, server
+    from runnel.models.base import load_model
+
+    load = Load(long_tokens=given.long_tokens, requests=given.requests)
+    with server(given.model) as url:
+        _print(asyncio.run(measure(url, load_model(given.model), load, say)))
     return 0
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -55,6 +56,19 @@ def test_serve(tmp_path):
         "seconds": 0, "tokens": 3,
     }  # fmt: skip
     assert not any(key in line for line in process.lines for key in ("alpha", "beta", "gamma"))
+
+
+def test_a_second_signal_ends_requests(tmp_path):
+    with server(cwd=tmp_path) as (process, client), ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.post, "/v1/embeddings", json={"input": "The river runs. " * 50_000})
+        while "runnel_requests_running 1.0" not in httpx.get(f"{client.base_url}/metrics", trust_env=False).text:
+            assert not answer.done()
+        process.send_signal(signal.SIGTERM)
+        while httpx.get(f"{client.base_url}/ready", trust_env=False).status_code != 503:
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert answer.result(60).status_code == 503
+        assert process.wait(60) == 0
 
 
 def test_without_json_only_two_lines(tmp_path):

@@ -256,3 +256,26 @@ def test_the_measured_speed_forgets(work, monkeypatch):
     now[0] += 1
     one._record(job, 10)
     assert one.tokens_per_s == pytest.approx(10, rel=0.1)
+
+
+def test_a_stopped_request_is_answered_before_its_step_ends(work):
+    async def main():
+        one = work(drain_s=0.01)
+        began, go = threading.Event(), threading.Event()
+
+        def call(progress):
+            began.set()
+            go.wait(10)
+            progress(1)
+
+        running = start(one, call)
+        await until(began.is_set)
+        drained = asyncio.create_task(one.drain())
+        with pytest.raises(Refusal, match="the server is stopping"):
+            await running
+        assert not drained.done()  # it waits for the thread
+        go.set()
+        await drained
+        assert idle(one)
+
+    asyncio.run(main())

@@ -48,6 +48,8 @@ class Server(uvicorn.Server):
             self._on_ready()
         if self._stop and self._drained is None:
             self._drained = asyncio.create_task(self._context.work.drain())
+        if self.should_exit:  # the second signal
+            self._context.work.stop()
         if self._drained is not None and self._drained.done():
             return True
         return await super().on_tick(counter)

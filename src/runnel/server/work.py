@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 
@@ -40,6 +40,7 @@ class Progress:
         self.tokens = 0  # counted before the call
         self.read = 0
         self.refusal: Refusal | None = None  # why the request was cancelled
+        self.cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.turn: asyncio.Future[None] | None = None  # while it waits for a thread
 
     def __call__(self, tokens: int) -> None:
@@ -53,8 +54,10 @@ class Progress:
         self._work._record(self, tokens)
 
     def cancel(self, refusal: Refusal) -> None:
-        """End the request: now if it waits, else after its current step."""
+        """End the request: the client is answered now; a running call ends after its current step."""
         self.refusal = refusal
+        if not self.cancelled.done():
+            self.cancelled.set_result(None)
         if self.turn is not None and not self.turn.done():
             self.turn.set_exception(Cancelled(refusal.message))
 
@@ -153,10 +156,11 @@ class Work:
         task.add_done_callback(self._forget)
         gone = asyncio.create_task(_disconnect(request))
         try:
-            await asyncio.wait({task, gone}, timeout=self._settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {task, gone, job.cancelled}
+            await asyncio.wait(ends, timeout=self._settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-            if not task.done():  # it ends by itself after its current step
+            if not task.done() and job.refusal is None:
                 limit = f"the request took longer than {self._settings.deadline_s:g} s; send less text"
                 job.cancel(Refusal("gone", "the client disconnected") if gone.done() else Refusal("deadline", limit))
         if job.refusal is not None:
@@ -184,7 +188,8 @@ class Work:
 
     def _forget(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
-        task.exception()  # of a request that ended early: nobody else asks for it
+        if not task.cancelled():
+            task.exception()  # of a request that ended early: nobody else asks for it
 
     def _admit(self, job: Progress, tokens: int) -> None:
         most = self._settings.max_request_tokens
@@ -241,10 +246,15 @@ class Work:
         self.draining = True
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=self._settings.drain_s)
-        for job in self._jobs:
-            job.cancel(_stopping())
+        self.stop()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=_STOP_S)
+
+    def stop(self) -> None:
+        """Refuse new requests, and end all others."""
+        self.draining = True
+        for job in self._jobs:
+            job.cancel(_stopping())
 
     def close(self) -> None:
         for lane in self._lanes.values():
