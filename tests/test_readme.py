@@ -68,8 +68,20 @@ def test_the_makefile_installs_only_what_a_target_needs(tmp_path, target, instal
     assert re.findall(r"pip install -qq .*-c constraints.txt -e (\S+)", makes) == installed
 
 
+@pytest.mark.parametrize("line", [line for kind, body in BLOCKS if kind == "text" for line in body.splitlines()])
+def test_commands_that_are_not_run_exist_with_their_options(run, line):
+    """Text blocks have commands that do not end, or need what tests do not have."""
+    program, name, *arguments = shlex.split(line)
+    if program == "pip":
+        assert re.search(r'-e ".\[serve\]"', line) and re.search(r"^serve = ", (ROOT / "pyproject.toml").read_text(), re.M)
+        return
+    done = run(name, "--help")
+    assert program == "runnel" and done.code == 0, done.err
+    assert all(option in done.out for option in arguments if option.startswith("-"))
+
+
 def test_every_kind_of_block_is_checked():
-    assert {kind for kind, _ in BLOCKS} == {"sh", "console", "python"}
+    assert {kind for kind, _ in BLOCKS} == {"sh", "console", "python", "text"}
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"`make (\w+)`", README + (ROOT / "CONTRIBUTING.md").read_text()))))

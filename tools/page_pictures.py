@@ -32,7 +32,9 @@ def main(address: str, folder: Path) -> None:
 
 def _take(browser: Browser, address: str, path: Path) -> None:
     width, height, scheme = PICTURES[path.name]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light")
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
+    )
     tab = context.new_page()
     tab.goto(address)
     tab.locator("#query:enabled").fill(QUERY)
