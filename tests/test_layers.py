@@ -30,7 +30,8 @@ ALLOWED |= {name: set(ALLOWED) for name in ("evaluation", "generation")}
 ALLOWED |= {name: set(ALLOWED) for name in ("server", "agents")}
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
-ALLOWED["__main__"] = {"cli"}
+ALLOWED["daemon"] = set(ALLOWED)
+ALLOWED["__main__"] = {"commands", "cli"}
 
 # Packages that only these places may import; elsewhere they would slow down or break what does not need them.
 ONLY_IN = {

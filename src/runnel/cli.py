@@ -17,7 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -74,24 +74,40 @@ def main() -> None:
 
 
 def console() -> None:
-    """Entry point of the console script: `main` for a process of its own.
+    """Run `main` in a process of its own.
 
     It ends without destroying the interpreter and the compiled kernels, which would take most of a second.
     """
     gc.set_threshold(100_000, 50, 50)  # imports create a million permanent objects; scanning them takes a quarter second
+    os._exit(run().code)
+
+
+class End(NamedTuple):
+    """The exit code of a command, and whether a bug ended it."""
+
+    code: int
+    bug: bool
+
+
+def run() -> End:
+    """Run `main` until all of its output is written. A bug's traceback goes to stderr."""
+    bug = False
     try:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
         report_bug(error)
-        code = 1
+        code, bug = 1, True
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except BrokenPipeError:
         code = code or 1
-    os._exit(code)
+    except OSError as error:  # a full disk
+        say(f"error: the output cannot be written: {describe(error)}")
+        code = 1
+    return End(code, bug)
 
 
 @app.callback(invoke_without_command=True)
@@ -176,5 +192,5 @@ def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-for run in COMMANDS:
-    app.command()(_command(run))
+for command in COMMANDS:
+    app.command()(_command(command))

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from runnel.errors import InputError
@@ -69,7 +69,7 @@ def report_failed(failed: Mapping[str, str]) -> None:
         say(left_out(name, reason))
 
 
-def report_bug(error: Exception) -> None:
+def report_bug(error: BaseException) -> None:
     """Write the traceback of an unexpected error to stderr."""
     sys.stderr.write(printable("".join(traceback.format_exception(error))))
 
@@ -206,9 +206,13 @@ def _printable_hook() -> RenderHook:
     return Hook()
 
 
-@cache
 def note_compiling() -> None:
-    """Tell the user, once, that kernels are being compiled, if numba's cache lacks one."""
+    """Tell the user, once for each call, that kernels are being compiled, if numba's cache lacks one."""
+    _compiling().said = False
+
+
+@cache
+def _compiling() -> Any:
     from numba.core import event
 
     class Note(event.Listener):
@@ -222,7 +226,9 @@ def note_compiling() -> None:
         def on_end(self, event: event.Event) -> None:
             pass
 
-    event.register("numba:compile", Note())
+    note = Note()
+    event.register("numba:compile", note)
+    return note
 
 
 class Meter:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from runnel.search.index import Index
+    from runnel.search.store import Store
 
 T = TypeVar("T")
 _MOST = 8  # kept objects: models of four kinds, or a few indexes with their model
@@ -37,6 +38,13 @@ def keep_loaded() -> None:
     """Keep models and indexes from now on: this process runs many commands."""
     global _kept
     _kept = OrderedDict()
+
+
+def release() -> None:
+    """Release the locks of kept indexes, so that other processes can write."""
+    for key, kept in (_kept or {}).items():
+        if isinstance(key, tuple) and key[0] == "store":
+            cast("Store", kept.value).close()
 
 
 def load(make: Callable[..., T], name: str, **options: str | None) -> T:

@@ -1,0 +1,287 @@
+"""The background process as other processes see it: hand a command over to it, start it, ask for its status, stop it.
+
+A command is handed over in four messages, each a line of JSON on a Unix socket:
+
+    command line  {"do": "run", "source": ..., "settings": ...}     what a process cannot change after its start
+    background    {"answer": "ready"}, or "busy" or "different", after which the command runs in the process of the command line
+    command line  {"arguments": ..., ...} with file descriptors     its standard streams and its folder
+    background    {"exit": 0}
+
+The background process (`runnel.daemon`) reads and writes these streams itself. The command line shuts its half of the connection
+down to interrupt the command. It imports nothing heavy, and this module neither.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from runnel.errors import BackendUnavailable
+
+COMMANDS = ("find", "search", "rerank", "embed")
+PROGRAM = [sys.executable, "-P", "-m", "runnel.daemon"]  # -P: modules are not looked for in the current folder
+_ANSWER_S = 1.0  # a process that does not answer in this time hangs: the command runs without it
+_START_S = 60.0
+_STREAMS = 3
+# Environment variables that libraries read once, when they are imported, by the beginnings of their names.
+_READ_ONCE = (
+    *("CUDA_", "DYLD_", "FORCE_COLOR", "GITHUB_ACTIONS", "GOMP_", "HF_", "HOME", "HUGGINGFACE_", "KMP_", "LANCE", "LD_", "MKL_"),
+    *("NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "PY_COLORS", "RAYON_", "RUST_", "TERMINAL_WIDTH", "TOKENIZERS_"),
+    *("TORCH", "TRANSFORMERS_", "TRITON_", "XDG_CACHE_HOME"),
+)
+
+
+# ---- running a command in it -----------------------------------------------------------------------------------------
+
+
+def run(arguments: Sequence[str]) -> int | None:
+    """Run a command of the command line in the background process; return its exit code.
+
+    Returns:
+        None if the command is to be run in this process: it is not one of `COMMANDS`, or there is no background process that
+        can run it. A note says why, unless there is none; that it is busy is said only with --verbose.
+    """
+    words = list(itertools.dropwhile(lambda word: word in ("-v", "--verbose"), arguments))
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if not words or words[0] not in COMMANDS or None in streams:
+        return None
+    connection = _connect()
+    if connection is None:
+        return None
+    with connection:
+        try:
+            send(connection, {"do": "run", "source": source(), "settings": settings()})
+            answer = receive(connection).get("answer")
+            if answer == "different":
+                _note("the background process has another version or other settings; this command runs without it. "
+                      "To use it, restart it: `runnel serve --stop`, then `runnel serve --background`")  # fmt: skip
+            elif answer == "busy" and not {"-v", "--verbose"}.isdisjoint(arguments):
+                _note("the background process is busy; this command runs without it")
+            if answer != "ready":
+                return None
+            _hand_over(connection, arguments, streams)
+        except (OSError, ValueError):
+            return None  # it has ended or hangs; it starts no command before it has the whole last message
+        return _wait(connection)
+
+
+def _hand_over(connection: socket.socket, arguments: Sequence[str], streams: Sequence[TextIO]) -> None:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    message = {
+        "arguments": list(arguments),
+        "environment": dict(os.environ),
+        "streams": [[stream.encoding, stream.errors] for stream in streams],
+        "umask": umask,
+    }
+    folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        socket.send_fds(connection, [b" "], [*range(_STREAMS), folder])
+    finally:
+        os.close(folder)
+    send(connection, message)
+
+
+def _wait(connection: socket.socket) -> int:
+    """Return the exit code of the command. Ctrl-C interrupts it; a second one does not wait for its end."""
+    connection.settimeout(None)
+    try:
+        try:
+            code = receive(connection)["exit"]
+        except KeyboardInterrupt:
+            connection.shutdown(socket.SHUT_WR)
+            code = receive(connection)["exit"]
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, ValueError, KeyError):
+        _say(
+            f"error: the background process ended before this command did, so its output may be incomplete; {folder() / 'log'} "
+            "may say why. Repeat the command: it then runs without that process"
+        )
+        return 1
+    return int(code)
+
+
+def _note(message: str) -> None:
+    _say(f"note: {message}")
+
+
+def _say(message: str) -> None:
+    from runnel.commands.display import say  # its imports would take half of the time until a command is handed over
+
+    say(message)
+
+
+# ---- starting and stopping it ----------------------------------------------------------------------------------------
+
+
+def start(idle_minutes: float) -> dict[str, Any]:
+    """Start the background process unless there is one; return its status.
+
+    Raises:
+        BackendUnavailable: this system has no Unix sockets, or the process could not start; the message names its log.
+    """
+    if not hasattr(socket, "send_fds"):
+        raise BackendUnavailable("the background process needs Unix sockets, which Python does not have here; omit --background")
+    if (found := status()) is not None:
+        return found
+    deadline = time.monotonic() + _START_S
+    with _private(folder()).joinpath("log").open("ab") as log:
+        process = subprocess.Popen(
+            [*PROGRAM, str(idle_minutes)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+        )
+    while (found := status()) is None:
+        if process.poll() or time.monotonic() > deadline:
+            raise BackendUnavailable(f"the background process has not started; {folder() / 'log'} says why")
+        time.sleep(0.02)
+    return found
+
+
+def status() -> dict[str, Any] | None:
+    """Return the facts of the background process; None if there is none, or it does not answer."""
+    return _ask("status")
+
+
+def stop() -> bool:
+    """Stop the background process after its current command, and wait for its end; return whether there was one."""
+    connection = _connect()
+    if connection is None:
+        return False
+    with connection:
+        try:
+            send(connection, {"do": "stop"})
+            connection.settimeout(None)
+            connection.recv(1)  # nothing: it has ended
+        except ConnectionError:
+            pass
+    return True
+
+
+def _ask(what: str) -> dict[str, Any] | None:
+    connection = _connect()
+    if connection is None:
+        return None
+    with connection:
+        try:
+            send(connection, {"do": what})
+            return receive(connection)
+        except (OSError, ValueError):
+            return None
+
+
+# ---- the socket ------------------------------------------------------------------------------------------------------
+
+
+def folder() -> Path:
+    """Return the folder of the socket: in $XDG_RUNTIME_DIR, else in the folder for temporary files.
+
+    Not in the cache folder: the path of a socket has at most 104 bytes.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):
+        return Path(runtime, "runnel")
+    return Path(os.environ.get("TMPDIR", "/tmp"), f"runnel-{os.getuid()}")
+
+
+def _private(path: Path) -> Path:
+    """Make a folder that only this user can enter, if it does not exist.
+
+    Raises:
+        BackendUnavailable: it belongs to somebody else, or others can enter it.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(path):
+        raise BackendUnavailable(f"{path} can be entered by others, so commands would not be private; remove it")
+    return path
+
+
+def _is_private(path: Path) -> bool:
+    facts = path.lstat()
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not stat.S_IMODE(facts.st_mode) & 0o077
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Return whether the other end is a process of this user, as far as the system says: elsewhere the folder is private."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = 12  # of the process, the user and the group: three ints
+    facts = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int.from_bytes(facts[4:8], sys.byteorder) == os.geteuid()
+
+
+def _connect() -> socket.socket | None:
+    """Return a connection to the background process; None if there is none."""
+    if not hasattr(socket, "send_fds"):  # Windows
+        return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_ANSWER_S)
+        if _is_private(folder()):
+            connection.connect(str(folder() / "socket"))
+            if is_own(connection):
+                return connection
+    except OSError:  # no folder, no socket, or one that a killed process left
+        pass
+    connection.close()
+    return None
+
+
+def send(connection: socket.socket, message: Mapping[str, object]) -> None:
+    """Send one message."""
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def receive(connection: socket.socket) -> dict[str, Any]:
+    """Receive one message; the other end sends the next one only after an answer.
+
+    Raises:
+        ValueError: the connection ended before the message did.
+        OSError: the connection failed, or its timeout passed.
+    """
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        more = connection.recv(1 << 16)
+        if not more:
+            raise ValueError("the connection ended")
+        data += more
+    message: dict[str, Any] = json.loads(data)
+    return message
+
+
+# ---- what must be the same in both processes -------------------------------------------------------------------------
+
+
+def source() -> list[object]:
+    """Return facts that change when this package, Python or an installed package changes."""
+    import site
+
+    package = os.path.dirname(os.path.dirname(__file__))
+    installed = [os.stat(path).st_mtime_ns for path in site.getsitepackages() if os.path.isdir(path)]
+    return [package, sys.prefix, sys.version, *_newest(package), *installed]
+
+
+def _newest(package: str) -> tuple[int, int]:
+    """Return the newest time of the Python files of a folder, and their number."""
+    newest = count = 0
+    for entry in os.scandir(package):
+        if entry.is_dir():
+            inner, more = _newest(entry.path)
+            newest, count = max(newest, inner), count + more
+        elif entry.name.endswith(".py"):
+            newest, count = max(newest, entry.stat().st_mtime_ns), count + 1
+    return newest, count
+
+
+def settings() -> dict[str, str]:
+    """Return the environment variables that have an effect only at the start of a process, and the encoding of file names."""
+    chosen = {name: value for name, value in os.environ.items() if name.startswith(_READ_ONCE)}
+    return chosen | {"file names": sys.getfilesystemencoding()}
