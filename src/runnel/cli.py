@@ -105,8 +105,9 @@ def run() -> End:
     except BrokenPipeError:
         code = code or 1
     except OSError as error:  # a full disk
-        say(f"error: the output cannot be written: {describe(error)}")
-        code = 1
+        if not code:  # else it is reported already
+            say(f"error: the output cannot be written: {describe(error)}")
+        code = code or 1
     return End(code, bug)
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from runnel import cli
 from runnel.commands import background, loading
-from runnel.commands.display import report_bug
+from runnel.commands.display import report_bug, say
 from runnel.errors import StoreBusy
 from runnel.lock import WriterLock
 from runnel.ops.backend import say_once
@@ -43,12 +43,12 @@ _HELLO_S = 5.0  # a client that sends nothing in this time is not one
 
 @dataclass(frozen=True)
 class Order:
-    """What a command line sends: its arguments, environment, file mode mask, and encoding and errors of each stream."""
+    """What a command line sends: `streams` are encoding, errors and whether it is unbuffered, of each."""
 
     arguments: list[str]
     environment: dict[str, str]
     umask: int
-    streams: list[list[str]]
+    streams: list[tuple[str, str, bool]]
 
 
 @dataclass(eq=False)
@@ -184,9 +184,12 @@ def _run(job: Job, desk: Desk) -> bool:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 _begin(job, desk)
                 code, sound = _command(job.order)
+            except KeyboardInterrupt:  # before the command could handle it
+                sound = False
+                say("interrupted")
             finally:
                 _end(job, desk)
-    except KeyboardInterrupt:  # before or after the command could handle it
+    except KeyboardInterrupt:  # at its very end
         sound = False
         _end(job, desk)
     except BaseException as error:
@@ -261,12 +264,15 @@ def _streams_of(job: Job) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _open(number: int, settings: Sequence[str]) -> io.TextIOWrapper:
+def _open(number: int, settings: tuple[str, str, bool]) -> io.TextIOWrapper:
     """Open a standard stream as Python does. It never closes the descriptor, which is another file in the next command."""
-    encoding, errors = settings
+    encoding, errors, unbuffered = settings
     raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
-    buffer = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
-    return io.TextIOWrapper(buffer, encoding, errors, line_buffering=number == 2 or raw.isatty())
+    if number == 0:
+        return io.TextIOWrapper(io.BufferedReader(raw), encoding, errors)
+    if unbuffered:  # python -u
+        return io.TextIOWrapper(raw, encoding, errors, write_through=True)  # as Python does itself
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=number == 2 or raw.isatty())
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -278,7 +284,8 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run commands until there have been none for the given minutes; ends this process."""
-    folder, idle_s = background.folder(), 60 * float(sys.argv[1])
+    minutes, environment, mask = sys.argv[1], dict(os.environ), os.umask(0o077)  # commands change all three
+    folder = background.folder()
     os.chdir("/")
     signal.signal(signal.SIGINT, _ignore)
     lock = WriterLock(folder / "lock", folder)
@@ -290,12 +297,13 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 50)
     gc.freeze()  # imported modules are never garbage
     loading.keep_loaded()
-    listener, desk = _listen(folder / "socket"), Desk(idle_s)
+    listener, desk = _listen(folder / "socket"), Desk(60 * float(minutes))
     sound = _work(listener, desk)
     (folder / "socket").unlink(missing_ok=True)
     lock.release(remove=True)
     if not sound and not desk.closed:
-        os.execv(sys.executable, [*background.PROGRAM, sys.argv[1]])
+        os.umask(mask)
+        os.execve(sys.executable, [*background.PROGRAM, minutes], environment)
     os._exit(0)
 
 

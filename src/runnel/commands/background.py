@@ -23,13 +23,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from runnel.errors import BackendUnavailable
 
 COMMANDS = ("find", "search", "rerank", "embed")
 PROGRAM = [sys.executable, "-P", "-m", "runnel.daemon"]  # -P: modules are not looked for in the current folder
-_ANSWER_S = 1.0  # a process that does not answer in this time hangs: the command runs without it
+_ANSWER_S = 3.0  # a process that does not answer in this time hangs: the command runs without it
 _START_S = 60.0
 _STREAMS = 3
 # Environment variables that libraries read once, when they are imported, by the beginnings of their names.
@@ -54,6 +54,14 @@ def run(arguments: Sequence[str]) -> int | None:
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if not words or words[0] not in COMMANDS or None in streams:
         return None
+    try:
+        return _run(arguments, streams)
+    except KeyboardInterrupt:  # before the command began
+        _say("interrupted")
+        return 130
+
+
+def _run(arguments: Sequence[str], streams: Sequence[Any]) -> int | None:
     connection = _connect()
     if connection is None:
         return None
@@ -74,13 +82,13 @@ def run(arguments: Sequence[str]) -> int | None:
         return _wait(connection)
 
 
-def _hand_over(connection: socket.socket, arguments: Sequence[str], streams: Sequence[TextIO]) -> None:
+def _hand_over(connection: socket.socket, arguments: Sequence[str], streams: Sequence[Any]) -> None:
     umask = os.umask(0o077)
     os.umask(umask)
     message = {
         "arguments": list(arguments),
         "environment": dict(os.environ),
-        "streams": [[stream.encoding, stream.errors] for stream in streams],
+        "streams": [[stream.encoding, stream.errors, stream.write_through] for stream in streams],
         "umask": umask,
     }
     folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))

@@ -9,14 +9,29 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import JsonLogLines, note_compiling, say
-from runnel.commands.options import DTYPES, Dtype, Model
+from runnel.commands.display import JsonLogLines, note_compiling, print_text, say
+from runnel.commands.options import DTYPES, Dtype, Model, refuse
 from runnel.errors import InputError, MissingDependency
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
+_IDLE_MINUTES = 30.0
+
+
+Background = Annotated[
+    bool, typer.Option("--background", help="Start a process that keeps find, search, rerank and embed warm; no HTTP.")
+]
+Idle = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01, metavar="MINUTES", help="With --background: end after these minutes without a command.", show_default="30"
+    ),
+]
+Status = Annotated[bool, typer.Option("--status", help="Show the status of the background process.")]
+Stop = Annotated[bool, typer.Option("--stop", help="Stop the background process.")]
 
 
 def serve(
+    context: typer.Context,
     model: Model = "pocket",
     index: Annotated[
         str | None, typer.Option("--in", metavar="DIR", help="Folder or URI of the index to search.", show_default=False)
@@ -35,11 +50,20 @@ def serve(
     open_bind: Annotated[bool, typer.Option("--open", help="Serve other machines without an API key.")] = False,
     deadline: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Longest time of a request.")] = 600,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")] = False,
+    background: Background = False,
+    idle: Idle = None,
+    status: Status = False,
+    stop: Stop = False,
 ) -> int:
     """Serve MODEL over HTTP: embeddings, reranking, sentences and search, in the shapes of OpenAI, Cohere, Jina and TEI.
 
-    The process runs until SIGTERM or Ctrl-C, finishes its requests and exits.
+    The process runs until SIGTERM or Ctrl-C, finishes its requests and exits. With --background, start a process that instead
+    keeps models and indexes loaded for find, search, rerank and embed of this user's command line.
     """
+    if background or status or stop:
+        _refuse_other_options(context, "--background" if background else "--status" if status else "--stop")
+        return _control(background=background, stop=stop, idle=idle or _IDLE_MINUTES)
+    refuse({"--idle": idle}, "needs --background")
     try:
         from runnel.server.app import create_app
         from runnel.server.run import bind, serve
@@ -58,6 +82,40 @@ def serve(
         shown, port = f"[{host}]" if ":" in host else host, socket.getsockname()[1]
         say(f"loading {model}")
         serve(create_app(settings), [socket], lambda: say(f"serving {model} at http://{shown}:{port} (routes: /docs)"))
+    return 0
+
+
+def _refuse_other_options(context: typer.Context, option: str) -> None:
+    """Raise a usage error for an option without effect."""
+    allowed = {option, "--verbose", *(["--idle"] if option == "--background" else [])}
+    for parameter in context.command.params:
+        name, source = parameter.opts[0], context.get_parameter_source(str(parameter.name))
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"{name} has no effect with {option}")
+
+
+def _control(*, background: bool, stop: bool, idle: float) -> int:
+    """Start or stop the background process, or show its status; return the exit code: 1 if there is none to stop or show."""
+    from runnel.commands import background as process
+
+    there = process.status()
+    if background:
+        facts = there or process.start(idle)
+        said = "is running already" if there else "has started"
+        print_text(f"background process {facts['pid']} {said}; it ends after {facts['idle_minutes']:g} minutes without a command")
+        return 0
+    if there is None:
+        print_text("there is no background process")
+        return 1
+    if stop:
+        process.stop()
+        print_text(f"background process {there['pid']} has stopped")
+    else:
+        print_text(
+            f"background process {there['pid']}, runnel {there['version']}: {'busy' if there['busy'] else 'idle'}, "
+            f"{there['commands']:,} commands, at most {there['peak_bytes'] / 1e6:,.0f} MB of memory; "
+            f"it ends after {there['idle_minutes']:g} minutes without a command"
+        )
     return 0
 
 

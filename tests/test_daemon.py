@@ -1,0 +1,310 @@
+"""Commands run in the background process as in a process of their own: the same bytes, exit codes and files.
+
+Everything is real: processes, sockets, terminals and the model `pocket`.
+"""
+
+import fcntl
+import json
+import os
+import pty
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+from helpers.background import CommandLine
+
+from runnel.commands import background
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the background process was tested on Linux only")
+QUESTION = "Where does water go?"
+TEXT = "Rivers carry water to the sea. The dog sleeps.\n\nA tuple cannot be changed. Models read text.\n"
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory):
+    """A folder with files to search, an index, and a background process."""
+    line = CommandLine(tmp_path_factory.mktemp("b"))
+    for name in ("notes", "other"):
+        (line.folder / name).mkdir()
+    (line.folder / "a.txt").write_text(TEXT)
+    (line.folder / "other" / "a.txt").write_text("Water boils. The cat sat.\n")
+    (line.folder / "latin.txt").write_bytes("Das Wasser fließt ins Meer. Ein Hund.\n".encode("latin-1"))
+    (line.folder / "page.html").write_text("<h1>Water</h1><p>Rivers carry water. Dogs do not.</p>")
+    (line.folder / "notes" / "rivers.md").write_text(f"# Rivers\n\n{TEXT}")
+    assert line("index", "notes", "--to", "library", warm=False)[0] == 0
+    line.cold = line("find", QUESTION, "a.txt", warm=False)
+    assert line("serve", "--background")[0] == 0
+    yield line
+    line("serve", "--stop")
+
+
+@pytest.fixture
+def process(line, monkeypatch):
+    """The background process, started again if a test has ended it."""
+    line("serve", "--background")
+
+    def status():
+        return line.status(monkeypatch)
+
+    return status
+
+
+def wait_for(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+SAME = {
+    "find": ["find", QUESTION, "a.txt"],
+    "find in many": ["find", QUESTION, "a.txt", "missing.txt", "latin.txt", "page.html", "-", "--json", "--dtype", "fp32"],
+    "verbose": ["find", "-v", QUESTION, "a.txt"],
+    "search": ["search", QUESTION, "--in", "library"],
+    "rerank": ["rerank", QUESTION, "a.txt", "-k", "2"],
+    "embed": ["embed", "a.txt", "--to", "out.npy"],
+    "no index": ["search", QUESTION, "--in", "nowhere"],
+    "wrong usage": ["find", QUESTION, "a.txt", "--top-k", "0"],
+    "missing arguments": ["rerank", QUESTION],
+    "help": ["find", "--help"],
+    "an empty question": ["find", " ", "a.txt"],
+}
+
+
+def test_the_same_answers(line, process):
+    """Each command in its own process, then all of them twice through one background process, which runs each."""
+
+    def results(**options):
+        for name in ("out.npy", "out.ids", "out.npy.json"):
+            (line.folder / name).unlink(missing_ok=True)
+        found = {name: line(*command, data=TEXT.encode(), **options) for name, command in SAME.items()}
+        return found | {"vectors": (line.folder / "out.npy").read_bytes()}
+
+    cold = results(warm=False)
+    assert [cold[name][0] for name in SAME][:6] == [0, 1, 0, 0, 0, 0]
+    assert [cold[name][0] for name in SAME][6:] == [1, 2, 2, 0, 1]
+    before = process()
+    assert results() == cold
+    assert results() == cold
+    after = process()
+    assert after["pid"] == before["pid"] and after["commands"] - before["commands"] == 2 * len(SAME)
+
+
+def test_the_folder_and_the_environment_are_those_of_the_command_line(line, process):
+    options = {"cwd": line.folder / "other", "environment": {"COLUMNS": "130", "RUNNEL_CACHE": "here"}}
+    first = line("find", QUESTION, "a.txt", "--remember", warm=False, **options)
+    assert first[0] == 0 and b"documents are stored in" in first[2]
+    shutil.rmtree(line.folder / "other" / "here")
+    assert line("find", QUESTION, "a.txt", "--remember", **options) == first
+    assert line("find", QUESTION, "a.txt", "--remember", **options) == (0, first[1], b"")
+    mask = os.umask(0o077)
+    try:
+        assert line("embed", "a.txt", "--to", "other/v.npy")[0] == 0
+    finally:
+        os.umask(mask)
+    assert (line.folder / "other" / "v.npy").stat().st_mode & 0o777 == 0o600
+
+
+def on_terminal(line, *, warm):
+    """What a command writes on a terminal of 70 columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 70, 0, 0))
+    process = line.popen("search", QUESTION, "--in", "library", warm=warm, stdin=slave, stdout=slave, stderr=slave,
+                         environment={"TERM": "xterm-256color"})  # fmt: skip
+    os.close(slave)
+    shown = b""
+    try:
+        while data := os.read(master, 1 << 16):
+            shown += data
+    except OSError:  # Linux reports the end of a terminal as an error
+        pass
+    os.close(master)
+    assert process.wait(60) == 0
+    return shown
+
+
+def test_a_terminal_is_a_terminal(line, process):
+    cold = on_terminal(line, warm=False)
+    assert b"\x1b[1;36m" in cold and max(map(len, cold.split(b"\r\n"))) < 110
+    assert on_terminal(line, warm=True) == cold
+
+
+FULL = b"runnel: error: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "a closed pipe"])
+def test_output_that_cannot_be_written(line, process, target):
+    """Nothing of it appears in the output of the next command."""
+    for warm in (False, True):
+        if target == "/dev/full":
+            output = os.open(target, os.O_WRONLY)
+        else:
+            reader, output = os.pipe()
+            os.close(reader)
+        with line.popen("find", QUESTION, "a.txt", warm=warm, stdout=output) as child:
+            os.close(output)
+            assert (child.communicate(timeout=60)[1], child.returncode) == (FULL if target == "/dev/full" else b"", 1)
+    assert line("find", QUESTION, "a.txt") == line.cold
+
+
+def waiting(line, process):
+    """Start a command that waits for its standard input, in the background process."""
+    child = line.popen("find", QUESTION, "-")
+    wait_for(lambda: process()["busy"])
+    return child
+
+
+def test_ctrl_c_interrupts_the_command(line, process):
+    pid = process()["pid"]
+    with waiting(line, process) as child:
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 130
+        assert (child.stdout.read(), child.stderr.read()) == (b"", b"runnel: interrupted\n")
+    fresh = wait_for(process)  # it has started itself again
+    assert (fresh["pid"], fresh["commands"], fresh["busy"]) == (pid, 0, False)
+    assert line("find", QUESTION, "a.txt")[0] == 0 and process()["commands"] == 1
+
+
+def test_a_killed_command_line_ends_its_command(line, process):
+    with waiting(line, process) as child:
+        child.kill()
+        child.wait(30)
+        wait_for(lambda: (facts := process()) and not facts["busy"])
+
+
+def test_a_busy_process_is_not_waited_for(line, process):
+    with waiting(line, process) as child:
+        assert line("find", QUESTION, "a.txt") == line.cold
+        noted = line("find", QUESTION, "a.txt", "-v")[2].decode()
+        assert noted.startswith("runnel: note: the background process is busy; this command runs without it\n")
+        code, out, err = line("serve", "--status")
+        assert code == 0 and b": busy, " in out
+        out, err = child.communicate(TEXT.encode(), timeout=60)
+    assert (child.returncode, err) == (0, b"") and b"Rivers carry water" in out
+
+
+def test_a_process_that_dies_is_an_error_then_a_stale_socket_is_ignored(line, process):
+    with waiting(line, process) as child:
+        os.kill(process()["pid"], signal.SIGKILL)
+        assert child.wait(30) == 1
+        assert child.stdout.read() == b""
+        assert child.stderr.read().decode() == (
+            "runnel: error: the background process ended before this command did, so its output may be incomplete; "
+            f"{line.runtime / 'runnel' / 'log'} may say why. Repeat the command: it then runs without that process\n"
+        )
+    assert (line.runtime / "runnel" / "socket").exists()
+    assert line("find", QUESTION, "a.txt") == line.cold
+    assert line("serve", "--status")[:2] == (1, b"there is no background process\n")
+    assert line("serve", "--background")[0] == 0 and process() is not None
+
+
+def test_stopping_waits_for_the_command(line, process):
+    pid = process()["pid"]
+    with waiting(line, process) as child:
+        stopping = line.popen("serve", "--stop")
+        wait_for(lambda: line("find", " ", "a.txt", "-v")[2].startswith(b"runnel: note: the background process is busy"))
+        assert stopping.poll() is None
+        out, _ = child.communicate(TEXT.encode(), timeout=60)
+        assert child.returncode == 0 and b"Rivers carry water" in out
+    with stopping:
+        assert stopping.communicate(timeout=30)[0] == f"background process {pid} has stopped\n".encode()
+    assert process() is None and not (line.runtime / "runnel" / "socket").exists()
+
+
+def test_other_settings_and_other_sources_run_without_it(line, process, monkeypatch):
+    code, out, err = line("find", QUESTION, "a.txt", environment={"OMP_NUM_THREADS": "1", "NUMBA_BOUNDSCHECK": "0"})
+    assert (code, out) == line.cold[:2]
+    assert err.decode() == (
+        "runnel: note: the background process has another version or other settings; this command runs without it. "
+        "To use it, restart it: `runnel serve --stop`, then `runnel serve --background`\n"
+    )
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(line.runtime))
+    with background._connect() as connection:
+        changed = [*background.source()[:-1], 0]
+        background.send(connection, {"do": "run", "source": changed, "settings": background.settings()})
+        assert background.receive(connection) == {"answer": "different"}
+    assert process()["busy"] is False
+
+
+def test_what_is_no_command_line_is_ignored(line, process, monkeypatch):
+    for name, value in (line.environment() | {"GOMP_SPINCOUNT": "4000"}).items():  # importing runnel before torch sets the last
+        monkeypatch.setenv(name, value)
+    hello = {"do": "run", "source": background.source(), "settings": background.settings()}
+    for data in (b"", b"\n", b"GET / HTTP/1.0\r\n\r\n", b"[]\n", b'{"do": "dance"}\n', b'{"do": "run"}\n', b"\xff\xfe\n"):
+        with background._connect() as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(100) == b""
+    for second in (b"", b" {}\n", b' {"arguments": ["find"]}\n'):  # without descriptors, or not whole
+        with background._connect() as connection:
+            background.send(connection, hello)
+            assert background.receive(connection) == {"answer": "ready"}
+            connection.sendall(second)
+        wait_for(lambda: not process()["busy"])
+    assert line("find", QUESTION, "a.txt") == line.cold
+
+
+def test_memory_does_not_grow(line, process):
+    commands = [SAME[name] for name in ("find", "find in many", "search", "rerank")]
+    for command in commands * 2:
+        line(*command, data=TEXT.encode())
+    before = process()["peak_bytes"]
+    for command in commands * 8:
+        line(*command, data=TEXT.encode())
+    assert process()["peak_bytes"] - before < 20e6
+
+
+def test_an_idle_process_ends(tmp_path):
+    line = CommandLine(tmp_path)
+    assert line("serve", "--background", "--idle", "0.02")[0] == 0
+    wait_for(lambda: not (line.runtime / "runnel" / "socket").exists())
+
+
+def test_two_starts_at_once_start_one(tmp_path):
+    line = CommandLine(tmp_path)
+    children = [line.popen("serve", "--background") for _ in range(2)]
+    outputs = [child.communicate(timeout=60) for child in children]
+    assert [child.returncode for child in children] == [0, 0], outputs
+    assert len({out.split()[2] for out, _ in outputs}) == 1
+    assert line("serve", "--stop")[0] == 0
+
+
+def test_the_folder_of_the_socket_is_private(tmp_path):
+    line = CommandLine(tmp_path)
+    (tmp_path / "a.txt").write_text(TEXT)
+    assert line("serve", "--background")[0] == 0
+    folder = line.runtime / "runnel"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    code, _, err = line("find", " ", "a.txt", "-v")
+    assert b"background" not in err  # a folder that others can enter is not trusted
+    code, _, err = line("serve", "--background")
+    assert (code, err.decode()) == (
+        1, f"runnel: error: {folder} can be entered by others, so commands would not be private; remove it\n"
+    )  # fmt: skip
+    folder.chmod(0o700)
+    assert line("serve", "--stop")[0] == 0
+
+
+def test_a_command_is_handed_over_without_heavy_imports(line, process):
+    """The process of the command line imports neither typer nor rich nor numpy."""
+    program = (
+        "import os, sys\n"
+        "from runnel.__main__ import main\n"
+        f"sys.argv = ['runnel', 'find', {QUESTION!r}, 'a.txt']\n"
+        "end, os._exit = os._exit, lambda code: print('LOADED', code, *sorted(sys.modules))\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=line.folder, env=line.environment(), capture_output=True, text=True, check=True
+    )
+    code, *loaded = done.stdout.partition("LOADED ")[2].split()
+    assert code == "0" and not {"typer", "rich", "numpy", "torch", "runnel.cli"} & set(loaded)
+    assert json.dumps(loaded).count("runnel") < 8
