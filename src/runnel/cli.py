@@ -17,7 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from types import FrameType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -54,6 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 interrupted = threading.Event()  # Ctrl-C was pressed
+bug = threading.Event()  # a command ended by an error that no code expects
 
 
 def main() -> None:
@@ -79,26 +80,19 @@ def console() -> None:
     It ends without destroying the interpreter and the compiled kernels, which would take most of a second.
     """
     gc.set_threshold(100_000, 50, 50)  # imports create a million permanent objects; scanning them takes a quarter second
-    os._exit(run().code)
+    os._exit(run())
 
 
-class End(NamedTuple):
-    """The exit code of a command, and whether a bug ended it."""
-
-    code: int
-    bug: bool
-
-
-def run() -> End:
-    """Run `main` until all of its output is written. A bug's traceback goes to stderr."""
-    bug = False
+def run() -> int:
+    """Run `main` until all of its output is written; return the exit code. A bug's traceback goes to stderr."""
     try:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
+        bug.set()
         report_bug(error)
-        code, bug = 1, True
+        code = 1
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -108,7 +102,7 @@ def run() -> End:
         if not code:  # else it is reported already
             say(f"error: the output cannot be written: {describe(error)}")
         code = code or 1
-    return End(code, bug)
+    return code
 
 
 @app.callback(invoke_without_command=True)
@@ -148,6 +142,7 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
             if interrupted.is_set():
                 code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
             elif run in LIKE_GREP:
+                bug.set()
                 report_bug(error)  # else it would end in 1, which is no error there
                 code = failed
             else:

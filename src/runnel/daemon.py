@@ -236,10 +236,11 @@ def _command(order: Order) -> tuple[int, bool]:
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
     say_once.cache_clear()
-    cli.interrupted.clear()
+    for event in (cli.interrupted, cli.bug):
+        event.clear()
     with warnings.catch_warnings():  # which also forgets the warnings that were shown once
-        end = cli.run()
-    return end.code, not end.bug and not cli.interrupted.is_set()
+        code = cli.run()
+    return code, not cli.interrupted.is_set() and not cli.bug.is_set()
 
 
 @contextmanager

@@ -2,21 +2,21 @@
 
 import io
 
-from runnel.commands.display import Meter, note_compiling, report_bug
+from runnel.commands.display import Meter, _compiling, note_compiling, report_bug
 from runnel.errors import CheckpointError, InputError, describe
 
 
-def test_compiling_is_told_once(capsys, monkeypatch):
+def test_compiling_is_told_once_per_command(capsys, monkeypatch):
     from numba import njit
     from numba.core import event
 
     monkeypatch.setitem(event._registered, "numba:compile", [])  # as in a process in which no command has run yet
-    note_compiling.cache_clear()
-    note_compiling()
-    note_compiling()
-    njit(lambda x: x + 1)(1)
-    njit(lambda x: x + 2)(1)
-    assert capsys.readouterr().err == "runnel: compiling kernels for this processor, once; later runs start at once\n"
+    _compiling.cache_clear()
+    for _ in range(2):  # two commands in one process
+        note_compiling()
+        njit(lambda x: x + 1)(1)
+        njit(lambda x: x + 2)(1)
+        assert capsys.readouterr().err == "runnel: compiling kernels for this processor, once; later runs start at once\n"
 
 
 def test_meter_shows_tokens_per_second_once_work_takes_long():

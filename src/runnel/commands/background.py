@@ -55,13 +55,13 @@ def run(arguments: Sequence[str]) -> int | None:
     if not words or words[0] not in COMMANDS or None in streams:
         return None
     try:
-        return _run(arguments, streams)
+        return _run(arguments, words, streams)
     except KeyboardInterrupt:  # before the command began
         _say("interrupted")
         return 130
 
 
-def _run(arguments: Sequence[str], streams: Sequence[Any]) -> int | None:
+def _run(arguments: Sequence[str], words: Sequence[str], streams: Sequence[Any]) -> int | None:
     connection = _connect()
     if connection is None:
         return None
@@ -79,7 +79,7 @@ def _run(arguments: Sequence[str], streams: Sequence[Any]) -> int | None:
             _hand_over(connection, arguments, streams)
         except (OSError, ValueError):
             return None  # it has ended or hangs; it starts no command before it has the whole last message
-        return _wait(connection)
+        return _wait(connection, failed=2 if words[0] == "find" else 1)  # as in `cli`
 
 
 def _hand_over(connection: socket.socket, arguments: Sequence[str], streams: Sequence[Any]) -> None:
@@ -99,7 +99,7 @@ def _hand_over(connection: socket.socket, arguments: Sequence[str], streams: Seq
     send(connection, message)
 
 
-def _wait(connection: socket.socket) -> int:
+def _wait(connection: socket.socket, failed: int) -> int:
     """Return the exit code of the command. Ctrl-C interrupts it; a second one does not wait for its end."""
     connection.settimeout(None)
     try:
@@ -115,7 +115,7 @@ def _wait(connection: socket.socket) -> int:
             f"error: the background process ended before this command did, so its output may be incomplete; {folder() / 'log'} "
             "may say why. Repeat the command: it then runs without that process"
         )
-        return 1
+        return failed
     return int(code)
 
 
