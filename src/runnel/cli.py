@@ -37,11 +37,30 @@ from runnel.commands.read import read
 from runnel.commands.rerank import rerank
 from runnel.commands.search import search
 from runnel.commands.serve import serve
+from runnel.commands.synthesize import synthesize
 from runnel.commands.train import train
 from runnel.commands.verify import verify
 from runnel.errors import RunnelError, describe
 
-COMMANDS = (find, ask, index, search, read, verify, serve, mcp, embed, rerank, evaluate, analyze, train, mine, info, bench)
+COMMANDS = (
+    find,
+    ask,
+    index,
+    search,
+    read,
+    verify,
+    serve,
+    mcp,
+    embed,
+    rerank,
+    evaluate,
+    analyze,
+    train,
+    mine,
+    synthesize,
+    info,
+    bench,
+)
 LIKE_GREP = (find, ask, verify)  # commands with the exit codes of grep
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, printable, say
-from runnel.commands.options import Json, Model, Query, refuse
+from runnel.commands.options import Json, Llm, LlmModel, Model, Query, refuse
 
 if TYPE_CHECKING:
     from runnel.generation.asking import CitedAnswer, Context, Excerpt
@@ -28,13 +28,8 @@ def ask(
     place: Annotated[
         str | None, typer.Option("--in", metavar="DIR", help="An index to search instead of files.", show_default=False)
     ] = None,
-    llm: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1.", envvar="OPENAI_BASE_URL"),
-    ] = None,
-    llm_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
-    ] = None,
+    llm: Llm = None,
+    llm_model: LlmModel = None,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to look for.")] = 20,
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,

@@ -35,6 +35,13 @@ Exclude = Annotated[
     typer.Option("--exclude", metavar="GLOB", help="Skip matching files and folders, e.g. drafts/.", show_default=False),
 ]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
+Llm = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1.", envvar="OPENAI_BASE_URL"),
+]
+LlmModel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")]
 Plain = Annotated[

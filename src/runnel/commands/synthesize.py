@@ -1,0 +1,155 @@
+"""`runnel synthesize`: questions about documents with their evidence, written by a language model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.options import Json, Llm, LlmModel, Model
+from runnel.errors import InputError
+
+if TYPE_CHECKING:
+    from runnel.generation.synthesis.run import Synthesis
+    from runnel.generation.synthesis.sources import Cutter, Sources
+
+
+def synthesize(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or jsonl of documents.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
+    strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
+    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).", show_default=False)] = None,
+    lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
+    unit: Annotated[Literal["sentence", "clauses"], typer.Option(help="What is numbered and chosen as evidence.")] = "sentence",
+    seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it; repeatable.", show_default=False),
+    ] = None,
+    llm: Llm = None,
+    llm_model: LlmModel = None,
+    threads: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
+    reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
+    budget_tokens: Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)] = None,
+    budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.", show_default=False)] = None,
+    price_in: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")] = 0.0,
+    price_out: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")] = 0.0,
+    model: Model = "pocket",
+    as_json: Json = False,
+) -> int:
+    """Let a language model write training examples about SOURCEs: questions, answers and the sentences that answer.
+
+    The examples are DIR/STRATEGY.jsonl, for `runnel train`. Replies are stored in DIR: repeat the command after an interruption,
+    and nothing is paid for twice. The model -m counts tokens, and finds pairs.
+    """
+    note_compiling()
+    from runnel.commands.loading import load
+    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.replies import Budget, BudgetSpent, Replies
+    from runnel.generation.synthesis.run import Settings, Synthesis
+    from runnel.generation.synthesis.sources import Cutter, Sources
+    from runnel.models.embedder import Embedder
+    from runnel.training.decontaminate import Decontaminator
+
+    settings = Settings(strategy, unit, seed, reply_tokens, threads)
+    budget = Budget(budget_tokens, budget_money, price_in, price_out)
+    endpoint = Endpoint(llm, llm_model)
+    guard = Decontaminator(exclude or [])
+    embedder = load(Embedder.load, model)
+    cutter = Cutter(embedder.model.tokenizer, _numbers(lengths), unit, seed)
+    documents = Sources(sources, seed, say)
+    to.mkdir(exist_ok=True)
+    with Replies(endpoint, to / "replies.sqlite", budget=budget) as replies:
+        say(f"note: asking {endpoint.model} at {endpoint.url}")
+        synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
+        _write(synthesis, cutter.cuts(documents), to / f"{strategy}.jsonl", limit)
+        facts = _facts(synthesis, documents, cutter)
+    _write_facts(facts, to / f"{strategy}.json")
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts, to / f"{strategy}.jsonl")
+    _report(synthesis, facts, limit)
+    complete = synthesis.stopped is None or isinstance(synthesis.stopped, BudgetSpent)
+    return 0 if complete and facts["examples"] else 1
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError as error:
+        raise InputError(f"--lengths are {text!r}; expected numbers of tokens with commas, such as 2000,5000,10000") from error
+
+
+def _write(synthesis: Synthesis, subsequences: Any, path: Path, limit: int | None) -> None:
+    from runnel.files import replacing
+
+    with Meter("writing", unit="examples") as meter, replacing(path) as new, new.open("wb") as file:
+        for number, row in enumerate(synthesis.rows(subsequences, limit), start=1):
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            meter(number, limit)
+
+
+def _write_facts(facts: dict[str, Any], path: Path) -> None:
+    from runnel.files import write
+
+    write(path, json.dumps(facts, indent=2) + "\n")
+
+
+def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    replies, used = synthesis.replies, synthesis.replies.used
+    return {
+        **asdict(synthesis.settings),
+        "llm_model": replies.endpoint.model,
+        "documents": sources.documents,
+        "repeated_documents": sources.repeated,
+        "short_documents": cutter.short,
+        "skipped": [asdict(one) for one in sources.skipped],
+        "subsequences": synthesis.read,
+        "examples": synthesis.kept.total(),
+        "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths},
+        "rejected": dict(synthesis.rejected.most_common()),
+        "stopped": synthesis.stopped and str(synthesis.stopped),
+        "used": asdict(used) | {"money": replies.budget.cost(used)},
+        "spent": asdict(replies.spent) | {"money": replies.budget.cost(replies.spent)},
+        "per_million_examples": synthesis.cost(used),
+    }
+
+
+def _show(facts: dict[str, Any], path: Path) -> None:
+    by_length = ", ".join(f"{count:,} of {length:,} tokens" for length, count in facts["examples_by_length"].items())
+    print_text(f"{path}: {facts['examples']:,} examples from {facts['subsequences']:,} subsequences ({by_length})")
+    used = facts["used"]
+    print_text(
+        f"{used['requests']:,} requests, {used['prompt_tokens']:,} tokens read, {used['completion_tokens']:,} written"
+        + (f", cost {used['money']:,.2f}" if used["money"] else "")
+    )
+    if rate := facts["per_million_examples"]:
+        print_text(
+            f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read, "
+            f"{rate['output_tokens'] / 1e6:,.0f} million written" + (f", cost {rate['money']:,.0f}" if rate["money"] else "")
+        )
+
+
+def _report(synthesis: Synthesis, facts: dict[str, Any], limit: int | None) -> None:
+    """Report on stderr what was left out, and why."""
+    for reason, count in facts["rejected"].items():
+        say(f"note: rejected: {count:,} {reason}")
+    if facts["short_documents"]:
+        count, shortest = facts["short_documents"], min(facts["examples_by_length"])
+        say(f"note: left out: {count:,} documents shorter than {shortest:,} tokens; lower --lengths to use them")
+    if facts["repeated_documents"]:
+        say(f"note: left out: {facts['repeated_documents']:,} documents with the same text as another")
+    if facts["used"]["estimated"]:
+        say(f"note: the endpoint did not count the tokens of {facts['used']['estimated']:,} replies; they are estimated")
+    if synthesis.failure is not None:
+        say(f"note: the last failure of the endpoint: {synthesis.failure}")
+    if synthesis.stopped is not None:
+        say(f"note: stopped: {synthesis.stopped}; repeat the command to continue")
+    elif limit is not None and facts["examples"] < limit:
+        say(f"note: the sources are used up: {facts['examples']:,} of {limit:,} examples; add documents, or use another --seed")

@@ -1,0 +1,1 @@
+"""Training examples written by a language model: subsequences of documents, prompts, strategies."""

@@ -1,0 +1,162 @@
+"""Write examples about subsequences, several at the same time, and count what is kept, what is rejected and what it costs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from runnel.errors import EndpointError, InputError
+from runnel.generation.endpoint import Message, Reply
+from runnel.generation.replies import Replies, Stopped, Usage
+from runnel.generation.synthesis.prompts import VERSION, Rejected
+from runnel.generation.synthesis.sources import Subsequence
+from runnel.generation.synthesis.strategies import PLACE_UNITS, Draft, Encode, Strategy, write_chunk, write_link, write_pair
+from runnel.text.sentences import Unit
+from runnel.training.data import Evidence
+from runnel.training.decontaminate import Decontaminator
+
+_WAVE = 64  # subsequences at a time; independent of the number of threads, so that the result is, too
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How examples are written.
+
+    Attributes:
+        unit: "sentence", or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses.
+        reply_tokens: the most tokens of a reply; one that is cut there is rejected.
+        threads: requests at a time.
+
+    Raises:
+        InputError: a number is too small, or the unit is another one.
+    """
+
+    strategy: Strategy = "link"
+    unit: Unit = "sentence"
+    seed: int = 0
+    reply_tokens: int = 2000
+    threads: int = 8
+
+    def __post_init__(self) -> None:
+        if self.unit not in PLACE_UNITS:
+            raise InputError(f"unit is {self.unit!r}; expected one of {', '.join(PLACE_UNITS)}")
+        for name, least in (("seed", 0), ("reply_tokens", 1), ("threads", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
+
+
+@dataclass
+class Synthesis:
+    """One run over subsequences.
+
+    Args:
+        encode: returns the unit vectors of texts; needed for pairs.
+        guard: subsequences that overlap with its test sets are left out.
+
+    Attributes:
+        read: subsequences so far.
+        kept: examples by the length of their subsequence.
+        rejected: subsequences without an example, by reason.
+        stopped: why the run ended early, if it did.
+        failure: the last error of the endpoint, if any.
+    """
+
+    replies: Replies
+    settings: Settings
+    encode: Encode
+    guard: Decontaminator
+    read: int = 0
+    kept: Counter[int] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    stopped: Stopped | None = None
+    failure: EndpointError | None = None
+
+    def rows(self, subsequences: Iterator[Subsequence], limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield examples as rows of evidence (docs/data.md), in the order of their subsequences, until there are `limit`.
+
+        A run that was interrupted, or stopped, yields the same rows when it is repeated.
+        """
+        with ThreadPoolExecutor(self.settings.threads) as pool:
+            while self.stopped is None:
+                missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
+                wave = list(islice(subsequences, missing))
+                if not wave:
+                    return
+                for text, outcome in zip(wave, pool.map(self._outcome, map(self._overlaps, wave), wave), strict=True):
+                    self.read += 1
+                    if isinstance(outcome, Draft):
+                        self.kept[text.length] += 1
+                        yield self._row(text, outcome)
+                    elif isinstance(outcome, Stopped):
+                        self.read -= 1
+                        self.stopped = self.stopped or outcome
+                    else:
+                        self.rejected[outcome] += 1
+
+    def cost(self, used: Usage) -> dict[str, float]:
+        """Return what a million examples cost at the rate of this run; empty without an example."""
+        kept = self.kept.total()
+        if not kept:
+            return {}
+        millions = 1e6 / kept
+        tokens = {"input_tokens": used.prompt_tokens * millions, "output_tokens": used.completion_tokens * millions}
+        return tokens | {"money": self.replies.budget.cost(used) * millions}
+
+    def _overlaps(self, text: Subsequence) -> bool:
+        return self.guard.contaminated(Evidence("", text.text, ()))
+
+    def _outcome(self, overlaps: bool, text: Subsequence) -> Draft | str | Stopped:
+        """Return the example, the reason why there is none, or why it was not tried."""
+        if overlaps:
+            return "subsequences that overlap with a test set"
+        try:
+            return self._draft(text)
+        except Rejected as rejected:
+            return str(rejected)
+        except Stopped as stopped:
+            return stopped
+        except EndpointError as error:
+            self.failure = error
+            return "requests that the endpoint did not answer; repeat the command to ask again"
+
+    def _draft(self, text: Subsequence) -> Draft:
+        settings = self.settings
+        rng = np.random.default_rng([settings.seed, int(_digest(text.text), 16)])
+        size = PLACE_UNITS[settings.unit]
+        if settings.strategy == "pair":
+            return write_pair(text, size, rng, self._ask, self.encode)
+        return (write_link if settings.strategy == "link" else write_chunk)(text, size, rng, self._ask)
+
+    def _ask(self, messages: list[Message]) -> Reply:
+        return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=VERSION)
+
+    def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
+        return {
+            "id": f"{self.settings.strategy}-{_digest(text.source, text.text, draft.question)}",
+            "question": draft.question,
+            "document": text.text,
+            "evidence": text.spans[list(draft.units)].tolist(),
+            "answer": draft.answer,
+            "connection": draft.connection,
+            "places": [list(text.span(place)) for place in draft.places],
+            "distance": draft.distance,
+            "strategy": self.settings.strategy,
+            "unit": self.settings.unit,
+            "source": text.source,
+            "source_start": text.start,
+            "length": text.length,
+            "tokens": text.tokens,
+            "prompts": VERSION,
+            "llm_model": self.replies.endpoint.model,
+        }
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=8).hexdigest()

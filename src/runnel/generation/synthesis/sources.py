@@ -1,0 +1,199 @@
+"""Documents to write examples about, and their subsequences.
+
+S  units of a subsequence
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from runnel.errors import InputError
+from runnel.search.finding import Skipped, read_documents
+from runnel.text.documents.document import HEAD_BYTES, recognize
+from runnel.text.documents.reader import DocumentReader
+from runnel.text.folders import find_files
+from runnel.text.lines import keys, read_head, read_json
+from runnel.text.sentences import SentenceTokens, Unit, read_sentences
+from runnel.text.tokenizer import Tokenizer
+
+LENGTHS = (2000, 5000, 10000)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document and where it is from: a file, or a row of one."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Subsequence:
+    """Neighboring units of a document. It is the document of an example, and gets at most one question.
+
+    Attributes:
+        source: where its document is from.
+        start: its first character in that document.
+        text: from its first to its last visible character.
+        spans: (S, 2) int64 characters of `text`: its units, without whitespace at their ends.
+        tokens: its number of tokens; at most `length`, unless a single unit is longer.
+        length: the one of the requested lengths that it has.
+    """
+
+    source: str
+    start: int
+    text: str
+    spans: np.ndarray
+    tokens: int
+    length: int
+
+    def unit(self, number: int) -> str:
+        """Return the text of a unit."""
+        return self.text[slice(*self.spans[number].tolist())]
+
+    def span(self, units: range) -> tuple[int, int]:
+        """Return the characters from the first to the last of some neighboring units."""
+        return int(self.spans[units[0], 0]), int(self.spans[units[-1], 1])
+
+
+@dataclass
+class Sources:
+    """The documents of files and folders, in an order that depends on the seed. Iterate over it once.
+
+    Args:
+        paths: files and folders of all kinds that runnel reads, and jsonl rows with a "document" (evidence) or a "text".
+        report: receives a line for each warning about a document and each file that cannot be read.
+
+    Attributes:
+        documents: the number of documents read, each text once.
+        repeated: documents whose text had been read before; they are left out.
+        skipped: files that cannot be read.
+
+    Raises:
+        InputError: there is no file of a name, or a row has neither a document nor a text.
+    """
+
+    paths: Sequence[str]
+    seed: int
+    report: Callable[[str], None]
+    documents: int = 0
+    repeated: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Source]:
+        files = list(find_files(self.paths))
+        np.random.default_rng(self.seed).shuffle(files)
+        seen: set[bytes] = set()
+        with DocumentReader() as reader:
+            for file in files:
+                for source in _evidence_documents(file) if _holds_evidence(file) else self._read(str(file), reader):
+                    digest = _digest(source.text)
+                    if digest in seen:
+                        self.repeated += 1
+                        continue
+                    seen.add(digest)
+                    self.documents += 1
+                    yield source
+
+    def _read(self, file: str, reader: DocumentReader) -> Iterator[Source]:
+        for one in read_documents([file], reader, self.skipped, report=self.report):
+            yield Source(file if one.document.id is None else f"{file}: {one.document.id}", one.document.text)
+
+
+def _holds_evidence(file: Path) -> bool:
+    """Return whether the first row of a jsonl file has a document; a file that cannot be read is reported by its reader."""
+    try:
+        rows = read_json(file) if recognize(read_head(file, HEAD_BYTES), file.name) == "jsonl" else iter(())
+        return any("document" in row for _, row in islice(rows, 1))
+    except (InputError, OSError):
+        return False
+
+
+def _evidence_documents(file: Path) -> Iterator[Source]:
+    for number, (where, row) in enumerate(read_json(file), start=1):
+        if not isinstance(row.get("document"), str):
+            raise InputError(f'{where}: expected a text as "document", as in the first row; got {keys(row)}')
+        yield Source(f"{file}: {row.get('id', number)}", row["document"])
+
+
+@dataclass
+class Cutter:
+    """Cuts documents into subsequences that do not overlap, of each length as many as of the others where documents allow it.
+
+    Args:
+        lengths: tokens of a subsequence.
+        unit: of `runnel.text.sentences`.
+
+    Attributes:
+        cut: subsequences so far, by length.
+        short: documents shorter than every length; they are left out.
+
+    Raises:
+        InputError: no length, or one below 1.
+    """
+
+    tokenizer: Tokenizer
+    lengths: tuple[int, ...] = LENGTHS
+    unit: Unit = "sentence"
+    seed: int = 0
+    cut: Counter[int] = field(default_factory=Counter)
+    short: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.lengths or min(self.lengths) < 1:
+            raise InputError(f"lengths are {list(self.lengths)}; expected numbers of tokens, such as {list(LENGTHS)}")
+
+    def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
+        """Yield the subsequences of documents, those of a document in order."""
+        for source in sources:
+            units = read_sentences(source.text, [self.tokenizer.encode(source.text)], unit=self.unit)
+            rng = np.random.default_rng([self.seed, int.from_bytes(_digest(source.text))])
+            chosen = self._choose(len(units.ids), rng)
+            self.short += not chosen
+            yield from self._cut(source, units, chosen, rng)
+
+    def _choose(self, tokens: int, rng: np.random.Generator) -> list[int]:
+        """Return lengths that fill a document; the rarest so far first, in random order."""
+        chosen: list[int] = []
+        while fitting := [n for n in self.lengths if n <= tokens]:
+            length = min(fitting, key=lambda n: (self.cut[n], n))
+            self.cut[length] += 1
+            tokens -= length
+            chosen.append(length)
+        rng.shuffle(chosen)
+        return chosen
+
+    def _cut(self, source: Source, units: SentenceTokens, lengths: list[int], rng: np.random.Generator) -> Iterator[Subsequence]:
+        spare = len(units.ids) - sum(lengths)
+        first = int(np.searchsorted(units.bounds, rng.integers(0, spare + 1), side="right")) - 1 if lengths else 0
+        for length in lengths:
+            if first == len(units.spans):  # a unit longer than its subsequence has used up the rest
+                return
+            end = int(np.searchsorted(units.bounds, units.bounds[first] + length, side="right")) - 1
+            last = max(end, first + 1)
+            yield _subsequence(source, units, first, last, length)
+            first = last
+
+
+def _subsequence(source: Source, units: SentenceTokens, first: int, last: int, length: int) -> Subsequence:
+    visible = []
+    for start, end in units.spans[first:last].tolist():
+        piece = source.text[start:end]
+        start += len(piece) - len(piece.lstrip())
+        if piece.strip():
+            visible.append((start, start + len(piece.strip())))
+    spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
+    start, end = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
+    tokens = int(units.bounds[last] - units.bounds[first])
+    return Subsequence(source.name, start, source.text[start:end], spans - start, tokens, length)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,230 @@
+"""`runnel synthesize` with an endpoint that answers by rule, fails on order, and is killed with its client."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from helpers.children import PATHS
+from helpers.stub_endpoint import serve
+from helpers.synthesis import follow, story
+
+from runnel.training.data import Dropped, read_evidence
+
+LENGTHS = ("--lengths", "1000,1200")
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    with serve(follow) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
+        yield one
+
+
+@pytest.fixture
+def books(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for n in range(4):
+        (folder / f"{n}.txt").write_text(story(400, name=f"Keeper{n}"), encoding="utf-8")
+    return folder
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("strategy", "requests"), [("chunk", 1), ("pair", 1), ("link", 3)])
+@pytest.mark.parametrize("unit", ["sentence", "clauses"])
+def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, unit):
+    ended = run("synthesize", books, "--to", "out", "--strategy", strategy, "--unit", unit, "--limit", 7, *LENGTHS, "--json")
+    facts = json.loads(ended.out)
+    assert ended.code == 0 and facts["examples"] == 7 and facts["rejected"] == {}, ended.err
+    assert len(stub.asked) == 7 * requests == facts["used"]["requests"]
+    assert sorted(facts["examples_by_length"].values()) == [3, 4]
+    found = rows(tmp_path / "out" / f"{strategy}.jsonl")
+    for row in found:
+        source = open(row["source"], encoding="utf-8").read()
+        assert source[row["source_start"] :].startswith(row["document"])
+        spans = row["evidence"]
+        assert len(spans) == 2 and [row["document"][a:b].strip() for a, b in spans] == [row["document"][a:b] for a, b in spans]
+        assert row["places"][0][0] == spans[0][0] and row["places"][-1][1] == spans[-1][1], "the first and last unit shown"
+        assert len(row["places"]) == (1 if strategy == "chunk" else 2)
+        assert (row["connection"] is None) == (row["distance"] is None) == (strategy == "chunk")
+        assert strategy != "link" or row["distance"] >= 10
+        assert row["tokens"] <= row["length"] and row["answer"] == "He repaired wheels." and row["prompts"] == "1"
+        assert (row["strategy"], row["unit"], row["llm_model"]) == (strategy, unit, "stub")
+    assert len({row["id"] for row in found}) == 7
+    counts = Dropped()
+    examples = list(read_evidence(tmp_path / "out" / f"{strategy}.jsonl", dropped=counts))
+    assert str(counts) == "7 examples kept" and [one.query for one in examples] == [row["question"] for row in found]
+
+
+def test_a_report_for_readers(run, stub, books, tmp_path):
+    prices = ("--price-in", "0.15", "--price-out", "0.6")
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 2, "--lengths", "1000", *prices)
+    facts = json.loads((tmp_path / "out" / "chunk.json").read_text())
+    used, rate = facts["used"], facts["per_million_examples"]
+    written = sum(len(follow(asked["messages"]).split()) for asked in stub.asked)
+    assert (used["prompt_tokens"], used["completion_tokens"]) == (14, written)
+    assert used["money"] == pytest.approx((14 * 0.15 + written * 0.6) / 1e6)
+    assert rate == {"input_tokens": 7e6, "output_tokens": written / 2 * 1e6, "money": pytest.approx(used["money"] / 2 * 1e6)}
+    assert ended.out == (
+        "out/chunk.jsonl: 2 examples from 2 subsequences (2 of 1,000 tokens)\n"
+        f"2 requests, 14 tokens read, {written} written, cost 0.00\n"
+        f"a million such examples: 7 million tokens read, {written / 2:,.0f} million written, cost {rate['money']:,.0f}\n"
+    )
+    assert ended.err == f"runnel: note: asking stub at {stub.url}\n"
+
+
+def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, books, tmp_path):
+    command = (
+        "synthesize",
+        books,
+        "--to",
+        "out",
+        "--strategy",
+        "chunk",
+        "--limit",
+        12,
+        "--lengths",
+        "500",
+        "--threads",
+        1,
+        "--json",
+    )
+    expected = run(*command[:3], "clean", *command[4:])
+    assert expected.code == 0
+    stub.asked.clear()
+    stub.faults.extend([429, 500, None, "malformed", "cut", 503, "no text", None, None, 400])
+    first = run(*command)
+    facts = json.loads(first.out)
+    assert first.code == 0 and facts["examples"] == 12
+    assert facts["rejected"] == {
+        "requests that the endpoint did not answer; repeat the command to ask again": 3,
+        "replies cut at their limit of tokens": 1,
+    }
+    assert f"runnel: note: the last failure of the endpoint: {stub.url} did not answer: 400" in first.err
+    sent = len(stub.asked)
+    second = run(*command)
+    assert len(stub.asked) == sent + 3, "only the three that failed are asked again"
+    assert json.loads(second.out)["rejected"] == {"replies cut at their limit of tokens": 1}
+    same = [row["id"] for row in rows(tmp_path / "clean" / "chunk.jsonl")]
+    ids = [row["id"] for row in rows(tmp_path / "out" / "chunk.jsonl")]
+    assert ids[:11] == same[:2] + same[3:12], "all but the one that was cut"
+
+
+def test_bad_replies_are_counted_by_reason(run, stub, books):
+    answers = iter(["no JSON", "{", '{"question": 1}', "[]"])
+    stub.rule = lambda messages: next(answers, None) or follow(messages)
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--limit", 3, "--threads", 1, *LENGTHS)
+    assert ended.code == 0 and "3 examples from 7 subsequences" in ended.out
+    assert "runnel: note: rejected: 2 replies that are not JSON\n" in ended.err
+    assert "runnel: note: rejected: 2 replies of another form than requested\n" in ended.err
+
+
+def test_an_endpoint_that_is_down(run, stub, books, tmp_path):
+    stub.faults.extend([401] * 99)
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--threads", 1, *LENGTHS)
+    assert ended.code == 1 and len(stub.asked) == 5
+    assert f"runnel: note: stopped: {stub.url} failed 5 requests in a row; no more were sent; repeat the command" in ended.err
+    stub.faults.clear()
+    assert run("synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS).code == 0
+
+
+def test_a_budget_stops_cleanly_and_a_larger_one_continues(run, stub, books, tmp_path):
+    command = ("synthesize", books, "--to", "out", "--limit", 9, "--reply-tokens", 50, *LENGTHS, "--budget-tokens")
+    ended = run(*command, 10_000)
+    assert ended.code == 0 and "runnel: note: stopped: the budget is spent; no more requests were sent" in ended.err
+    before, kept = len(stub.asked), rows(tmp_path / "out" / "link.jsonl")
+    assert 1 <= len(kept) < 9
+    ended = run(*command, 1_000_000)
+    asked = [json.dumps(one["messages"]) for one in stub.asked]
+    assert ended.code == 0 and len(asked) == len(set(asked)) == 27 > before
+    assert len(rows(tmp_path / "out" / "link.jsonl")) == 9
+
+
+def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "q", "document": story(30, name="Keeper2")}) + "\n")
+    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--exclude", "test.jsonl", *LENGTHS, "--json")
+    facts = json.loads(ended.out)
+    overlapping = facts["rejected"]["subsequences that overlap with a test set"]
+    assert ended.code == 0 and overlapping >= 1 and facts["examples"] + overlapping == facts["subsequences"]
+    assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
+
+
+def test_a_corpus_that_is_too_small(run, stub, tmp_path):
+    (tmp_path / "short.txt").write_text("One sentence. Another one.")
+    ended = run("synthesize", "short.txt", "--to", "out")
+    assert ended.code == 1 and "out/link.jsonl: 0 examples from 0 subsequences" in ended.out
+    assert "note: left out: 1 documents shorter than 2,000 tokens; lower --lengths to use them" in ended.err
+    ended = run("synthesize", "short.txt", "--to", "out", "--lengths", "5", "--limit", 3)
+    assert ended.code == 1 and "note: rejected: 1 subsequences with too few units" in ended.err and not stub.asked
+    assert "note: the sources are used up: 0 of 3 examples; add documents, or use another --seed" in ended.err
+
+
+def test_errors(run, stub, books, tmp_path):
+    assert (
+        "error: --lengths are '2k'; expected numbers of tokens with commas"
+        in run("synthesize", books, "--to", "o", "--lengths", "2k").err
+    )
+    assert "a budget of money needs prices" in run("synthesize", books, "--to", "o", "--budget-money", 3).err
+    assert "error: there is no file or folder missing" in run("synthesize", "missing", "--to", "o").err
+    assert "No such file or directory" in run("synthesize", books, "--to", "no/where").err
+    stub.models = ["a", "b"]
+    assert "lists 2 models (a, b); choose one by its name" in run("synthesize", books, "--to", "o").err
+    assert not stub.asked
+
+
+def test_nothing_is_paid_for_twice_after_kill(run, stub, books, tmp_path):
+    """The process is killed while requests are under way; every reply that it had stored is reused."""
+    answered, held, free = [], threading.Semaphore(0), threading.Event()
+
+    def hold(messages):
+        if len(answered) >= 10:
+            held.release()
+            free.wait(60)
+        answered.append(json.dumps(messages))
+        return follow(messages)
+
+    stub.rule = hold
+    options = ("--to", "out", "--limit", "8", "--threads", "3", *LENGTHS)
+    command = [sys.executable, "-m", "runnel", "synthesize", str(books), *options]
+    process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | PATHS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        for _ in range(3):
+            assert held.acquire(timeout=60), "all threads wait for a reply"
+        for _ in range(600):
+            if stored(tmp_path) >= 10:
+                break
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.communicate()
+    paid = stored(tmp_path)
+    before = set(answered)
+    assert paid >= 10 and not (tmp_path / "out" / "link.jsonl").exists()
+    stub.rule = follow
+    start = len(stub.asked)
+    ended = run("synthesize", books, *options)
+    assert ended.code == 0 and "8 examples from 8 subsequences" in ended.out, ended.err
+    again = [json.dumps(one["messages"]) for one in stub.asked[start:]]
+    assert len(again) == len(set(again)) == 24 - paid and not before & set(again)
+    free.set()
+
+
+def stored(folder):
+    with sqlite3.connect(folder / "out" / "replies.sqlite") as file:
+        return file.execute("SELECT COUNT(*) FROM replies").fetchone()[0]
+
+
+def test_a_folder_becomes_a_trained_model(run, stub, books, tmp_path):
+    assert run("synthesize", books, "--to", "out", "--limit", 6, "--lengths", "500").code == 0
+    changes = [f"--set={one}" for one in ("train.max_steps=2", "train.batch=2", "data.held_out=0")]
+    ended = run("train", "evidence-vectors", "--data", "out/link.jsonl", "--to", "adapted", *changes)
+    assert ended.code == 0 and ended.out.startswith("adapted/model: 2 steps"), ended.err
+    assert (tmp_path / "adapted" / "model" / "model.safetensors").exists()

@@ -1,0 +1,42 @@
+"""Documents for synthesis, and a language model that follows its prompts by rule."""
+
+import json
+import re
+
+import numpy as np
+
+from runnel.generation.synthesis.sources import Subsequence
+
+NUMBERED = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
+
+
+def story(sentences, name="Berg"):
+    """Return a text of short sentences, each different; every fifth ends its line."""
+    return " ".join(f"In year {n} keeper {name} repaired wheel {n * 7}." + "\n" * (n % 5 == 0) for n in range(sentences))
+
+
+def subsequence(sentences=80, name="Berg"):
+    """Return a subsequence with one unit per sentence of a story."""
+    text = story(sentences, name).strip()
+    spans = np.array([match.span() for match in re.finditer(r"In[^.]*\.", text)]).reshape(-1, 2)
+    return Subsequence("story.txt", 0, text, spans, 12 * sentences, 2000)
+
+
+def follow(messages):
+    """Reply as asked: the furthest sentence is connected, and the first and last of those shown are evidence."""
+    prompt = messages[-1]["content"]
+    lines = {int(number): text for number, text in NUMBERED.findall(prompt)}
+    numbers = list(lines)
+    if "The place:" in prompt:
+        place = [int(number) for number, _ in NUMBERED.findall(prompt.partition("The document around it:")[0])]
+        far = max(numbers, key=lambda n: min(abs(n - one) for one in place))
+        found = {"connections": [{"sentence": far, "connection": f"{lines[place[0]]} {lines[far]}"}]}
+    elif "Connection:" in prompt:
+        found = {"question": f"What did Berg do? {prompt.partition('Connection: ')[2].partition(chr(10))[0]}"}
+    else:
+        found = {"sentences": [min(numbers), max(numbers)], "answer": "He repaired wheels."}
+        if "Question:" not in prompt:
+            found["question"] = f"Which wheels did Berg repair in {min(numbers)} and {max(numbers)}?"
+        if "First place:" in prompt:
+            found["connection"] = "Both are repairs."
+    return json.dumps(found)
