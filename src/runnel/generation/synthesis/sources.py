@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.search.finding import Skipped, read_documents
+from runnel.search.finding import read_documents
 from runnel.text.documents.document import HEAD_BYTES, recognize
-from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.folders import find_files
 from runnel.text.lines import keys, read_head, read_json
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
