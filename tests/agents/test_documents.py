@@ -11,7 +11,7 @@ from runnel.errors import InputError
 
 
 @contextmanager
-def no_index():
+def no_store():
     raise InputError("no index")
     yield
 
@@ -30,7 +30,7 @@ def inside(tmp_path):
 
 
 def documents(*roots):
-    return Documents(Settings(roots), no_index)
+    return Documents(Settings(roots), no_store)
 
 
 def text(name, *roots):

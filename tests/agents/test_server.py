@@ -3,15 +3,18 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
+import uvicorn
 from helpers.command_line import FakeRetriever
 from mcp import Client, StdioServerParameters
 
@@ -124,7 +127,25 @@ class SlowRetriever(FakeRetriever):
         yield
 
 
-def test_progress_cancellation_and_other_calls_meanwhile(root):
+@contextmanager
+def in_process(server):
+    yield server
+
+
+@contextmanager
+def over_http(server):
+    """The address of a server in a thread."""
+    running = uvicorn.Server(uvicorn.Config(server.streamable_http_app(stateless_http=True), log_config=None))
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        thread = threading.Thread(target=running.run, args=([bound],))
+        thread.start()
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/mcp"
+        running.should_exit = True
+        thread.join()
+
+
+@pytest.mark.parametrize("transport", [in_process, over_http])
+def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
     retriever, seen = SlowRetriever(), []
 
     async def note(done, total, message):
@@ -142,7 +163,8 @@ def test_progress_cancellation_and_other_calls_meanwhile(root):
         assert await anyio.to_thread.run_sync(partial(retriever.stopped.wait, 30))
         assert not (await client.call_tool("read", {"file": "a.md"})).is_error
 
-    connected(server(root, lambda: retriever), use)
+    with transport(server(root, lambda: retriever)) as target:
+        connected(target, use)
     assert seen == sorted(set(seen)) and all(total == 100_000 for _, total in seen)
 
 

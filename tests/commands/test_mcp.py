@@ -1,15 +1,18 @@
 """`runnel mcp`: its options, and SKILL.md, whose commands run as they are written."""
 
+import json
 import re
 import shlex
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import anyio
 import pytest
 import yaml
 from mcp import Client
 
+ROOT = Path(__file__).parents[2]
 SKILL = files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", SKILL, re.M | re.S) for line in block.splitlines()]
 
@@ -44,6 +47,14 @@ def test_the_skill_has_the_format_of_agent_skills(run):
     assert set(fields) == {"name", "description"} and re.fullmatch(r"[a-z0-9-]{1,64}", fields["name"])
     assert 1 <= len(fields["description"]) <= 1024 and len(body.splitlines()) < 500
     assert run("mcp", "--skill").out == SKILL
+
+
+def test_the_configurations_in_the_docs_are_accepted(run):
+    blocks = re.findall(r"^```json\n(.*?)^```$", (ROOT / "docs" / "agents.md").read_text(encoding="utf-8"), re.M | re.S)
+    servers = [next(iter(json.loads(block).values()))["runnel"] for block in blocks]
+    assert len(servers) == 2
+    for server in servers:
+        assert server["command"] == "runnel" and run(*server["args"], "--skill").code == 0
 
 
 def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):

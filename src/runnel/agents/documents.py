@@ -16,7 +16,7 @@ from runnel.errors import InputError
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Places
 from runnel.search.finding import FileDocument
-from runnel.search.index import Index
+from runnel.search.store import Store
 from runnel.text.documents.document import Block, DocumentText
 from runnel.text.documents.reader import DocumentReader
 
@@ -53,11 +53,11 @@ class Documents:
     """Documents by name. Safe to use from several threads.
 
     Args:
-        index: opens the index as a context; called when a name needs it.
+        store: opens the content of the index as a context; called when a name needs it.
     """
 
-    def __init__(self, settings: Settings, index: Callable[[], AbstractContextManager[Index]]) -> None:
-        self._index = index
+    def __init__(self, settings: Settings, store: Callable[[], AbstractContextManager[Store]]) -> None:
+        self._store = store
         self._roots = tuple(root.resolve() for root in settings.roots)
         self._reader, self._reading = DocumentReader(), threading.Lock()
         self._kept: OrderedDict[object, FileDocument] = OrderedDict()
@@ -74,7 +74,8 @@ class Documents:
             ReadError, MissingDependency: the file cannot be read.
         """
         if name.startswith(INDEXED):
-            return [self._indexed(name)]
+            one = self._indexed(name)
+            return [self._keep((name, one.document.sha256), one)]
         path = self.path(name)
         key = _state(path)
         with self._keeping:
@@ -83,9 +84,8 @@ class Documents:
             with self._reading:
                 documents = [FileDocument(self.name(path), document) for document in self._reader.read(path)]
         notes += [warning for one in documents for warning in one.document.warnings]
-        if len(documents) == 1 and documents[0].document.id is None:
-            self._keep(key, documents[0])
-        return documents
+        whole = len(documents) == 1 and documents[0].document.id is None
+        return [self._keep(key, documents[0])] if whole else documents
 
     def remember(self, one: FileDocument, vectors: SentenceVectors) -> FileDocument:
         """Return the document with its sentence vectors, and keep them if the document is kept."""
@@ -126,8 +126,8 @@ class Documents:
 
     def _indexed(self, name: str) -> FileDocument:
         wanted = name.removeprefix(INDEXED)
-        with self._index() as index:
-            stored = index.store.documents([wanted])
+        with self._store() as store:
+            stored = store.documents([wanted])
         if wanted not in stored:
             raise InputError(f"the index has no document {wanted!r}; use a name that search returned")
         row = stored[wanted]
@@ -135,12 +135,14 @@ class Documents:
         blocks = tuple(Block(start, end, kind, page, places.at(start)[1]) for start, end, kind, page in places.spans())
         return FileDocument(name, DocumentText(row.text, blocks, "txt", digest(row.text), row.title or None))
 
-    def _keep(self, key: object, one: FileDocument) -> None:
+    def _keep(self, key: object, one: FileDocument) -> FileDocument:
+        """Keep a document for later calls, and return it, or the same that is kept already."""
         with self._keeping:
-            self._kept[key] = one
+            one = self._kept.setdefault(key, one)
             self._kept.move_to_end(key)
             while sum(len(kept.document.text) for kept in self._kept.values()) > _KEPT_CHARACTERS and len(self._kept) > 1:
                 self._kept.popitem(last=False)
+        return one
 
 
 def digest(text: str) -> str:

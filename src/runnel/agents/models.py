@@ -12,6 +12,7 @@ from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.index import Index
+from runnel.search.store import Store
 from runnel.search.stores import open_store
 
 
@@ -27,7 +28,8 @@ class Models:
         self._load = load or partial(SentenceRetriever.load, settings.model)
         self._loading, self._searching = threading.Lock(), threading.Lock()
         self._retriever: SentenceRetriever | None = None
-        self._opened: Index | None = None
+        self._store: Store | None = None
+        self._index: Index | None = None
 
     @property
     def loaded(self) -> bool:
@@ -46,19 +48,36 @@ class Models:
             return self._retriever
 
     @contextmanager
+    def store(self) -> Iterator[Store]:
+        """Yield the content of the index at its last commit, without loading a model, to one thread at a time.
+
+        Raises:
+            InputError: the server has no index.
+            StoreError: the index is missing or damaged.
+        """
+        with self._searching:
+            yield self._newest()
+
+    @contextmanager
     def index(self) -> Iterator[Index]:
         """Yield the index at its last commit, to one thread at a time.
 
         Raises:
-            InputError: the server has no index.
-            StoreError: the index is missing, damaged or of another model.
+            InputError, StoreError: as `store`; also an index of another model.
         """
+        with self._searching:
+            store = self._newest()
+            if self._index is None:
+                same = store.settings.model == self._settings.model
+                embedder = Embedder(self.retriever().model) if same else Embedder.load(store.settings.model)
+                self._index = Index(store, embedder)
+            yield self._index
+
+    def _newest(self) -> Store:
         place = self._settings.index
         if place is None:
             raise InputError("this server has no index; use find on a file, or run `runnel index` and start the server again")
-        with self._searching:
-            if self._opened is None:
-                model = open_store(place).settings.model
-                self._opened = Index.open(place, Embedder(self.retriever().model) if model == self._settings.model else None)
-            self._opened.refresh()
-            yield self._opened
+        if self._store is None:
+            self._store = open_store(place)
+        self._store.refresh()
+        return self._store

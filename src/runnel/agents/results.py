@@ -35,7 +35,7 @@ class Sentence(Passage):
     """A sentence that answers the question, with the text around it."""
 
     rank: int
-    score: float
+    score: float = Field(description="With pocket, a logit: 0 is a probability of 50 % that the sentence answers, -3 of 5 %.")
     before: str = ""
     after: str = ""
     other_places: int = Field(0, description="How many more places have the same sentence.")

@@ -33,7 +33,7 @@ class Tools:
     def __init__(self, settings: Settings, models: Models | None = None) -> None:
         self.settings = settings
         self._models = models or Models(settings)
-        self._documents = Documents(settings, self._models.index)
+        self._documents = Documents(settings, self._models.store)
 
     def search(self, query: str, top_k: int, sentences: int, cursor: str | None, progress: Progress) -> results.Searched:
         """Return documents of the index that answer the query.
@@ -135,8 +135,8 @@ class Tools:
         """
         index = None
         if self.settings.index is not None:
-            with self._models.index() as opened:
-                documents, model = opened.store.commits()[-1].documents, opened.store.settings.model
+            with self._models.store() as store:
+                documents, model = store.commits()[-1].documents, store.settings.model
             index = results.IndexStatus(place=self.settings.index, documents=documents, model=model)
         return results.Status(
             version=version("runnel"),
