@@ -130,7 +130,8 @@ def test_json_of_another_content_type_is_refused(server):
 def test_unknown_routes_and_methods(server):
     assert server.get("/nothing").json()["error"]["message"] == "Not Found"
     done = server.get("/v1/embeddings")
-    assert done.status_code == 405 and done.headers["allow"] == "POST" and set(done.json()) == {"error"}
+    assert done.status_code == 405 and done.headers["allow"] == "POST" and done.json()["error"]["message"] == "Method Not Allowed"
+    assert set(server.get("/v2/rerank").json()) == {"message"} and set(server.get("/embed").json()) == {"error", "error_type"}
 
 
 def test_docs_work_offline(server):

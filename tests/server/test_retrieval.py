@@ -56,6 +56,12 @@ def test_find_in_other_units(server):
     assert [one["text"] for one in found] == [TEXTS[1], TEXTS[0]]
 
 
+def test_long_queries(server):
+    done = server.post("/v1/find", json={"query": "a" * 20_001, "documents": ["b"]})
+    assert done.status_code == 413 and done.json()["error"]["param"] == "query"
+    assert server.post("/v1/find", json={"query": "a " * 10_000, "documents": ["b"]}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "body",
     [

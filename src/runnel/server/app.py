@@ -10,7 +10,7 @@ from functools import partial
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from runnel.server import embeddings, page, rerank, retrieval, status
 from runnel.server.context import Context
@@ -23,7 +23,7 @@ from runnel.server.settings import Settings
 from runnel.server.work import Work
 
 _SHOWN = 3  # the most problems of one request to list
-_KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found"}
+_KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
 
 
 def create_app(settings: Settings, load_models: Callable[[], Loaded] | None = None) -> FastAPI:
@@ -59,9 +59,9 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return error.response(request.url.path)
     assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        return JSONResponse({"error": {"message": "this route has no such method"}}, 405, error.headers)
-    return Refusal(_KINDS.get(error.status_code, "invalid"), str(error.detail)).response(request.url.path)
+    response = Refusal(_KINDS.get(error.status_code, "invalid"), str(error.detail)).response(request.url.path)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
@@ -70,7 +70,7 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     lines = list(dict.fromkeys(f"{_place(one['loc'])}: {one['msg']}" for one in problems))
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     param = next((one for one in problems[0]["loc"][1:] if isinstance(one, str) and one.isidentifier()), None)
-    kind: Kind = "too_long" if any(one["type"] == "too_long" for one in problems) else "invalid"
+    kind: Kind = "too_long" if any(one["type"] in ("too_long", "string_too_long") for one in problems) else "invalid"
     return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from runnel.errors import Cancelled, RunnelError
 from runnel.server.loading import Loaded, Loading
@@ -17,6 +17,8 @@ from runnel.server.work import Done, Progress, Work
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
+MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
+Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A question, or words to look for.")]
 
 
 class Body(BaseModel):

@@ -24,7 +24,7 @@ from runnel.records import Places
 from runnel.request import Progress, total_progress
 from runnel.search.index import Index
 from runnel.search.records import DocumentRow
-from runnel.server.context import Context, InContext
+from runnel.server.context import MAX_QUERY_CHARS, Context, InContext
 from runnel.server.opened import OWN, Opened, OpenedFiles, opened_id, picture_of, read_opened
 from runnel.server.refusals import Refusal
 from runnel.server.view import answers_view, document_view, picture_view
@@ -41,7 +41,7 @@ _STATIC = {file.name: file for file in (files("runnel.server") / "static").iterd
 T = TypeVar("T")
 Id = Annotated[str, Query(min_length=1)]
 Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
-Question = Annotated[str, Query(min_length=1)]
+Question = Annotated[str, Query(min_length=1, max_length=MAX_QUERY_CHARS)]
 FileName = Annotated[str, Query(min_length=1, max_length=1000)]
 
 

@@ -18,14 +18,13 @@ from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory
 from runnel.request import total_progress
-from runnel.server.context import MAX_TEXTS, Body, Context, InContext
+from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
 from runnel.server.loading import Loaded
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
 
 router = APIRouter(tags=["rerank"])
 
-Query = Annotated[str, Field(min_length=1)]
 Some = Field(min_length=1, max_length=MAX_TEXTS)
 
 

@@ -11,15 +11,13 @@ from pydantic import BaseModel, Field
 from runnel.records import Hit
 from runnel.request import total_progress
 from runnel.search.index import Index
-from runnel.server.context import MAX_TEXTS, Body, InContext
+from runnel.server.context import MAX_TEXTS, Body, InContext, Query
 from runnel.server.loading import Loaded, OpenIndex
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
 from runnel.text.quotes import LONGEST_QUOTE, verify_quote
 
 router = APIRouter(prefix="/v1", tags=["retrieval"])
-
-Query = Annotated[str, Field(min_length=1, description="A question, or words to look for.")]
 
 
 class TextDocument(Body):
