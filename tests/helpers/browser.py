@@ -23,15 +23,16 @@ def chromium():
 def open_tab(chromium):
     """Open an address in a tab. Errors of scripts, refusals by the policy and requests elsewhere fail the test at its end.
 
-    `prompts`: what a user enters when asked; other dialogs are errors too.
+    `prompts`: what a user enters when asked; other dialogs are errors too. `before`: a script to run before those of the page.
     """
     tabs = []
 
-    def open_tab(address, *, width=1280, height=800, dark=False, prompts=()):
+    def open_tab(address, *, width=1280, height=800, dark=False, prompts=(), before=""):
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
         context.set_default_timeout(10_000)
+        context.add_init_script(before)
         tab = context.new_page()
         prompts = list(prompts)
 
@@ -42,11 +43,12 @@ def open_tab(chromium):
                 tab.problems.append(f"dialog: {dialog.message}")
                 dialog.dismiss()
 
-        tab.problems, home = [], "/".join(address.split("/")[:3]) + "/"
+        tab.problems = []
+        home = address.partition("#")[0] if address.startswith("file:") else "/".join(address.split("/")[:3]) + "/"
         tab.on("console", lambda message: tab.problems.append(message.text) if message.type in ("error", "warning") else None)
         tab.on("pageerror", lambda error: tab.problems.append(str(error)))
         tab.on("dialog", answer)
-        tab.on("request", lambda one: None if one.url.startswith((home, "data:")) else tab.problems.append(f"request: {one.url}"))
+        tab.on("request", lambda one: None if one.url.startswith(home) else tab.problems.append(f"request: {one.url}"))
         tab.goto(address)
         tabs.append(tab)
         return tab

@@ -90,6 +90,19 @@ def test_html_in_documents_queries_and_names_is_shown_as_text_and_never_run(repo
     assert tab.locator("#text *:not(p), main img, main script").count() == 0
 
 
+def test_a_browser_that_cannot_paint_marks_shows_the_document_at_the_sentence(report, open_tab):
+    files = {"a.txt": paragraphs(SENTENCES * 20) + "The dog barked at 𝔘s."}
+    tab = open_tab(
+        report("why the dog barked us", files), before="Object.defineProperty(CSS, 'highlights', { value: undefined })"
+    )
+    tab.locator("a.sentence", has_text="𝔘s").click()
+    settle(tab)
+    pane, last = (tab.locator(one).bounding_box() for one in ("#text", "#text p:last-child"))
+    assert pane["y"] <= last["y"] < pane["y"] + pane["height"]
+    tab.keyboard.press("n")
+    assert tab.locator("#position").inner_text().startswith("1 of")
+
+
 def test_a_report_allows_no_other_script(report, open_tab):
     tab = open_tab(report("dog", {"a.txt": "A dog.\n"}))
     tab.evaluate(
