@@ -1,8 +1,9 @@
 """What commands show on stderr."""
 
 import io
+import sys
 
-from runnel.commands.display import Meter, _compiling, note_compiling, report_bug
+from runnel.commands.display import Meter, _compiling, note_compiling, print_names, report_bug
 from runnel.errors import CheckpointError, InputError, describe
 
 
@@ -33,6 +34,15 @@ def test_meter_is_silent_for_short_work_and_without_a_terminal(capsys):
     with Meter("reading") as meter:
         meter.add(10)
     assert capsys.readouterr().err == ""
+
+
+def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monkeypatch):
+    names = ["a\x1b]0;x\x07.txt", "two\nlines", "caf\udce9"]
+    print_names(names)
+    assert capsysbinary.readouterr().out == b"a\x1b]0;x\x07.txt\ntwo\nlines\ncaf\xe9\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_names(names)
+    assert capsysbinary.readouterr().out.decode() == "a\ufffd]0;x\ufffd.txt\ntwo lines\ncaf\ufffd\n"
 
 
 def test_error_in_one_line():

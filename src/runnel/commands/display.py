@@ -12,9 +12,9 @@ import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from runnel.errors import InputError
 
@@ -150,7 +150,7 @@ def file_link(name: str, *, line: int | None = None, page: int | None = None) ->
     Raises:
         InputError: $RUNNEL_EDITOR_URI is not such a link.
     """
-    path = quote(os.path.abspath(name), errors="surrogateescape")
+    path = Path(os.path.abspath(name)).as_uri().removeprefix("file://")
     template = os.environ.get(_EDITOR)
     if template and line is not None:
         if "{path}" not in template or not template.isprintable():
