@@ -79,6 +79,8 @@ def test_options(run, monkeypatch, tmp_path):
         f"runnel: error: {tmp_path / 'missing'} is not a folder; name an existing folder as root\n",
     )
     assert "--port needs --http" in run("mcp", "--port", 80).err
+    monkeypatch.chdir("/")  # where desktop programs start a server
+    assert run("mcp").err == "runnel: error: the working directory is /, which holds every file; give --root DIR\n"
     monkeypatch.delitem(sys.modules, "runnel.agents.server", raising=False)
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     done = run("mcp")

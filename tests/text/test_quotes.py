@@ -4,7 +4,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
@@ -38,6 +38,7 @@ def test_exact_normalized_changed_and_absent():
     assert absent.match == "absent" and not absent.places and not absent.word_for_word and absent.similarity < 0.6
 
 
+@settings(max_examples=150, deadline=None)
 @given(ANY, ANY, ANY)
 def test_any_substring_is_found_exactly_at_its_place(before, quote, after):
     assume(quote.strip())
@@ -49,6 +50,7 @@ def test_any_substring_is_found_exactly_at_its_place(before, quote, after):
     assert all(a.end <= b.start for a, b in zip(found.places, found.places[1:], strict=False))
 
 
+@settings(max_examples=150, deadline=None)
 @given(WORDS, st.lists(st.sampled_from([" ", "  ", "\n", "\t", "\u00a0", "\n\n    "]), min_size=12, max_size=12), ANY, ANY)
 def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after):
     stretch = "".join(word + gap for word, gap in zip(words, gaps, strict=False)).strip()
@@ -119,6 +121,7 @@ def test_a_line_break_in_chinese_is_no_gap():
     assert changed.match == "changed" and [(c.quote, c.text) for c in only(changed).changes] == [("毁灭", "改变")]
 
 
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]), st.text("aäéîõůñçﬁﬂ½①Ａ가각힣 ", min_size=1, max_size=20).filter(str.strip)
 )
@@ -137,6 +140,7 @@ def test_all_places_are_returned_in_order():
     assert [p.start for p in verify_quote("aa", "aaaaa").places] == [0, 2]
 
 
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(0, 999), min_size=8, max_size=30, unique=True), st.data())
 def test_a_changed_word_is_reported_at_its_place(numbers, data):
     words = [f"word{number}" for number in numbers]
@@ -173,6 +177,7 @@ def test_hyphenation_is_no_change():
 MARKS = st.text("ab -.\n’'\u00ad世か\u3099é\u0301ﬁकि", max_size=14)
 
 
+@settings(max_examples=150, deadline=None)
 @given(MARKS.filter(str.strip) | ANY.filter(str.strip), MARKS | ANY)
 def test_what_differs_is_always_said(quote, text):
     found = verify_quote(quote, text)

@@ -10,7 +10,7 @@ import typer
 
 from runnel.commands.display import note_compiling, print_text, say
 from runnel.commands.options import Model, refuse
-from runnel.errors import MissingDependency
+from runnel.errors import InputError, MissingDependency
 
 
 def mcp(
@@ -46,6 +46,8 @@ def mcp(
         raise MissingDependency(f'runnel mcp needs the MCP SDK ({error}); pip install "runnel[mcp]"') from error
     note_compiling()
     folders = tuple(roots or [Path()])
+    if not roots and Path.cwd() == Path(Path.cwd().anchor):
+        raise InputError(f"the working directory is {Path.cwd()}, which holds every file; give --root DIR")
     if index is None and (project := Project.find(folders[0])) is not None:
         index = str(project.place)
     server = create_server(Tools(Settings(folders, index, model, max_characters)))
