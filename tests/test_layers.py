@@ -46,6 +46,7 @@ ONLY_IN = {
     "lancedb": {"search"},
     "qdrant_client": {"integrations"},
     "openai": {"generation"},
+    "py3langid": {"generation"},
     "ray": {"integrations"},
     "mteb": {"integrations", "commands"},
     "fastapi": {"server"},

@@ -157,6 +157,21 @@ def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_p
     assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
 
 
+def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_path):
+    german = "Im Jahr {n} verkaufte der Müller der alten Mühle den Bäckern der Stadt {n} Säcke von seinem Mehl. "
+    english = "In the year {n} the keeper of the old mill sold {n} sacks of his flour to the bakers of the town. "
+    for name, sentence in (("de", german), ("en", english)):
+        (tmp_path / f"{name}.txt").write_text("".join(sentence.format(n=n) for n in range(100)), encoding="utf-8")
+    ended = run(
+        "synthesize", "de.txt", "en.txt", "--to", "out", "--strategy", "chunk", "--lengths", 500, "--language", "en", "--json"
+    )
+    facts = json.loads(ended.out)
+    left_out = facts["rejected"]["subsequences that are not in en"]
+    assert ended.code == 0 and left_out >= 3 and facts["examples"] + left_out == facts["subsequences"]
+    assert len(stub.asked) == facts["examples"] >= 3 and "Müller" not in json.dumps(stub.asked, ensure_ascii=False)
+    assert "error: the language is 'english'" in run("synthesize", "en.txt", "--to", "out", "--language", "english").err
+
+
 def test_a_corpus_that_is_too_small(run, stub, tmp_path):
     (tmp_path / "short.txt").write_text("One sentence. Another one.")
     ended = run("synthesize", "short.txt", "--to", "out")

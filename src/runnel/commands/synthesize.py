@@ -25,6 +25,9 @@ def synthesize(
     lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
     unit: Annotated[Literal["sentence", "clauses"], typer.Option(help="What is numbered and chosen as evidence.")] = "sentence",
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.", show_default=False)
+    ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it; repeatable.", show_default=False),
@@ -54,7 +57,7 @@ def synthesize(
     from runnel.models.embedder import Embedder
     from runnel.training.decontaminate import Decontaminator
 
-    settings = Settings(strategy, unit, seed, reply_tokens, threads)
+    settings = Settings(strategy, unit, seed, reply_tokens, threads, language)
     budget = Budget(budget_tokens, budget_money, price_in, price_out)
     endpoint = Endpoint(llm, llm_model)
     guard = Decontaminator(exclude or [])

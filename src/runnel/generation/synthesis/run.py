@@ -15,6 +15,7 @@ import numpy as np
 from runnel.errors import EndpointError, InputError
 from runnel.generation.endpoint import Message, Reply
 from runnel.generation.replies import Replies, Stopped, Usage
+from runnel.generation.synthesis.language import check_language, is_language
 from runnel.generation.synthesis.prompts import VERSION, Rejected
 from runnel.generation.synthesis.sources import Subsequence
 from runnel.generation.synthesis.strategies import PLACE_UNITS, Draft, Encode, Strategy, write_chunk, write_link, write_pair
@@ -33,9 +34,11 @@ class Settings:
         unit: "sentence", or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses.
         reply_tokens: the most tokens of a reply; one that is cut there is rejected.
         threads: requests at a time.
+        language: a code such as "en": subsequences in other languages are left out.
 
     Raises:
-        InputError: a number is too small, or the unit is another one.
+        InputError: a number is too small, or the unit or the language is another one.
+        MissingDependency: the package py3langid is missing, for `language`.
     """
 
     strategy: Strategy = "link"
@@ -43,8 +46,11 @@ class Settings:
     seed: int = 0
     reply_tokens: int = 2000
     threads: int = 8
+    language: str | None = None
 
     def __post_init__(self) -> None:
+        if self.language is not None:
+            check_language(self.language)
         if self.unit not in PLACE_UNITS:
             raise InputError(f"unit is {self.unit!r}; expected one of {', '.join(PLACE_UNITS)}")
         for name, least in (("seed", 0), ("reply_tokens", 1), ("threads", 1)):
@@ -89,7 +95,7 @@ class Synthesis:
                 wave = list(islice(subsequences, missing))
                 if not wave:
                     return
-                for text, outcome in zip(wave, pool.map(self._outcome, map(self._overlaps, wave), wave), strict=True):
+                for text, outcome in zip(wave, pool.map(self._outcome, wave, map(self._refusal, wave)), strict=True):
                     self.read += 1
                     if isinstance(outcome, Draft):
                         self.kept[text.length] += 1
@@ -109,13 +115,17 @@ class Synthesis:
         tokens = {"input_tokens": used.prompt_tokens * millions, "output_tokens": used.completion_tokens * millions}
         return tokens | {"money": self.replies.budget.cost(used) * millions}
 
-    def _overlaps(self, text: Subsequence) -> bool:
-        return self.guard.contaminated(Evidence("", text.text, ()))
-
-    def _outcome(self, overlaps: bool, text: Subsequence) -> Draft | str | Stopped:
-        """Return the example, the reason why there is none, or why it was not tried."""
-        if overlaps:
+    def _refusal(self, text: Subsequence) -> str | None:
+        """Return the reason not to ask about a subsequence, if there is one."""
+        if self.guard.contaminated(Evidence("", text.text, ())):
             return "subsequences that overlap with a test set"
+        language = self.settings.language
+        return None if language is None or is_language(text.text, language) else f"subsequences that are not in {language}"
+
+    def _outcome(self, text: Subsequence, refusal: str | None) -> Draft | str | Stopped:
+        """Return the example, the reason why there is none, or why it was not tried."""
+        if refusal is not None:
+            return refusal
         try:
             return self._draft(text)
         except Rejected as rejected:

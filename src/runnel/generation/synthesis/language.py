@@ -1,0 +1,35 @@
+"""Whether a text is in a language.
+
+Source: paper E's code keeps documents that are English with a probability of at least 0.8, by langdetect.
+Differs: by py3langid, which has no random state.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from runnel.errors import InputError, MissingDependency
+
+PROBABILITY = 0.8  # the least
+
+
+def check_language(code: str) -> None:
+    """Raise InputError if texts cannot be recognized as this language, and MissingDependency without py3langid."""
+    known = _identifier().labels
+    if code not in known:
+        raise InputError(f"the language is {code!r}; expected one of {', '.join(sorted(known))}")
+
+
+def is_language(text: str, code: str) -> bool:
+    """Return whether a text is in a language with a probability of at least `PROBABILITY`."""
+    return dict(_identifier().rank(text)).get(code, 0.0) >= PROBABILITY
+
+
+@cache
+def _identifier() -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError as error:
+        raise MissingDependency('recognizing languages needs the package py3langid: pip install "runnel[llm]"') from error
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
