@@ -2,6 +2,8 @@
 
 import json
 import threading
+import time
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
@@ -11,7 +13,7 @@ from helpers.tiny import tiny_encoder
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.server.loading import Loaded
-from runnel.server.opened import Opened, OpenedFiles
+from runnel.server.opened import Opened, OpenedFiles, opened_id
 from runnel.text.documents.document import read_plain
 from runnel.text.reading import decode
 
@@ -206,8 +208,19 @@ def test_reading_a_file_streams_progress_and_reads_it_once(server):
     assert best["text"].strip() == FILLER[99] and best["places"] == 3 and last["result"]["count"] == 600
 
 
+def test_reading_ends_when_the_client_disconnects(server):
+    text = "\n\n".join(f"{n}: {line}" for n in range(40) for line in FILLER).encode()
+    with server.stream("POST", "/page/files", params={"name": "long.txt"}, content=text) as response:
+        assert set(json.loads(next(response.iter_lines()))) == {"done", "total"}
+    work, deadline = server.app.state.context.work, time.monotonic() + 20
+    while work.running and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not work.running and not work.left
+    assert server.app.state.opened.get(opened_id("long.txt", text)) is None  # it was not read to its end
+
+
 def test_a_file_that_is_no_longer_kept_is_reported(server):
-    response = server.get("/page/document", params={"id": "file-0"})
+    response = server.get("/page/document", params={"id": "opened-here:0"})
     assert response.status_code == 404 and "open it again" in response.json()["error"]["message"]
 
 
@@ -247,7 +260,7 @@ def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
         tab.wait_for_function("() => CSS.highlights.has('current')")
         tab.locator("#look").click()
         tab.locator("#picture canvas[data-boxes='1']").wait_for()
-        own = tab.url.partition("doc=")[2].partition("&")[0]
+        own = parse_qs(urlsplit(tab.url).fragment)["doc"][0]
         for id, name in ((own, "book.pdf"), (str(book), str(book))):
             shown = client.get("/page/document", params={"id": id}).json()
             assert shown["pictures"] and shown["pages"] == 2

@@ -16,7 +16,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePart, PagePicture
 from runnel.text.documents.reader import DocumentReader
 
-OWN = "file-"  # begins the id of an opened file
+OWN = "opened-here:"  # begins the id of an opened file, and hardly that of a document of an index
 _BYTES = 512 << 20  # of all files together; the latest one is kept, however large
 _PARSED = 2  # files at the same time
 _ID_DIGITS = 24

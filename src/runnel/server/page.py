@@ -36,7 +36,7 @@ from runnel.text.documents.pdf_picture import page_part
 router = APIRouter(include_in_schema=False)
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_STATIC = {file.name: file for file in (files("runnel.server") / "static").iterdir()}
+_STATIC = {file.name: file for file in (files("runnel.server") / "static").iterdir() if PurePath(file.name).suffix in _TYPES}
 
 T = TypeVar("T")
 Id = Annotated[str, Query(min_length=1)]
@@ -78,7 +78,7 @@ async def about(context: InContext) -> dict[str, Any]:
     loaded = context.loaded()
     if loaded.index is None:
         return {"index": None}
-    documents = len(loaded.index.newest())
+    documents = await _in_thread(lambda: len(_index(context)))
     return {"index": {"name": PurePath(context.settings.index or "").name, "documents": documents}}
 
 
@@ -112,7 +112,7 @@ async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, An
         one = _opened(opened, id)
         facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
         return {"id": id} | facts | document_view(one.document.text, one.document.places())
-    index = _index(context)
+    index = await _in_thread(lambda: _index(context))
     row = await _in_thread(lambda: _row(index, id))
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
@@ -131,7 +131,7 @@ async def answers(id: Id, q: Question, request: Request, context: InContext, ope
         def score(progress: Progress) -> Scored:
             return next(retriever.scan(q, [one.content], progress=progress))
     else:
-        index = _index(context)
+        index = await _in_thread(lambda: _index(context))
         row = await _in_thread(lambda: _row(index, id))
         places, text, remembered = Places(row.blocks), row.text, index.store.settings.remember
 
@@ -149,7 +149,7 @@ async def picture(id: Id, start: Offset, end: Offset, context: InContext, opened
         if id.startswith(OWN):
             one = _opened(opened, id)
             return await _in_thread(lambda: _picture(one.document.text, one.document.places(), start, end, one.name, one.file))
-        index = _index(context)
+        index = await _in_thread(lambda: _index(context))
 
         def draw() -> dict[str, Any]:
             row = _row(index, id)
@@ -246,7 +246,7 @@ def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """Run what reads files in a thread, with errors as refusals."""
+    """Run what reads files or the index in a thread, with errors as refusals."""
     try:
         return await asyncio.to_thread(call)
     except RunnelError as error:

@@ -2,7 +2,7 @@
 
 import { countOf } from "./results.js";
 
-const OWN = "file-"; // the ids of files that were opened here begin with it
+const OWN = "opened-here:"; // the ids of files that were opened here begin with it
 
 // Connect to the server that sent this page.
 export async function connect() {
