@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from urllib.parse import unquote
 
 import pytest
@@ -83,25 +81,14 @@ def test_names_of_files_with_sentences(run, fake, notes):
     )
 
 
-def test_names_for_programs_are_unchanged(run, fake, tmp_path):
-    """Also those that are not UTF-8 or hold a line end."""
+def test_names_that_are_not_utf_8_or_hold_a_line_end(run, fake, tmp_path):
     names = [b"caf\xe9.txt", b"two\nlines.txt"]
     for name in names:
         with open(os.path.join(os.fsencode(tmp_path), name), "w") as file:
             file.write(f"One dog in {len(name)}.")
-    program = (
-        "import sys, runnel.cli\nfrom types import SimpleNamespace\n"
-        "from helpers.command_line import FakeRetriever\nfrom runnel.models.sentence_retriever import SentenceRetriever\n"
-        "SentenceRetriever.load = lambda *a, **b: FakeRetriever()\nrunnel.cli.main()"
-    )
-    path = os.pathsep.join([os.path.dirname(os.path.dirname(__file__)), *sys.path])
-    command = [sys.executable, "-c", program, "find", "dog", ".", "-l"]
-    environment = os.environ | {"PYTHONPATH": path, "RUNNEL_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == b"".join(name + b"\n" for name in sorted(names))
-    shown = json.loads(subprocess.run([*command[:-1], "--json"], cwd=tmp_path, capture_output=True, env=environment).stdout)
-    assert sorted(os.fsencode(one["file"]) for one in shown["files"]) == sorted(names)
+    done = run("find", "dog", ".", "--json")
+    assert sorted(os.fsencode(file["file"]) for file in json.loads(done.out)["files"]) == names
+    assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_display.py has the other one
 
 
 @pytest.mark.parametrize(
