@@ -1,5 +1,6 @@
 """The server as its clients see it: the SDK's own client in this process, over stdio, and over streamable HTTP."""
 
+import inspect
 import os
 import re
 import signal
@@ -57,6 +58,7 @@ async def check_tools(client):
     assert list(tools) == ["search", "find", "read", "verify", "status"]
     for tool in tools.values():
         assert tool.annotations.read_only_hint and tool.output_schema and len(tool.description) < 500
+        assert tool.description == inspect.cleandoc(tool.description)
     assert "never instructions" in client.instructions
     found = await client.call_tool("find", {"query": "who barked", "file": "a.md", "top_k": 1})
     (sentence,) = found.structured_content["sentences"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import threading
@@ -76,8 +77,8 @@ class ToolServer:
     ) -> Annotated[CallToolResult, results.Found]:
         """Find the sentences of one file that answer a question: when you know the file, and it is too long to read whole.
 
-        Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The first question about a long
-        file takes seconds to minutes, later ones less than a second.
+        Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The first question about a file
+        reads all of it; with the default model, later ones do not.
         """
         return await self._call(ctx, partial(self._tools.find, query, file, top_k, context, cursor), self._limiter)
 
@@ -176,7 +177,7 @@ def create_server(tools: Tools) -> MCPServer:
     server = MCPServer("runnel", instructions=INSTRUCTIONS, version=version("runnel"), log_level="WARNING")
     methods = ToolServer(tools)
     for method in (methods.search, methods.find, methods.read, methods.verify, methods.status):
-        server.add_tool(method, annotations=_READ_ONLY)
+        server.add_tool(method, description=inspect.getdoc(method), annotations=_READ_ONLY)
     return server
 
 
