@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,6 @@ from runnel.commands.evaluate_sentences import scorer_of
 from runnel.commands.runs import lines_of
 from runnel.errors import InputError, MissingDependency, RunnelError
 from runnel.evaluation.metrics import interval, ranked
-from runnel.evaluation.questions import ONLY_MEANING
 from runnel.evaluation.segments import Reading
 from runnel.evaluation.sentences import Scorer
 from runnel.evaluation.tasks import find_task, read_task
@@ -75,7 +75,7 @@ SYSTEMS = (
     System("retrieval", "bm25+minilm", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("retrieval", "bm25+embed", "BM25 + `pocket`", of=("bm25", "embed")),
     System("retrieval", "index", "index", options={"how": "index"}),
-    System("retrieval", "index-vectors", "index, vectors only", options={"dense_weight": ONLY_MEANING, "rerank": 0}, index=True),
+    System("retrieval", "index-vectors", "index, vectors only", options={"dense_weight": math.inf, "rerank": 0}, index=True),
     System("retrieval", "index-merged", "index, not reranked", options={"rerank": 0}, index=True),
     System("rerank", "bm25", "BM25", "bm25"),
     System("rerank", "minilm-rerank", "MiniLM", of=("bm25", "minilm")),

@@ -61,7 +61,7 @@ COMMANDS = (
     info,
     bench,
 )
-LIKE_GREP = (find, ask, verify)  # commands with the exit codes of grep
+LIKE_GREP = (find, search, ask, verify)  # commands with the exit codes of grep
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(

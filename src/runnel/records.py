@@ -123,11 +123,36 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class RankPart:
+    """A document's rank in a list, from 1 (None: it is not in the list), and what this adds to its score."""
+
+    rank: int | None
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a search of an index ranks a document as it does; the score is the sum of the three parts' scores.
+
+    Attributes:
+        meaning: the document among the nearest vectors.
+        words: among the highest BM25 scores.
+        reranked: among the documents that were reranked.
+        relevance: the reranker's score; None if it was not reranked.
+    """
+
+    meaning: RankPart
+    words: RankPart
+    reranked: RankPart
+    relevance: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One ranked document. `rank` counts from 1.
 
-    A search of an index also fills the answering sentences and the stored title, source file, metadata, and the pages and
-    headings of the document's characters.
+    A search of an index also fills the answering sentences, the stored title, source file and metadata, the pages and headings of
+    the document's characters, and the explanation of the score.
     """
 
     id: str
@@ -139,6 +164,7 @@ class Hit:
     source: str = ""
     metadata: Mapping[str, object] = field(default_factory=dict)
     places: Places = field(default_factory=Places)
+    explanation: Explanation | None = None
 
 
 def expect_text(value: object, what: str) -> None:

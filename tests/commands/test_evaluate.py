@@ -115,9 +115,9 @@ def test_a_reranker_reorders_a_run(run, beir, fake, tmp_path):
 def test_an_index(run, beir, tmp_path):
     pytest.importorskip("lancedb")
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    words = results(
-        run("evaluate", "tiny", "beir", "--as", "index", "--dense-weight", 0, "--rerank", 0, "--out", "words", "--json")
-    )["beir"]
+    words = results(run("evaluate", "tiny", "beir", "--as", "index", "--weight", 0, "--rerank", 0, "--out", "words", "--json"))[
+        "beir"
+    ]
     assert words["as"] == "index" and words["metrics"]["MRR@10"] == pytest.approx((1 + 1 / 3) / 3)
     first = [line.split()[2] for line in (tmp_path / "words" / "beir.trec").read_text().splitlines() if line.startswith("1 ")]
     assert first[0] == "d1"
@@ -128,7 +128,7 @@ def test_an_index(run, beir, tmp_path):
 def test_an_existing_index(run, beir, tmp_path):
     pytest.importorskip("lancedb")
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "tiny")
-    words = ("--dense-weight", 0, "--rerank", 0, "--json", "--metrics", "MRR@10")
+    words = ("--weight", 0, "--rerank", 0, "--json", "--metrics", "MRR@10")
     made = results(run("evaluate", "tiny", "beir", "--as", "index", "--out", "made", *words))["beir"]
     assert "4 added, 1 failed" in run("index", "beir/corpus.jsonl.gz", "--to", "library", "--model", "tiny").out
     command = ("evaluate", "tiny", "beir", "--in", "library", "--out", "out", *words)

@@ -31,7 +31,7 @@ QUESTIONS = """{"question": "the river runs", "file": "river.txt", "text": "to t
 
 def test_questions(run, library, tmp_path):
     (tmp_path / "q.jsonl").write_text(QUESTIONS)
-    words = ("--dense-weight", 0, "--rerank", 0)
+    words = ("--weight", 0, "--rerank", 0)
     done = run("evaluate", "--questions", "q.jsonl", "--in", library, *words, "--out", "out", "-k", 1)
     assert done.code == 0, done.err
     assert "2 of 3 questions answered by the first 1 of 2 documents in library" in done.out
@@ -50,8 +50,9 @@ def test_a_sweep_prints_the_command_to_use(run, library, tmp_path):
     result = json.loads(done.out)
     assert result["settings"][0]["name"] == "default" and len(result["settings"]) == 10
     words = next(one for one in result["settings"] if one["name"] == "words only")
-    assert words["arguments"] == "--dense-weight 0 --rerank 0" and words["metrics"]["MRR"] == pytest.approx(2 / 3)
-    assert run("search", "the river runs", "--in", library, *words["arguments"].split()).code == 0
+    assert words["arguments"] == "--words-only" and words["metrics"]["MRR"] == pytest.approx(2 / 3)
+    for setting in result["settings"]:
+        assert run("search", "the river runs", "--in", library, *setting["arguments"].split()).code == 0
     shown = run("evaluate", "--questions", "q.jsonl", "--in", library, "--sweep").out
     assert "words only" in shown and " ".join(result["advice"].split()) in " ".join(shown.split())
 
@@ -106,7 +107,7 @@ def setting(name, mrr, difference, p):
         (
             setting("x", 0.7, 0.2, 0.01),
             "Better than the default: x (MRR 0.700 instead of 0.500, p = 0.010). "
-            'Use: runnel search "..." --in library --dense-weight 0.5 --rerank 0',
+            'Use: runnel search "..." --in library --weight 0.5 --no-rerank',
         ),
         (
             setting("x", 0.6, 0.1, 0.04),

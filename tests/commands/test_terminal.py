@@ -82,7 +82,7 @@ def test_index_and_search(run, tmp_path, monkeypatch, as_json):
     assert "left out" in done.err
     done = check(run("search", "one dog", "--in", "library", *as_json))
     assert "[red]x[" in done.out
-    check(run("search", "one dog", "--in", NAME, *as_json), code=1)
+    check(run("search", "one dog", "--in", NAME, *as_json), code=2)
 
 
 def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):

@@ -1,13 +1,25 @@
 """A user's own questions: which documents answer, what went wrong, which settings find more. The index is a stand-in."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runnel.errors import InputError
-from runnel.evaluation.questions import DEPTH, ask, locate, rank_with, read_questions, settings_of, summarize, tries, weigh
+from runnel.evaluation.questions import (
+    DEPTH,
+    Setting,
+    ask,
+    locate,
+    rank_with,
+    read_questions,
+    settings_of,
+    summarize,
+    tries,
+    weigh,
+)
 from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit, Places
 from runnel.text.sentences import split_sentences
@@ -44,6 +56,7 @@ class FakeIndex:
         common = {name: len(words & set(text.lower().replace(".", "").split())) for name, text in self.texts.items()}
         weight = 0.0 if dense_weight is None else dense_weight
         scores = {name: common[name] + weight / (61 + place) for place, name in enumerate(sorted(self.texts))}
+        scores = {name: score for name, score in scores.items() if score or dense_weight != 0}  # words alone find no others
         ranked = sorted(scores, key=lambda name: (-scores[name], name))[:top_k]
         return [self.hit(name, scores[name], rank, words, sentences) for rank, name in enumerate(ranked, start=1)]
 
@@ -167,8 +180,23 @@ def test_a_sweep_searches_with_every_setting(tmp_path):
     assert settings[0].name == "default" and {s.name for s in settings} >= {"words only", "meaning only", "both, meaning 0.5"}
     assert [s.metrics["MRR"] for s in settings[1:]] == sorted((s.metrics["MRR"] for s in settings[1:]), reverse=True)
     words = next(s for s in settings if s.name == "words only")
-    assert words.arguments == "--dense-weight 0 --rerank 0" and words.comparison.queries == 2
+    assert words.arguments == "--words-only" and words.comparison.queries == 2
     assert ("sleep", 0, 0) in index.searches
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({}, ""),
+        ({"dense_weight": 0, "rerank": 0}, "--words-only"),
+        ({"dense_weight": math.inf, "rerank": 0}, "--meaning-only"),
+        ({"dense_weight": 0.2, "rerank": 0}, "--weight 0.2 --no-rerank"),
+        ({"dense_weight": 0, "rerank": 50}, "--words-only --rerank 50"),
+        ({"rerank": 20}, "--rerank 20"),
+    ],
+)
+def test_a_setting_names_the_options_of_search(options, arguments):
+    assert Setting("x", options, {}, None).arguments == arguments
 
 
 @pytest.mark.parametrize(

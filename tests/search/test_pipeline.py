@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from helpers.tiny import tiny_model
@@ -56,8 +58,22 @@ def test_the_rerankers_order_is_a_third_list(plain):
     expected = fuse([*lists, reranked(plain, TEXTS, first[:5])], (0.2, 1, 1))
     assert [(hit.id, hit.score) for hit in hits] == expected
     assert {hit.id for hit in hits[:5]} == set(first[:5]) and [hit.id for hit in hits[5:]] == first[5:]
-    by_words = [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=0)]
-    assert by_words[: len(lists[1])] == lists[1]
+    assert [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=0)] == lists[1]  # and no others
+    assert [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=math.inf)] == lists[0]
+    assert plain.search("zebra", dense_weight=0) == []
+
+
+def test_the_parts_of_an_explanation_add_up_to_the_score(index, plain):
+    reranked = plain.search(QUERY, top_k=12, rerank=5)
+    for hit in [*reranked, *index.search(QUERY), *plain.search(QUERY), *plain.search(QUERY, dense_weight=math.inf)]:
+        why = hit.explanation
+        assert why.meaning.score + why.words.score + why.reranked.score == pytest.approx(hit.score)
+        for part, weight in ((why.meaning, (0.2, 1.0)), (why.words, (1,)), (why.reranked, (1,))):
+            assert part.score in (0 if part.rank is None else weight / (60 + part.rank) for weight in weight)
+        assert (why.relevance is None) == (why.reranked.rank is None)
+    assert [hit.explanation.reranked.rank is not None for hit in reranked] == [True] * 5 + [False] * 7
+    by_relevance = sorted((hit.explanation for hit in reranked[:5]), key=lambda why: -why.relevance)
+    assert [why.reranked.rank for why in by_relevance] == [1, 2, 3, 4, 5]
 
 
 def test_remembered_documents_rank_as_whole_pairs_do(index, plain):

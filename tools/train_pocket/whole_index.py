@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,10 +17,10 @@ from tools.train_pocket.evaluate import MEASURED, RetrievalSet, load_set, ndcg
 log = logging.getLogger(__name__)
 _MOST_QUERIES = 250  # of a set
 SETS = (*MEASURED, "qmsum_meetings")
-# Options of `Index.search`. Words alone and vectors alone are a weight of nothing and one that leaves words no say.
+# Options of `Index.search`.
 WAYS: Mapping[str, Mapping[str, float]] = {
     "BM25": {"dense_weight": 0, "rerank": 0},
-    "dense": {"dense_weight": 1e9, "rerank": 0},
+    "dense": {"dense_weight": math.inf, "rerank": 0},
     "both, not reranked": {"rerank": 0},
     "**a search as it is**": {},
 }

@@ -66,8 +66,9 @@ Aggregate = Annotated[
     Literal["max", "sum"] | None,
     typer.Option(help="Score of a document from its segments'; default: max.", show_default=False),
 ]
+_SEARCH = {"dense_weight": "--weight", "rerank": "--rerank"}  # options by the arguments of `Index.search`
 DenseWeight = Annotated[
-    float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.", show_default=False)
+    float | None, typer.Option("--weight", help="Of an index: weight of meaning, where that of words is 1.", show_default=False)
 ]
 Context = Annotated[
     str | None,
@@ -217,7 +218,7 @@ def _jobs(
     if not kinds & {"bm25", "rerank"}:
         refuse({f"--{name}": True for name in system.bm25}, "is for BM25, which does not search here")
     if "index" not in kinds:
-        refuse({f"--{name.replace('_', '-')}": True for name in system.search}, "goes with --as index")
+        refuse({_SEARCH[name]: True for name in system.search}, "goes with --as index")
     instruct = "{instruction}" in system.prompts.get("query", "")
     refuse({"{instruction} in --prompt": instruct}, "is replaced only for mteb tasks; write the instruction itself")
     if not kinds & {"embed", "index"}:
@@ -327,7 +328,8 @@ def _run_mteb(tasks: Sequence[str], system: System, reading: Mapping[str, Any], 
     if kind != "index":
         system = replace(system, reading=reading_of(system.model, kind, reading))
     refuse({"--run": kind != "rerank" and system.candidates}, "goes with --as rerank")
-    refuse({f"--{name}": True for name in (*system.bm25, *(() if kind == "index" else system.search))}, "has no effect here")
+    unused = [f"--{name}" for name in system.bm25] + [_SEARCH[name] for name in (() if kind == "index" else system.search)]
+    refuse(dict.fromkeys(unused, True), "has no effect here")
     with _folder(out) as folder:
         whole = evaluate_mteb.measure([task.removeprefix("mteb:") for task in tasks], system, folder)
     if as_json:

@@ -141,7 +141,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
 
 def _setting(one: Setting) -> dict[str, Any]:
     compared = {name: asdict(one.comparison)[name] for name in ("difference", "low", "high", "p")}
-    return {"name": one.name, "options": dict(one.options), "arguments": one.arguments, "metrics": dict(one.metrics)} | compared
+    return {"name": one.name, "arguments": one.arguments, "metrics": dict(one.metrics)} | compared
 
 
 def _number(name: str, value: float) -> str:

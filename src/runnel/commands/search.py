@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runnel.commands import loading
-from runnel.commands.display import note_compiling, one_line, print_json, stdout_console
+from runnel.commands.display import (
+    file_link,
+    note_compiling,
+    one_line,
+    output_form,
+    print_json,
+    print_names,
+    print_text,
+    stdout_console,
+)
 from runnel.commands.index_update import expect_project, refresh_project
-from runnel.commands.options import Json, Query, refuse
+from runnel.commands.options import FilesOnly, Json, JsonLines, Plain, Query, refuse
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.text.documents.document import end_of_text_below
@@ -21,68 +32,133 @@ from runnel.text.documents.document import end_of_text_below
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from runnel.records import Hit, Sentence
+    from runnel.records import Explanation, Hit, Sentence
+    from runnel.search.finding import Place
+    from runnel.search.index import Index
     from runnel.search.records import Settings
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
 
 
+Places = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--in",
+        metavar="DIR",
+        help="Folder or URI of an index; several are searched together (default: the project's own).",
+        show_default=False,
+    ),
+]
+NoUpdate = Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")]
+TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")]
+WordsOnly = Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")]
+MeaningOnly = Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")]
+Weight = Annotated[
+    float | None,
+    typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).", show_default=False),
+]
+Rerank = Annotated[
+    int | None,
+    typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.", show_default=False),
+]
+NoRerank = Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")]
+Read = Annotated[
+    int | None,
+    typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.", show_default=False),
+]
+Sentences = Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.", show_default=False),
+]
+IndexModel = Annotated[str | None, typer.Option("--model", "-m", help="The index's model, if it has moved.", show_default=False)]
+Explain = Annotated[bool, typer.Option("--explain", help="Show each document's rank by words, by meaning and by the reranker.")]
+
+
 def search(
     query: Query,
-    place: Annotated[
-        str | None,
-        typer.Option("--in", metavar="DIR", help="Folder or URI of the index (default: the project's own).", show_default=False),
-    ] = None,
-    no_update: Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")] = False,
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
-    rerank: Annotated[
-        int | None,
-        typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.", show_default=False),
-    ] = None,
-    dense_weight: Annotated[
-        float | None,
-        typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).", show_default=False),
-    ] = None,
-    read: Annotated[
-        int | None,
-        typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.", show_default=False),
-    ] = None,
-    sentences: Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")] = 3,
-    conditions: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.", show_default=False),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The index's model, if it has moved.", show_default=False)
-    ] = None,
+    places: Places = None,
+    no_update: NoUpdate = False,
+    top_k: TopK = 10,
+    words_only: WordsOnly = False,
+    meaning_only: MeaningOnly = False,
+    weight: Weight = None,
+    rerank: Rerank = None,
+    no_rerank: NoRerank = False,
+    read: Read = None,
+    sentences: Sentences = 3,
+    conditions: Where = None,
+    model: IndexModel = None,
+    explain: Explain = False,
+    plain: Plain = False,
+    files: FilesOnly = False,
+    jsonl: JsonLines = False,
     as_json: Json = False,
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences.
 
     Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
-    brought up to date with the files.
+    brought up to date with the files. Exit code: 0 documents were found, 1 none, 2 an error.
     """
-    refuse({"--no-update": no_update and place is not None}, "has no effect with --in, which is never updated")
+    refuse({"--no-update": no_update and places}, "has no effect with --in, which is never updated")
+    refuse({"--explain": explain and (plain or files)}, "has no effect on --plain and --files-with-matches")
+    options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
+    form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
+    timings: dict[str, float] = {}
+    index = _open(places or [], model, timings, update=not no_update)
+    where = parse_conditions(conditions or [], index.store.settings)
+    hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
+    log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
+    if form == "json":
+        place = index.store.uri
+        print_json({"query": query, "index": place, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
+    elif form == "jsonl":
+        for hit in hits:
+            print_json(_as_json(hit), indent=None)
+    elif form == "files":
+        print_names(dict.fromkeys(_file(hit) for hit in hits))
+    elif form == "plain" and not explain:
+        for line in (line for hit in hits for line in _lines(hit)):
+            print_text(one_line(line))
+    else:
+        _show(stdout_console(), hits, explain=explain)
+    return 0 if hits else 1
+
+
+def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank: int | None, no_rerank: bool) -> dict[str, Any]:
+    """Return the options of `Index.search` for the ranking. One list alone is reranked only if --rerank says so.
+
+    Raises:
+        BadParameter: options that contradict each other.
+    """
+    refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
+    if words_only or meaning_only:
+        refuse({"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only")
+        refuse({"--weight": weight is not None}, "has no effect on one list alone")
+        return {"dense_weight": 0 if words_only else math.inf, "rerank": rerank or 0}
+    return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
+
+
+def _open(places: Sequence[str], model: str | None, timings: dict[str, float], *, update: bool) -> Index:
+    """Open the indexes at these places to be searched together; without places, the project's own, brought up to date."""
     note_compiling()
     start = time.perf_counter()
-    project = expect_project() if place is None else None
-    place = str(project.place) if project is not None else place or ""
-    index = loading.open_index(place, model)
-    timings = {"open": time.perf_counter() - start}
-    if project is not None and not no_update:
-        refresh_project(project, index)
-        timings["update"] = time.perf_counter() - start - timings["open"]
-    where = parse_conditions(conditions or [], index.store.settings)
-    hits = index.search(
-        query, top_k, where=where, dense_weight=dense_weight, rerank=rerank, read=read, sentences=sentences, timings=timings
-    )
-    log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
-    if as_json:
-        print_json({"query": query, "index": place, "documents": [_as_json(hit) for hit in hits], "seconds": timings})
-    else:
-        _show(stdout_console(), hits)
-    return 0
+    if not places:
+        project = expect_project()
+        index = loading.open_index(str(project.place), model)
+        timings["open"] = time.perf_counter() - start
+        if update:
+            refresh_project(project, index)
+            timings["update"] = time.perf_counter() - start - timings["open"]
+        return index
+    indexes = [loading.open_index(place, model) for place in places]
+    timings["open"] = time.perf_counter() - start
+    if len(indexes) == 1:
+        return indexes[0]
+    from runnel.search.joined import join, names_of
+
+    return join(dict(zip(names_of(places), indexes, strict=True)))
 
 
 def parse_conditions(given: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
@@ -114,12 +190,42 @@ def _value(text: str, kind: str, condition: str) -> Any:
 
 
 def _as_json(hit: Hit) -> dict[str, object]:
-    sentences = []
-    for sentence in hit.sentences:
-        page, headings = hit.places.at(sentence.start)
-        sentences.append(asdict(sentence) | {"after": _below(hit, sentence), "page": page, "headings": headings})
+    sentences = [
+        asdict(sentence) | {"after": _below(hit, sentence), "line": place.line, "page": place.page, "headings": place.headings}
+        for sentence, place in zip(hit.sentences, _places(hit), strict=False)
+    ]
     facts = {"id": hit.id, "rank": hit.rank, "score": hit.score, "title": hit.title, "source": hit.source}
-    return facts | {"metadata": dict(hit.metadata), "sentences": sentences}
+    explained = None if hit.explanation is None else asdict(hit.explanation)
+    return facts | {"metadata": dict(hit.metadata), "sentences": sentences, "explanation": explained}
+
+
+def _file(hit: Hit) -> str:
+    """Return the file of a document, relative to the working directory if it is in it; the id of one without a file."""
+    if not hit.source:
+        return hit.id
+    path, here = Path(hit.source), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else hit.source
+
+
+def _places(hit: Hit) -> list[Place]:
+    """Return the place of each sentence; of a document without sentences, its beginning."""
+    from runnel.search.finding import Place
+
+    file, text = _file(hit), hit.text or ""
+    row = hit.id.partition(f"{hit.source}#")[2] if hit.source else ""
+    kind = str(hit.metadata.get("kind", "txt")) if hit.source else "txt"
+    places = []
+    for start, end in [(one.start, one.end) for one in hit.sentences] or [(0, 0)]:
+        first = start + len(text[start:end]) - len(text[start:end].lstrip())
+        page, headings = hit.places.at(first)
+        places.append(Place(file, row or None, text.count("\n", 0, first) + 1, page, headings, start, end, kind))
+    return places
+
+
+def _lines(hit: Hit) -> list[str]:
+    """Return a line for each sentence: FILE:PLACE:TEXT; the title of a document without sentences."""
+    texts = [normalize(sentence.text) for sentence in hit.sentences] or [hit.title]
+    return [f"{place.file}:{place.where}:{text}" for place, text in zip(_places(hit), texts, strict=True)]
 
 
 def _below(hit: Hit, sentence: Sentence) -> str:
@@ -128,25 +234,48 @@ def _below(hit: Hit, sentence: Sentence) -> str:
     return text[sentence.end : end_of_text_below(text, sentence.start, sentence.end, hit.places.kind_at)]
 
 
-def _show(console: Console, hits: Sequence[Hit]) -> None:
+def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
     from rich.padding import Padding
+    from rich.style import Style
     from rich.text import Text
 
     if not hits:
         console.print("nothing found", style="dim")
     for hit in hits:
+        places = _places(hit)
         head = Text(f"{hit.rank:>2}. ")
-        head.append(one_line(hit.title or hit.id), style="bold cyan")
+        head.append(one_line(hit.title or hit.id), style=Style.parse("bold cyan") + Style(link=_link(hit, places[0])))
         head.append(f"  {hit.score:.4f}", style="dim")
         console.print(head, soft_wrap=True)
         if hit.title:
             console.print(Text("    " + one_line(hit.id), style="dim"), soft_wrap=True)
-        for sentence in hit.sentences:
-            page, headings = hit.places.at(sentence.start)
-            where = ", ".join([*([f"page {page:,}"] if page else []), *([" › ".join(headings)] if headings else [])])
+        if explain and hit.explanation is not None:
+            console.print(Text("    " + _explained(hit.explanation), style="dim"), soft_wrap=True)
+        for sentence, place in zip(hit.sentences, places, strict=False):
+            where = [*([f"page {place.page:,}"] if place.page else []), *([" › ".join(place.headings)] if place.headings else [])]
+            shown = one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
             body = Text(normalize(sentence.text))
-            body.append(f"  ({one_line(where) or f'characters {sentence.start}-{sentence.end}'})", style="dim italic")
+            body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=_link(hit, place)))
             console.print(Padding(body, (0, 0, 0, 4)))
             if below := _below(hit, sentence):
                 console.print(Padding(Text(normalize(below), style="dim"), (0, 0, 0, 6)))
         console.print()
+
+
+def _explained(why: Explanation) -> str:
+    """Return a document's ranks and what they add to its score: "words 1 (+0.0164), meaning 3 (+0.0159), ..."."""
+    parts = [
+        f"{name} {'not found' if part.rank is None else f'{part.rank} (+{part.score:.4f})'}"
+        for name, part in (("words", why.words), ("meaning", why.meaning))
+    ]
+    if why.relevance is not None:
+        parts.append(f"reranked {why.reranked.rank} (+{why.reranked.score:.4f}), relevance {why.relevance:.2f}")
+    return ", ".join(parts)
+
+
+def _link(hit: Hit, place: Place) -> str | None:
+    """Return a link to a place in the document's file for a terminal; None without a file."""
+    if not hit.source:
+        return None
+    lines = place.kind in ("txt", "md") and place.id is None
+    return file_link(hit.source, line=place.line if lines else None, page=None if lines else place.page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,6 @@ DEPTH = 50  # ranks to look at; deeper searches take more passages into their li
 SHOWN = 3  # sentences of a document that search shows
 _SCORED = 20  # sentences of a document whose rank is known
 CUTOFFS = (1, 3, 5, 10)
-ONLY_MEANING = 10_000  # a weight of meaning with which the words only order documents that meaning does not rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +263,9 @@ def _meet(hit: Hit, sentence: Sentence, span: tuple[int, int]) -> bool:
 
 def _how_low(question: Question, target: Target, index: Index, rank: int | None) -> str:
     ranks = []
-    for name, weight, least in (("words", 0, 0.0), ("meaning", ONLY_MEANING, 1.0)):  # `least`: of documents that it ranks
+    for name, weight in (("words", 0), ("meaning", math.inf)):
         hits = index.search(question.query, DEPTH, dense_weight=weight, rerank=0, sentences=0)
-        found = next((hit.rank for hit in hits if hit.id in target.documents and hit.score > least), None)
+        found = next((hit.rank for hit in hits if hit.id in target.documents), None)
         ranks.append(f"{found or f'not among the first {DEPTH}'} by {name}")
     return f"{'not found' if rank is None else f'found at rank {rank}'} ({', '.join(ranks)})"
 
@@ -301,7 +301,14 @@ class Setting:
     @property
     def arguments(self) -> str:
         """Return the options of `runnel search`."""
-        return " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in self.options.items())
+        weight, rerank = self.options.get("dense_weight"), self.options.get("rerank")
+        alone = {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
+        arguments = [alone or f"--weight {weight:g}"] if weight is not None else []
+        if rerank:
+            arguments.append(f"--rerank {rerank:g}")
+        elif rerank == 0 and alone is None:  # one list alone is not reranked
+            arguments.append("--no-rerank")
+        return " ".join(arguments)
 
 
 def settings_of(index: Index) -> dict[str, dict[str, float]]:
@@ -309,7 +316,7 @@ def settings_of(index: Index) -> dict[str, dict[str, float]]:
     tried: dict[str, dict[str, float]] = {
         "default": {},
         "words only": {"dense_weight": 0, "rerank": 0},
-        "meaning only": {"dense_weight": ONLY_MEANING, "rerank": 0},
+        "meaning only": {"dense_weight": math.inf, "rerank": 0},
     }
     tried |= {f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0} for weight in (0.2, 0.5, 1, 2)}
     if index.store.settings.remember and reranker_of(index.embedder) is not None:

@@ -342,7 +342,7 @@ class Index:
         Args:
             where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=": 2020}}.
             dense_weight: of dense ranks, relative to 1 for lexical ranks (default: 1 for a model that scores sentence
-                vectors, such as pocket, and 0.2 for others; docs/search.md).
+                vectors, such as pocket, and 0.2 for others; docs/search.md). 0: words alone; math.inf: meaning alone.
             rerank: how many documents of the first stage to rerank (default: 50 if documents are remembered
                 (`create`), else none, because other documents are read whole for it).
             read: of how many of the best documents to return sentences (default: all if their sentences are remembered, else

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -21,7 +21,7 @@ from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
-from runnel.records import Hit, Places, Sentence, expect_count, group_repeats
+from runnel.records import Explanation, Hit, Places, RankPart, Sentence, expect_count, group_repeats
 from runnel.request import Progress, total_progress
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
@@ -49,8 +49,8 @@ class Stages:
 
     def __post_init__(self) -> None:
         weight: object = self.dense_weight
-        if not (weight is None or (isinstance(weight, Real) and 0 <= float(weight) < math.inf)):
-            raise InputError(f"dense_weight must be a finite number of at least 0, got {weight!r}")
+        if not (weight is None or (isinstance(weight, Real) and float(weight) >= 0)):
+            raise InputError(f"dense_weight must be a number of at least 0, got {weight!r}")
         for name in ("rerank", "read", "sentences"):
             value = getattr(self, name)
             if not (isinstance(value, Integral) and int(value) >= 0) and (name == "sentences" or value is not None):
@@ -77,16 +77,16 @@ class Pipeline:
         self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # raises without tokens
         expect_count(top_k, "top_k")
         wanted = conditions(where, self._store.settings.fields)
-        rerank, (dense, *others) = self._how_many(stages.rerank), self._weights
-        weights = (dense if stages.dense_weight is None else stages.dense_weight, *others)
+        rerank, weights = self._how_many(stages.rerank), self._weigh(stages.dense_weight)
         if max(top_k, rerank) > _DEPTH:  # stores limit the number of results
             most = self._store.commits()[-1].documents
             top_k, rerank = min(top_k, most), min(rerank, most)
-        rankings = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), timings, progress)
+        lists = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), weights, timings, progress)
+        relevance: dict[str, float] = {}
         if rerank:
             with _timed(timings, "rerank"):
-                rankings.append(self._rerank(query, [name for name, _ in fuse(rankings, weights)[:rerank]], progress))
-        ranked = fuse(rankings, weights)[:top_k]
+                relevance = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], progress)
+        ranked = fuse([*lists, list(relevance)], weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
         ranked = [pair for pair in ranked if pair[0] in documents]  # in Qdrant, whose reads are live, a document may be gone
@@ -95,8 +95,9 @@ class Pipeline:
             read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
             shown = self._sentences(query, found[:read], stages.sentences, progress)
         shown += [[]] * (len(found) - len(shown))
+        explain = _Explainer([*lists, list(relevance)], weights, relevance)
         return [
-            Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, Places(row.blocks))
+            Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, Places(row.blocks), explain(name))
             for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
         ]
 
@@ -106,6 +107,13 @@ class Pipeline:
             raise InputError("this index's model has no sentence head; use another model to score sentences")
         return next(self._retriever.scan(query, self._contents([document]), progress=progress))
 
+    def _weigh(self, dense_weight: float | None) -> tuple[float, float, float]:
+        """Return the weights of the dense, the lexical and the reranker's ranks."""
+        dense, lexical, reranked = self._weights
+        if dense_weight is not None and math.isinf(dense_weight):
+            return 1.0, 0.0, reranked
+        return dense if dense_weight is None else dense_weight, lexical, reranked
+
     def _how_many(self, rerank: int | None) -> int:
         """Return the number of documents to rerank."""
         if rerank is None:
@@ -114,8 +122,8 @@ class Pipeline:
             raise InputError("this index's model has no rerank head; search without rerank")
         return rerank
 
-    def _rerank(self, query: str, names: Sequence[str], progress: Callable[[int], None] | None = None) -> list[str]:
-        """Rank documents by the reranker's score, best first; documents that are not remembered are read whole."""
+    def _rerank(self, query: str, names: Sequence[str], progress: Callable[[int], None] | None = None) -> dict[str, float]:
+        """Return the reranker's scores of documents, best first; documents that are not remembered are read whole."""
         assert self._reranker is not None
         memory, texts = self._remembered_sentences(names) if self._remembers else self._remembered_states(names)
         scores: dict[str, float] = {}
@@ -124,7 +132,7 @@ class Pipeline:
             scores |= zip((name for name, _ in memory.entries()), found, strict=True)
         if texts:
             scores |= zip(texts, self._reranker.score(query, list(texts.values()), progress=progress).tolist(), strict=True)
-        return sorted((name for name in names if name in scores), key=lambda name: -scores[name])
+        return {name: scores[name] for name in sorted((n for n in names if n in scores), key=lambda n: -scores[n])}
 
     def _remembered_states(self, names: Sequence[str]) -> tuple[Memory | None, dict[str, str]]:
         """Return the reranker's memory of documents, and the texts of documents without one."""
@@ -149,18 +157,26 @@ class Pipeline:
         query: str,
         where: list[Condition],
         depth: int,
+        weights: tuple[float, float, float],
         timings: dict[str, float],
         progress: Callable[[int], None] | None,
     ) -> list[list[str]]:
-        """Return a dense and a lexical list of documents, best first, each document at the rank of its best passage."""
-        with _timed(timings, "query"):
-            vector = self._embedder.encode_query([query], progress=progress)[0]
-        with _timed(timings, "dense"):
-            dense = self._store.nearest(vector, depth, where)
-        if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
-            raise damaged(self._store.uri, f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}")
-        with _timed(timings, "lexical"):
-            lexical = self._store.lexical(query, depth, where)
+        """Return a dense and a lexical list of documents, best first, each document at the rank of its best passage.
+
+        A list without weight stays empty, so that its documents are not found.
+        """
+        dense: list[ScoredPassage] = []
+        lexical: list[ScoredPassage] = []
+        if weights[0]:
+            with _timed(timings, "query"):
+                vector = self._embedder.encode_query([query], progress=progress)[0]
+            with _timed(timings, "dense"):
+                dense = self._store.nearest(vector, depth, where)
+            if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
+                raise damaged(self._store.uri, f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}")
+        if weights[1]:
+            with _timed(timings, "lexical"):
+                lexical = self._store.lexical(query, depth, where)
         return [document_ranks(dense), document_ranks(lexical)]
 
     def _sentences(
@@ -191,6 +207,20 @@ class Pipeline:
             if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)
                 return document.text
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
+
+
+class _Explainer:
+    """Tells of a document where it is in each list, and what that adds to its score."""
+
+    def __init__(self, lists: Sequence[Sequence[str]], weights: Sequence[float], relevance: Mapping[str, float]) -> None:
+        self._ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in lists]
+        self._weights, self._relevance = weights, relevance
+
+    def __call__(self, name: str) -> Explanation:
+        ranks = [found.get(name) for found in self._ranks]
+        parts = [0.0 if rank is None else weight / (_RRF + rank) for rank, weight in zip(ranks, self._weights, strict=True)]
+        meaning, words, reranked = (RankPart(rank, part) for rank, part in zip(ranks, parts, strict=True))
+        return Explanation(meaning, words, reranked, self._relevance.get(name))
 
 
 def document_ranks(found: Sequence[ScoredPassage]) -> list[str]:

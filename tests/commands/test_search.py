@@ -1,0 +1,134 @@
+"""`runnel search`: forms of output, exit codes, which lists rank, explanations, and several indexes together."""
+
+import json
+
+import pytest
+
+from runnel import Document, Embedder, Index
+
+HEART = "The heart is a muscle.\nIt pumps blood through the body."
+RIVER = "# Water\n\nRivers carry water to the sea.\n"
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return Embedder.load("pocket")
+
+
+@pytest.fixture
+def library(run, tmp_path, pocket, monkeypatch):
+    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "heart.txt").write_text(HEART)
+    (tmp_path / "files" / "river.md").write_text(RIVER)
+    (tmp_path / "files" / "rows.jsonl").write_text('{"id": "a7", "text": "A tuple cannot\\nbe changed."}\n')
+    with Index.create("library", pocket, store="local") as index:
+        index.add_files(["files"])
+    return index
+
+
+def test_a_line_per_sentence_where_programs_read(run, library):
+    done = run("search", "what pumps the blood", "--in", "library", "-s", 1)
+    lines = done.out.splitlines()
+    assert done.code == 0 and done.err == "" and lines[0] == "files/heart.txt:2:It pumps blood through the body."
+    assert set(lines[1:]) == {
+        "files/river.md:3:Rivers carry water to the sea.",
+        "files/rows.jsonl:row a7:A tuple cannot be changed.",
+    }
+    assert run("search", "what pumps the blood", "--in", "library", "-s", 1, "--plain").out == done.out
+
+
+def test_forms_for_programs(run, library, tmp_path):
+    done = run("search", "blood", "--in", "library", "-l", "-k", 1)
+    assert (done.code, done.out) == (0, "files/heart.txt\n")
+    lines = run("search", "blood", "--in", "library", "--jsonl", "-k", 2).out.splitlines()
+    whole = json.loads(run("search", "blood", "--in", "library", "--json", "-k", 2).out)
+    assert [json.loads(line) for line in lines] == whole["documents"] and len(lines) == 2
+    first = whole["documents"][0]
+    assert first["source"] == str(tmp_path / "files" / "heart.txt") and [one["line"] for one in first["sentences"]] == [1, 2]
+    assert set(first["explanation"]) == {"meaning", "words", "reranked", "relevance"}
+
+
+def test_documents_without_files_and_sentences(run, tmp_path, pocket, monkeypatch):
+    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
+    with Index.create("notes", pocket, store="local") as index:
+        index.add([Document("gc", "Garbage is collected.", title="On\ngarbage")])
+    assert run("search", "garbage", "--in", "notes").out == "gc:1:Garbage is collected.\n"
+    assert run("search", "garbage", "--in", "notes", "-s", 0).out == "gc:1:On garbage\n"
+    assert run("search", "garbage", "--in", "notes", "-l").out == "gc\n"
+
+
+def test_the_exit_code_is_that_of_grep(run, library):
+    assert run("search", "zebra", "--in", "library", "--words-only").code == 1
+    assert run("search", "zebra", "--in", "library", "--words-only", "--json").code == 1
+    assert run("search", "zebra", "--in", "library").code == 0  # the nearest by meaning
+    done = run("search", "", "--in", "library")
+    assert done.code == 2 and done.err.startswith("runnel: error: ")
+
+
+def test_nothing_found_is_said_on_a_terminal(run, library, terminal):
+    done = run("search", "zebra", "--in", "library", "--words-only")
+    assert (done.code, done.out) == (1, "nothing found\n")
+
+
+def test_words_alone_meaning_alone_and_weights(run, library):
+    def names(*options):
+        found = json.loads(run("search", "water that a heart moves", "--in", "library", "--json", "-s", 0, *options).out)
+        return [document["source"].rpartition("/")[2] for document in found["documents"]], found
+
+    by_words, found = names("--words-only")
+    assert set(by_words) == {"heart.txt", "river.md"} and "dense" not in found["seconds"] and "rerank" not in found["seconds"]
+    assert all(one["explanation"]["meaning"] == {"rank": None, "score": 0.0} for one in found["documents"])
+    by_meaning, found = names("--meaning-only")
+    assert len(by_meaning) == 3 and "lexical" not in found["seconds"]
+    assert all(one["explanation"]["words"]["rank"] is None for one in found["documents"])
+    assert "rerank" in names("--words-only", "--rerank", 5)[1]["seconds"] and "rerank" not in names("--no-rerank")[1]["seconds"]
+    first = names("--no-rerank", "--weight", 3)[1]["documents"][0]["explanation"]["meaning"]
+    assert first["score"] == pytest.approx(3 / (60 + first["rank"]))
+
+
+def test_an_explanation_has_the_ranks_and_adds_up(run, library):
+    found = json.loads(run("search", "blood", "--in", "library", "--json", "-k", 1).out)["documents"][0]
+    why = found["explanation"]
+    assert sum(why[part]["score"] for part in ("words", "meaning", "reranked")) == pytest.approx(found["score"])
+    shown = run("search", "blood", "--in", "library", "-k", 1, "--explain").out.splitlines()  # the layout, terminal or not
+    expected = (
+        f"words 1 (+{1 / 61:.4f}), meaning 1 (+{1 / 61:.4f}), reranked 1 (+{30 / 61:.4f}), relevance {why['relevance']:.2f}"
+    )
+    assert shown[0].startswith(" 1. ") and f"    {expected}" in shown
+    shown = run("search", "tuple", "--in", "library", "--explain", "--no-rerank").out
+    assert "words not found, meaning 2" in shown and "relevance" not in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--words-only", "--meaning-only"), "--meaning-only cannot be given with --words-only"),
+        (("--words-only", "--weight", 1), "--weight has no effect on one list alone"),
+        (("--rerank", 3, "--no-rerank"), "--rerank cannot be given with --no-rerank"),
+        (("--explain", "-l"), "--explain has no effect on --plain and --files-with-matches"),
+        (("--json", "--plain"), "--plain and --json are two forms of output"),
+    ],
+)
+def test_options_that_contradict_each_other(run, tmp_path, options, message):
+    done = run("search", "x", "--in", "library", *options)
+    assert done.code == 2 and message in " ".join(done.err.replace("│", " ").split())
+
+
+def test_several_indexes_are_searched_together(run, library, pocket):
+    with Index.create("other", pocket, store="local") as other:
+        other.add([Document("blood", "Blood is pumped by the heart, a muscle."), Document("x", "Trains leave at noon.")])
+    done = run("search", "what pumps the blood", "--in", "library", "--in", "other", "--json", "-k", 3, "-s", 1)
+    found = json.loads(done.out)
+    assert [document["id"].partition(":")[0] for document in found["documents"][:2]] in (
+        ["library", "other"],
+        ["other", "library"],
+    )
+    assert {document["id"].rpartition("/")[2] for document in found["documents"][:2]} == {"heart.txt", "other:blood"}
+    shown = run("search", "what pumps the blood", "--in", "library", "--in", "other", "-s", 1).out.splitlines()
+    assert set(shown[:2]) == {
+        "files/heart.txt:2:It pumps blood through the body.",
+        "other:blood:1:Blood is pumped by the heart, a muscle.",
+    }
+    done = run("search", "x", "--in", "library", "--in", "missing")
+    assert done.code == 2 and "there is no index at missing" in done.err
