@@ -25,7 +25,7 @@ Box = tuple[float, float, float, float]
 _PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
 _UNITS = 1 << 16  # steps in which PDFium rounds places on a page
-_SAME_LINE = 0.5  # of the lower one's height that two boxes of a line have in common, at least
+_SAME_LINE = 0.2  # of the lower one's height that two boxes of a line have in common, at least: a comma hangs below
 _FOUND = 0.5  # the least share of a part's letters that must be on the page in one piece
 
 
