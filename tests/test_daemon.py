@@ -104,6 +104,9 @@ def test_the_folder_and_the_environment_are_those_of_the_command_line(line, proc
     shutil.rmtree(line.folder / "other" / "here")
     assert line("find", QUESTION, "a.txt", "--remember", **options) == first
     assert line("find", QUESTION, "a.txt", "--remember", **options) == (0, first[1], b"")
+    for colors in ({"FORCE_COLOR": "1", "TERMINAL_WIDTH": "60"}, {}):
+        wrong = ("find", QUESTION, "a.txt", "--top-k", "0")
+        assert line(*wrong, environment=colors) == line(*wrong, environment=colors, warm=False)
     mask = os.umask(0o077)
     try:
         assert line("embed", "a.txt", "--to", "other/v.npy")[0] == 0

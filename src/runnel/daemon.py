@@ -12,6 +12,7 @@ A command that was interrupted or failed by a bug may leave anything behind: the
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import logging
 import os
@@ -236,6 +237,8 @@ def _command(order: Order) -> tuple[int, bool]:
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
     say_once.cache_clear()
+    if module := sys.modules.get("typer.rich_utils"):
+        importlib.reload(module)  # it reads the environment when it is imported
     for event in (cli.interrupted, cli.bug):
         event.clear()
     with warnings.catch_warnings():  # which also forgets the warnings that were shown once

@@ -34,8 +34,8 @@ _START_S = 60.0
 _STREAMS = 3
 # Environment variables that libraries read once, when they are imported, by the beginnings of their names.
 _READ_ONCE = (
-    *("CUDA_", "DYLD_", "FORCE_COLOR", "GITHUB_ACTIONS", "GOMP_", "HF_", "HOME", "HUGGINGFACE_", "KMP_", "LANCE", "LD_", "MKL_"),
-    *("NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "PY_COLORS", "RAYON_", "RUST_", "TERMINAL_WIDTH", "TOKENIZERS_"),
+    *("CUDA_", "DYLD_", "GOMP_", "HF_", "HOME", "HUGGINGFACE_", "KMP_", "LANCE", "LD_", "MKL_"),
+    *("NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RAYON_", "RUST_", "TOKENIZERS_"),
     *("TORCH", "TRANSFORMERS_", "TRITON_", "XDG_CACHE_HOME"),
 )
 
