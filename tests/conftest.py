@@ -19,6 +19,7 @@ LONGEST_FILES = (
     "search/test_killed.py",
     "integrations/test_ray.py",
     "test_readme.py",
+    "server/test_load.py",
     "training/test_distributed.py",
     "training/test_resume.py",
     "commands/test_resume.py",
