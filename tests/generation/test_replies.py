@@ -80,6 +80,15 @@ def test_a_failed_request_is_not_stored(stub, endpoint, tmp_path):
         assert ask(replies, "a").text == "reply to a" and replies.spent == Usage(1, 7, 3)
 
 
+def test_a_reply_that_comes_too_late_is_not_stored(stub, tmp_path):
+    stub.faults.append("slow")
+    endpoint = Endpoint(stub.url, "stub", retries=0, timeout_s=0.3)
+    with Replies(endpoint, tmp_path / "store") as replies, pytest.raises(EndpointError, match="did not answer in time"):
+        ask(replies, "a")
+    with Replies(endpoint, tmp_path / "store") as replies:
+        assert replies.spent == Usage()
+
+
 def test_an_endpoint_that_fails_again_and_again_is_left_alone(stub, endpoint, tmp_path):
     stub.faults.extend([500] * 5)
     with Replies(endpoint, tmp_path / "store") as replies:
