@@ -20,6 +20,7 @@ LONGEST_FILES = (
     "integrations/test_ray.py",
     "test_readme.py",
     "server/test_load.py",
+    "test_daemon.py",
     "training/test_distributed.py",
     "training/test_resume.py",
     "commands/test_resume.py",

@@ -311,3 +311,20 @@ def test_a_command_is_handed_over_without_heavy_imports(line, process):
     code, *loaded = done.stdout.partition("LOADED ")[2].split()
     assert code == "0" and not {"typer", "rich", "numpy", "torch", "runnel.cli"} & set(loaded)
     assert json.dumps(loaded).count("runnel") < 8
+
+
+def test_a_project_is_brought_up_to_date(line, process):
+    """Each search reads what has changed, and leaves the index to other writers."""
+    project = line.folder / "project"
+    project.mkdir()
+    (project / "a.md").write_text("# Rivers\n\nRivers carry water to the sea.\n")
+    assert line("index", warm=False, cwd=project)[0] == 0
+    before = process()["commands"]
+    for name in ("b", "c"):
+        (project / f"{name}.md").write_text(f"# File {name}\n\nThe lake of file {name} is deep.\n")
+        code, out, _ = line("search", "How deep is the lake?", cwd=project)
+        assert code == 0 and f"The lake of file {name} is deep." in out.decode()
+    (project / "b.md").unlink()
+    assert line("index", warm=False, cwd=project)[0] == 0  # another process may write
+    assert b"lake of file b" not in line("search", "How deep is the lake?", cwd=project)[1]
+    assert process()["commands"] == before + 3
