@@ -1,10 +1,11 @@
 """`python -m benchmarks`: what it calls, prints and writes, and its exit codes."""
 
+import contextlib
 import json
 
 import pytest
 
-from benchmarks import bars, compare, page
+from benchmarks import bars, compare, page, serving
 from benchmarks.__main__ import main
 from benchmarks.bars import Row
 
@@ -79,3 +80,16 @@ def test_wrong_usage(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
+
+
+def test_serve(monkeypatch, capsys):
+    """The load itself is tested in tests/server/test_load.py."""
+
+    async def measure(url, model, load, progress):
+        return f"{url} {model} {load.long_tokens} {load.requests} {load.short_clients}"
+
+    monkeypatch.setattr(serving, "server", lambda model: contextlib.nullcontext(f"http://{model}"))
+    monkeypatch.setattr(serving, "measure", measure)
+    monkeypatch.setattr("runnel.models.base.load_model", lambda name: name)
+    assert main("serve --model tiny --long-tokens 7 --requests 3".split()) == 0
+    assert capsys.readouterr().out == "http://tiny tiny 7 3 56\n"
