@@ -29,8 +29,10 @@ class FileHashes:
         self._entries: dict[str, tuple[int, int, int, str]] = {}  # size, times of change of content and of status, SHA-256
         self.current: dict[str, str] = {}
         self.failures: dict[str, str] = {}
+        self._text = ""  # of the file
         try:
-            stored = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+            self._text = path.read_text(encoding="utf-8") if path is not None else "{}"
+            stored = json.loads(self._text)
             if stored.get("format") == _FORMAT:
                 self._entries = {name: tuple(entry) for name, entry in stored["files"].items()}
                 self.failures = dict(stored["failures"])
@@ -63,4 +65,6 @@ class FileHashes:
             return
         files = {name: entry for name, entry in self._entries.items() if name in self.current}
         failures = {name: digest for name, digest in self.failures.items() if self.current.get(name) == digest}
-        write(self._path, json.dumps({"format": _FORMAT, "files": files, "failures": failures}, separators=(",", ":")))
+        text = json.dumps({"format": _FORMAT, "files": files, "failures": failures}, separators=(",", ":"))
+        if text != self._text:
+            write(self._path, text)

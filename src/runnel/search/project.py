@@ -140,8 +140,9 @@ class Project:
             hashes.failures.clear()
         roots = self._roots()
         changes = index.add_files(roots, selection=self.selection, hashes=hashes, progress=progress)
-        sources = {name: Path(content.source) for name, content in index.store.content_hashes().items()}
-        if stale := [name for name, source in sources.items() if not any(root.covers(source) for root in roots)]:
+        sources = {name: content.source for name, content in index.store.content_hashes().items()}
+        unseen = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
+        if stale := [name for name, source in unseen.items() if not any(root.covers(source) for root in roots)]:
             changes.deleted += index.delete(stale).deleted
         hashes.save()
         if changes:
