@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, printable, say
+from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
 from runnel.commands.options import Json, Llm, LlmModel, Model, Query, refuse
 
 if TYPE_CHECKING:
@@ -61,13 +60,13 @@ def ask(
     context = choose(question, excerpts, context_tokens, count)
     if show_context and not as_json:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
-    result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else _write)
+    result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else stream_text)
     if as_json:
         print_json(_as_json(endpoint.model, context, result) | {"skipped": [asdict(one) for one in skipped]})
     else:
-        _write("\n" if result.text else "")
+        stream_text("\n" if result.text else "")
         if result.cited and not show_context:
-            _write("\n")
+            stream_text("\n")
             _show_excerpts(context.excerpts, result.cited)
     _report(context, result, answer_tokens)
     return 2 if failed else 0 if result.text else 1
@@ -104,11 +103,6 @@ def _from_index(question: str, place: str, top_k: int) -> tuple[list[Excerpt], C
     return excerpts_of_hits(hits), lambda text: len(tokenizer.encode(text).ids)
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(printable(text))
-    sys.stdout.flush()
-
-
 def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:
     for number in numbers:
         excerpt = excerpts[number - 1]
@@ -116,7 +110,7 @@ def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:
         print_text(f"[{number}] {one_line(str(place))}  characters {place.start}-{place.end}")
         for line in excerpt.text.strip().splitlines():
             print_text(f"    {line}")
-    _write("\n")
+    stream_text("\n")
 
 
 def _as_json(model: str, context: Context, result: CitedAnswer) -> dict[str, object]:

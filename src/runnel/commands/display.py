@@ -99,6 +99,12 @@ def print_text(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
+def stream_text(text: str) -> None:
+    """Write a part of a text to stdout at once."""
+    sys.stdout.write(printable(text))
+    sys.stdout.flush()
+
+
 def print_json(value: object, *, indent: int | None = 2) -> None:
     """Write one JSON object to stdout; without `indent`, in one line."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
