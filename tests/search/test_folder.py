@@ -16,10 +16,10 @@ from helpers.children import PATHS, PROGRAMS
 from helpers.document_files import epub, pdf
 from helpers.tiny import tiny_model
 
-import runnel.search.files as files
 from runnel import Embedder, Index
 from runnel.errors import StoreError
 from runnel.search import encoding
+from runnel.search.file_hashes import FileHashes
 
 
 @pytest.fixture(scope="module")
@@ -148,22 +148,22 @@ def test_a_full_disk_loses_nothing_and_is_told(store, embedder, tmp_path):
 
 def test_files_that_change_or_go_while_the_folder_is_read(embedder, tmp_path, monkeypatch):
     first, second, third = (write(tmp_path / "files" / f"{name}.txt", f"The {name} cat.") for name in ("1", "2", "3"))
-    digest = files._hash
+    digest = FileHashes.sha256
 
-    def late(file: Path) -> str:
-        value = digest(file)
+    def late(hashes: FileHashes, file: Path) -> str:
+        value = digest(hashes, file)
         if file == first:
             first.write_text("The changed cat.\n")  # after it was hashed and before it is read
         if file == second:
             second.unlink()
         return value
 
-    monkeypatch.setattr(files, "_hash", late)
+    monkeypatch.setattr(FileHashes, "sha256", late)
     with Index.create(tmp_path / "index", embedder, store="local") as index:
         changes = index.add_files([tmp_path / "files"])
         assert set(changes.added) == {str(first), str(third)} and set(changes.failed) == {str(second)}
         assert sources(index, "changed") == {str(first)}
-        monkeypatch.setattr(files, "_hash", digest)
+        monkeypatch.setattr(FileHashes, "sha256", digest)
         again = index.add_files([tmp_path / "files"])  # the first has a new hash, and no new content
         assert set(again.unchanged) == {str(first), str(third)} and not again.failed and not again.deleted
 
