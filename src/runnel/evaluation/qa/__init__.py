@@ -1,0 +1,1 @@
+"""Question answering over long documents: the sets of paper E and a user's own."""
