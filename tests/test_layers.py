@@ -26,7 +26,8 @@ BELOW = set(ALLOWED)
 ALLOWED |= {
     name: BELOW | {"search", "speed", "training", "integrations"} for name in ("search", "speed", "training", "integrations")
 }
-ALLOWED |= {name: set(ALLOWED) for name in ("evaluation", "generation")}
+ALLOWED["generation"] = set(ALLOWED)
+ALLOWED["evaluation"] = set(ALLOWED)
 ALLOWED |= {name: set(ALLOWED) for name in ("server", "agents")}
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}

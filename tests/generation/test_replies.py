@@ -56,6 +56,16 @@ def test_what_makes_another_request(stub, endpoint, tmp_path):
     assert stub.asked[-1]["temperature"] == 0.5
 
 
+def test_another_language_model_shares_the_store_and_the_count(stub, endpoint, tmp_path):
+    judge = Endpoint(stub.url, "judge", retries=0)
+    with Replies(endpoint, tmp_path / "store") as replies:
+        for _ in range(2):
+            ask(replies, "a")
+            replies.ask(say("a"), max_tokens=10, version="judge", endpoint=judge)
+        assert replies.used_by == {"1": Usage(1, 7, 3), "judge": Usage(1, 7, 3)} and replies.used == Usage(2, 14, 6)
+    assert [one["model"] for one in stub.asked] == ["stub", "judge"]
+
+
 def test_threads_share_replies(stub, endpoint, tmp_path):
     with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(8) as pool:
         texts = [reply.text for reply in pool.map(lambda n: ask(replies, f"{n % 5}"), range(50))]

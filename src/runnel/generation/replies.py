@@ -100,6 +100,7 @@ class Replies:
     Attributes:
         spent: by all runs with this store.
         used: by the replies of this run, including stored ones, each once.
+        used_by: the same for each `version` of `ask`.
 
     Raises:
         StoreBusy: another process uses the store.
@@ -109,6 +110,7 @@ class Replies:
     def __init__(self, endpoint: Endpoint, path: Path, *, budget: Budget | None = None, temperature: float = 0.0) -> None:
         self.endpoint, self.budget, self._temperature = endpoint, budget or Budget(), temperature
         self.spent = self.used = Usage()
+        self.used_by: dict[str, Usage] = {}
         self._path, self._lock = path, WriterLock(path.with_name(path.name + ".lock"), path)
         self._changed = Condition()  # guards everything below
         self._asking: set[bytes] = set()
@@ -132,30 +134,31 @@ class Replies:
         self._file.close()
         self._lock.release(remove=True)
 
-    def ask(self, messages: list[Message], *, max_tokens: int, version: str) -> Reply:
+    def ask(self, messages: list[Message], *, max_tokens: int, version: str, endpoint: Endpoint | None = None) -> Reply:
         """Return the model's reply, a stored one if the same has been asked before.
 
         Args:
             max_tokens: the most tokens of the reply.
             version: of the prompt's wording and of how its reply is read; part of what makes requests the same.
+            endpoint: another language model, for this request; default: the store's own.
 
         Raises:
             BudgetSpent: the request might exceed the budget; it was not sent.
             EndpointError: the endpoint does not answer this request.
             Stopped: the last requests all failed; this one was not sent.
         """
-        model = self.endpoint.model
-        key = _digest(model, messages, max_tokens, self._temperature, version)
+        endpoint = endpoint or self.endpoint
+        key = _digest(endpoint.model, messages, max_tokens, self._temperature, version)
         expected = Usage(1, _tokens("".join(one["content"] for one in messages)), max_tokens)
         with self._changed:
             while key in self._asking:
                 self._changed.wait()
-            if (stored := self._stored(key)) is not None:
+            if (stored := self._stored(key, version)) is not None:
                 return stored
-            self._reserve(expected)
+            self._reserve(expected, endpoint)
             self._asking.add(key)
         try:
-            reply = self.endpoint.complete(messages, max_tokens=max_tokens, temperature=self._temperature)
+            reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=self._temperature)
             with self._changed:
                 self._failures = 0
                 self._store(key, version, reply, expected)
@@ -170,19 +173,19 @@ class Replies:
                 self._asking.discard(key)
                 self._changed.notify_all()
 
-    def _reserve(self, expected: Usage) -> None:
+    def _reserve(self, expected: Usage, endpoint: Endpoint) -> None:
         if self._failures >= _PATIENCE:
-            raise Stopped(f"{self.endpoint.url} failed {_PATIENCE} requests in a row; no more were sent")
+            raise Stopped(f"{endpoint.url} failed {_PATIENCE} requests in a row; no more were sent")
         if not self.budget.allows(self.spent + self._reserved + expected):
             raise BudgetSpent("the budget is spent; no more requests were sent")
         self._reserved += expected
 
-    def _stored(self, key: bytes) -> Reply | None:
+    def _stored(self, key: bytes, version: str) -> Reply | None:
         query = "SELECT text, finish, prompt_tokens, completion_tokens, estimated FROM replies WHERE key = ?"
         row = self._file.execute(query, [key]).fetchone()
         if row is None:
             return None
-        self._count(key, Usage(1, *row[2:]))
+        self._count(key, version, Usage(1, *row[2:]))
         return Reply(*row[:4])
 
     def _store(self, key: bytes, version: str, reply: Reply, expected: Usage) -> None:
@@ -194,12 +197,13 @@ class Replies:
         with self._file:
             self._file.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self.spent += usage
-        self._count(key, usage)
+        self._count(key, version, usage)
 
-    def _count(self, key: bytes, usage: Usage) -> None:
+    def _count(self, key: bytes, version: str, usage: Usage) -> None:
         if key not in self._seen:
             self._seen.add(key)
             self.used += usage
+            self.used_by[version] = self.used_by.get(version, Usage()) + usage
 
 
 def _digest(*request: object) -> bytes:
