@@ -1,1 +1,1 @@
-"""Other libraries through which runnel is used: sentence-transformers, Qdrant, Ray. Each file needs its extra."""
+"""Other libraries through which runnel is used (docs/integrations.md). Each file needs the extra of its name."""

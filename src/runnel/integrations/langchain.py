@@ -1,0 +1,175 @@
+"""LangChain: embeddings, a retriever over an index, and document compressors that rerank or return the sentences that answer.
+
+    from runnel.integrations.langchain import RunnelEmbeddings, RunnelReranker, RunnelRetriever, RunnelSentences
+
+    store = InMemoryVectorStore(RunnelEmbeddings("pocket"))
+    sentences = RunnelSentences(model="pocket", top_n=3).compress_documents(store.similarity_search(query), query)
+
+Asynchronous calls run in LangChain's threads. Texts are read whole, in one call of the model for a list of them. Names of
+arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangChain's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import MissingDependency
+from runnel.integrations.sentences import best_sentences, trim
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import Hit
+from runnel.search.filters import Filter
+from runnel.search.index import Index
+
+try:
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
+    from langchain_core.documents import BaseDocumentCompressor, Document
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.retrievers import BaseRetriever
+    from pydantic import ConfigDict, Field, field_validator
+except ImportError as error:
+    raise MissingDependency(f'this needs langchain-core ({error}); pip install "runnel[langchain]"') from error
+
+_STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+
+class RunnelEmbeddings(Embeddings):
+    """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length.
+
+    Args:
+        model: an embedder, or what `Embedder.load` takes.
+
+    Raises:
+        CheckpointError: the model is missing or cannot embed.
+        InputError (when embedding): a text is empty.
+    """
+
+    def __init__(self, model: Embedder | str | Path = "pocket") -> None:
+        self.model = model if isinstance(model, Embedder) else Embedder.load(model)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return the vectors of texts."""
+        vectors: list[list[float]] = self.model.encode_document(texts).tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a query."""
+        vector: list[float] = self.model.encode_query(text).tolist()
+        return vector
+
+
+class RunnelRetriever(BaseRetriever):
+    """A search of an index: whole documents, or the sentences of documents that answer.
+
+    Each result has the metadata of its document and `source` (its file, else its id), `title` if it has one, and `score`, of the
+    document. A sentence also has its `start` and `end` in the document's text, its `sentence_score`, and `page` and `headings`
+    if the document has some.
+
+    Attributes:
+        index: an open index.
+        k: documents to find.
+        sentences: results per document, in reading order; 0: the whole document.
+        where: a filter by metadata (`Index.search`).
+        options: further arguments of `Index.search`.
+    """
+
+    model_config = _STRICT
+
+    index: Index
+    k: int = Field(default=10, ge=1)
+    sentences: int = Field(default=0, ge=0)
+    where: Filter | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        options = (
+            {"read": self.k} if self.sentences else {}
+        ) | self.options  # by default an index reads fewer documents than it finds
+        hits = self.index.search(query, self.k, where=self.where, sentences=self.sentences, **options)
+        return [document for hit in hits for document in (_sentences(hit) if self.sentences else [_whole(hit)])]
+
+
+def _whole(hit: Hit) -> Document:
+    facts = {"source": hit.source or hit.id, **({"title": hit.title} if hit.title else {}), "score": hit.score}
+    return Document(id=hit.id, page_content=hit.text or "", metadata={**hit.metadata, **facts})
+
+
+def _sentences(hit: Hit) -> list[Document]:
+    document, results = _whole(hit), []
+    for sentence in map(trim, hit.sentences):
+        page, headings = hit.places.at(sentence.start)
+        place = {"start": sentence.start, "end": sentence.end, "sentence_score": sentence.score}
+        place |= ({"page": page} if page is not None else {}) | ({"headings": list(headings)} if headings else {})
+        results.append(Document(page_content=sentence.text, metadata={**document.metadata, **place}))
+    return results
+
+
+class RunnelReranker(BaseDocumentCompressor):
+    """A reranker as a compressor: the best documents, best first, each with its `relevance_score` (a logit) in its metadata.
+
+    Attributes:
+        model: a reranker, or what `Reranker.load` takes.
+        top_n: documents to return; None: all.
+    """
+
+    model_config = _STRICT
+
+    model: Reranker = Field(default="pocket", validate_default=True)  # type: ignore[assignment]  # loaded below
+    top_n: int | None = Field(default=None, ge=1)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _load(cls, value: Reranker | str | Path) -> Reranker:
+        return value if isinstance(value, Reranker) else Reranker.load(value)
+
+    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
+        """Return copies of the best documents.
+
+        Raises:
+            InputError: the query is empty.
+        """
+        hits = self.model.rank(query, [document.page_content for document in documents], self.top_n)
+        ranked = ((documents[int(hit.id)], hit.score) for hit in hits)
+        return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in ranked]
+
+
+class RunnelSentences(BaseDocumentCompressor):
+    """A sentence retriever as a compressor: the sentences of all documents that answer the query, best first.
+
+    Each has the metadata of its document, `source` (the document's id, if the metadata names none), its `start` and `end` in the
+    document's `page_content`, and its `score`. Equal sentences are returned once.
+
+    Attributes:
+        model: a sentence retriever, or what `SentenceRetriever.load` takes.
+        top_n: sentences to return, of all documents together.
+        min_score: omit sentences with lower scores; None: none.
+    """
+
+    model_config = _STRICT
+
+    model: SentenceRetriever = Field(default="pocket", validate_default=True)  # type: ignore[assignment]  # loaded below
+    top_n: int = Field(default=10, ge=1)
+    min_score: float | None = None
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _load(cls, value: SentenceRetriever | str | Path) -> SentenceRetriever:
+        return value if isinstance(value, SentenceRetriever) else SentenceRetriever.load(value)
+
+    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
+        """Return sentences of the documents.
+
+        Raises:
+            InputError: the query is empty.
+        """
+        texts = [document.page_content for document in documents]
+        results = []
+        for position, sentence in best_sentences(self.model, query, texts, self.top_n, self.min_score):
+            document = documents[position]
+            source = {} if document.id is None else {"source": document.id}
+            place = {"start": sentence.start, "end": sentence.end, "score": sentence.score}
+            results.append(Document(page_content=sentence.text, metadata={**source, **document.metadata, **place}))
+        return results

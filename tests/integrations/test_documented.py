@@ -1,0 +1,55 @@
+"""The blocks of docs/integrations.md and the examples of libraries run with the installed libraries and print what they say."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+HEAD, *SECTIONS = re.split(r"^## ", PAGE, flags=re.M)
+# title of the section -> the libraries that its blocks import
+NEEDED = {"LangChain": ["langchain_core", "lancedb"]}
+
+
+def test_every_section_is_run():
+    assert {section.partition("\n")[0] for section in SECTIONS} == NEEDED.keys()
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.partition("\n")[0])
+def test_blocks(section, tmp_path, monkeypatch, capsys):
+    """A comment `# -> text` is a line that the block prints."""
+    title, _, text = section.partition("\n")
+    for library in NEEDED[title]:
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    program = "\n".join(BLOCK.findall(HEAD) + BLOCK.findall(text))
+    exec(compile(program, title, "exec"), {"__name__": "__main__"})
+    shown = re.findall(r"^ *# -> (.*)$", program, re.M)
+    printed = capsys.readouterr().out.splitlines()
+    assert shown and printed == shown
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", PAGE))))
+def test_links(link):
+    assert (ROOT / "docs" / link).exists()
+
+
+def run(script, monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_langchain_sources(monkeypatch, capsys):
+    pytest.importorskip("langchain_core")
+    printed = run("langchain_sources.py", monkeypatch, capsys)
+    assert "Question: Is the finally clause executed if a return statement is reached?" in printed
+    assert re.search(
+        r'^\[\d\] When "return" passes control out of a "try" statement with a "finally" .* \(return:\d+-\d+\)$', printed, re.M
+    )
