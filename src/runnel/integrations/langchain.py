@@ -101,7 +101,7 @@ def _sentences(hit: Hit) -> list[Document]:
     document, results = _whole(hit), []
     for sentence in map(trim, hit.sentences):
         page, headings = hit.places.at(sentence.start)
-        place = {"start": sentence.start, "end": sentence.end, "sentence_score": sentence.score}
+        place: dict[str, Any] = {"start": sentence.start, "end": sentence.end, "sentence_score": sentence.score}
         place |= ({"page": page} if page is not None else {}) | ({"headings": list(headings)} if headings else {})
         results.append(Document(page_content=sentence.text, metadata={**document.metadata, **place}))
     return results
@@ -117,7 +117,7 @@ class RunnelReranker(BaseDocumentCompressor):
 
     model_config = _STRICT
 
-    model: Reranker = Field(default="pocket", validate_default=True)  # type: ignore[assignment]  # loaded below
+    model: Reranker = Field(default="pocket", validate_default=True)
     top_n: int | None = Field(default=None, ge=1)
 
     @field_validator("model", mode="before")
@@ -150,7 +150,7 @@ class RunnelSentences(BaseDocumentCompressor):
 
     model_config = _STRICT
 
-    model: SentenceRetriever = Field(default="pocket", validate_default=True)  # type: ignore[assignment]  # loaded below
+    model: SentenceRetriever = Field(default="pocket", validate_default=True)
     top_n: int = Field(default=10, ge=1)
     min_score: float | None = None
 
