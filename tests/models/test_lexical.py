@@ -133,6 +133,21 @@ def test_a_part_of_a_word_and_its_pieces_in_another_order_are_other_words(table:
     assert len(set(keys)) == 5 and keys[4] != words(ids("##press"), table).keys[0]
 
 
+def test_each_piece_of_a_script_without_spaces_is_a_word():
+    pieces = ["[UNK]", ".", "cat", "東", "京", "ス", "##マ", "##ホ", "##s"]
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    table = word_table(numbers, np.full(len(pieces), 0.5, np.float32))
+    assert table.continues.tolist() == [False] * 8 + [True]
+
+    def row(text: str) -> np.ndarray:
+        return np.array([numbers[piece] for piece in text.split()], dtype=np.int32)
+
+    text, bounds = row("東 京 cat . cat ##s マ . ス ##マ ##ホ .".replace(" マ", " ##マ")), np.array([0, 4, 8, 12])
+    features = sentence_features(text, bounds, row("##マ ##ホ"), table)
+    assert features[:, 1].argmax() == 2 and features[1, 1] > 0 and features[:, 12].tolist() == [0, 0, 1]
+    assert features[0, 1] == 0 == sentence_features(text, bounds, row("ス"), table)[1, 1]
+
+
 def test_repeated_words_of_the_query_weigh_more(table: WordTable):
     text, bounds = ids("cat . dog . rain ."), np.array([0, 2, 4, 6])
     assert sentence_features(text, bounds, ids("cat dog dog"), table)[:, 1].argmax() == 1

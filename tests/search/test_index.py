@@ -13,7 +13,9 @@ from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
 from runnel.errors import InputError, StoreError
+from runnel.search.encoding import new_settings
 from runnel.search.index import Index
+from runnel.search.lance import LanceStore
 from runnel.search.pipeline import fuse
 
 TEXTS = {
@@ -162,6 +164,17 @@ def test_an_index_of_before_opens_and_its_documents_are_unchanged(kind, embedder
         assert again.search("cat")[0].id == "a" and again.store.documents(["a"])["a"].title == "Cats"
         assert again.add([given]).unchanged == ["a"]
         assert again.add([Document("a", given.text, {"title": "Cats", "year": 2002})]).updated == ["a"]
+
+
+def test_an_older_index_says_once_which_words_it_lacks(embedder, tmp_path, caplog):
+    settings = replace(new_settings(embedder, {}, None, False), format=1)
+    with Index(LanceStore.create(str(tmp_path / "index"), settings), embedder) as index:
+        index.add([Document("a", "The river runs. 新宿"), Document("b", "The cat sat.")])
+        for query, said in (("river", 0), ("river 新宿", 1), ("新宿 cat", 1)):
+            assert len(index.search(query)) == 2
+            assert len(caplog.messages) == said
+    assert "words of Chinese, Japanese, Thai, Lao, Khmer and Burmese are not found in it" in caplog.messages[0]
+    assert "index the documents again in a new place" in caplog.messages[0]
 
 
 def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):

@@ -69,6 +69,44 @@ def test_nearest_is_exact_and_lexical_finds_the_word(store):
     assert store.lexical("unknown", 5, []) == [] == store.lexical("  ", 5, [])
 
 
+UNSPACED = {
+    "zh": ("北京大学是中国的一所大学。", "中国"),
+    "ja": ("東京都庁は新宿にあります。", "新宿"),
+    "th": ("ภาษาไทยเป็นภาษาราชการของประเทศ", "ราชการ"),
+    "lo": ("ຂ້ອຍຮັກພາສາລາວ", "ພາສາ"),
+    "km": ("ខ្ញុំស្រឡាញ់ភាសាខ្មែរ", "ភាសា"),
+    "my": ("ကျွန်တော်မြန်မာစာကိုလေ့လာသည်", "မြန်မာ"),
+    "mixed": ("Das iPhone手机 ist neu", "手机"),
+}
+
+
+def test_words_of_scripts_without_spaces_are_found(store):
+    add(store, APPLE, *(document(name, [text], [unit(1, 0, 0, 0)]) for name, (text, _) in UNSPACED.items()))
+    add(store, document("later", ["later 電話番号 here"], [unit(1, 0, 0, 0)]))
+    for name, (_, word) in UNSPACED.items():
+        assert [one.document for one in store.lexical(word, 5, [])] == [name]
+    assert [one.document for one in store.lexical("電話", 5, [])] == ["later"]
+    assert [one.document for one in store.lexical("green 新宿", 5, [])] in (["apple", "ja"], ["ja", "apple"])
+    assert [one.document for one in store.lexical("iphone", 5, [])] == ["mixed"]
+    assert store.lexical("上海", 5, []) == [] == store.lexical("green 新宿", 5, conditions({"year": 7}, SETTINGS.fields))
+    store.optimize()
+    assert [one.document for one in store.lexical("電話", 5, [])] == ["later"]
+
+
+def test_an_index_of_format_1_works_as_before(place):
+    store = place.create(replace(SETTINGS, format=1))
+    add(store, APPLE)
+    store.close()
+    again = place.open()
+    add(again, document("ja", ["東京都庁は新宿にあります。 tower"], [unit(1, 0, 0, 0)]))
+    for word in ("tower", "green"):
+        assert len(again.lexical(word, 5, [])) == 1
+    found = again.lexical("新宿", 5, [])
+    assert (found == []) == (place.kind in ("lance", "s3"))
+    assert again.settings.format == (2 if place.kind == "local" else 1)
+    again.close()
+
+
 def test_filters_hold_in_both_searches(store):
     add(store, APPLE, ZEBRA)
     for wanted, names in (
@@ -147,8 +185,8 @@ def test_opening_says_what_is_wrong(place):
 
 
 def test_an_index_of_a_newer_format_is_refused(place):
-    newer = Settings("pocket", [], 4, format=2)
-    with pytest.raises(StoreError, match="index format 2, this version of runnel reads 1; upgrade"):
+    newer = Settings("pocket", [], 4, format=3)
+    with pytest.raises(StoreError, match="index format 3, this version of runnel reads up to 2; upgrade"):
         place.create(newer)
         place.open()
 

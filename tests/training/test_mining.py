@@ -83,6 +83,12 @@ def test_bm25_with_other_settings():
         assert np.allclose(scores[found], np.sort(scores)[::-1][: len(found)], rtol=1e-5) and len(found) == 10
 
 
+def test_bm25_finds_words_of_scripts_without_spaces():
+    search = search_by(bm25_ranker(pool("東京都庁は新宿にあります。", "北京大学", "the ภาษาไทย book")))
+    found = search([Triple(q, ("x",)) for q in ("新宿", "大学 book", "ภาษา", "上海")], 3)
+    assert [sorted(rows.tolist()) for rows in found] == [[0], [1, 2], [2], []]
+
+
 @pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (0.9, -1), (math.nan, 0.4), (math.inf, 0.4)])
 def test_bm25_settings_out_of_range(k1, b):
     with pytest.raises(InputError, match=rf"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1"):
@@ -93,7 +99,7 @@ def test_bm25_needs_words_and_a_package(monkeypatch):
     with pytest.raises(InputError, match="the corpus has no words to index"):
         bm25_ranker(pool("", "?"))
     monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'runnel\[train\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'runnel\[search\]'`; the extras 'train' and 'eval'"):
         bm25_ranker(pool("a"))
 
 

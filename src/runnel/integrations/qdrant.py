@@ -39,9 +39,8 @@ from runnel.integrations.qdrant_points import (
 )
 from runnel.search.filters import Condition
 from runnel.search.records import Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
-from runnel.search.words import words_of
+from runnel.text.words import words_of
 
-_FORMAT = 1
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
@@ -98,12 +97,7 @@ class QdrantStore:
         state = cls(uri, client, name, Settings("", [], 0)).state()
         if state is None:
             raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
-        settings = json.loads(state["settings"])
-        if settings["format"] != _FORMAT:
-            raise StoreError(
-                f"{uri} has index format {settings['format']}, this version of runnel reads {_FORMAT}; upgrade runnel"
-            )
-        return cls(uri, client, name, Settings(**settings))
+        return cls(uri, client, name, Settings.stored(json.loads(state["settings"]), uri))
 
     @_plainly
     def _create(self) -> None:

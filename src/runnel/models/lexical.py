@@ -1,6 +1,7 @@
 """Lexical features of each sentence of a document, computed from token ids without the text.
 
-A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped if the vocabulary has the singular.
+A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped if the vocabulary has the singular. In scripts
+without spaces (`runnel.text.words`) each piece is a word.
 
 V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of these terms
 F  features of a sentence
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+from runnel.text.words import is_unspaced
 
 K1, B = 0.9, 0.4  # parameters of BM25
 WINDOW = 2  # sentences on each side whose words count as near
@@ -89,7 +92,7 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     size = len(idf)
     continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
     code = np.arange(1, size + 1, dtype=np.uint64)
-    continues[[number for piece, number in vocabulary.items() if piece.startswith("##")]] = True
+    continues[[number for piece, number in vocabulary.items() if piece.startswith("##") and not is_unspaced(piece[2:])]] = True
     stop[[vocabulary[piece] for piece in STOP_WORDS if piece in vocabulary]] = True
     word[[number for piece, number in vocabulary.items() if piece.removeprefix("##").isalnum()]] = True
     for piece, number in vocabulary.items():

@@ -42,10 +42,10 @@ from runnel.search.tables import (
     passage_table,
     schemas,
 )
+from runnel.text.words import letters, separated
 
 EXACT_ROWS = 200_000
 _SCANNED = 20_000  # passages per list of `scan`
-_FORMAT = 1
 _KEPT_COMMITS = 20  # commits that can be restored
 _CONTENT = ("documents", "passages")
 _SKEW = timedelta(days=1)  # the most by which writers' clocks may differ without one removing versions that another needs
@@ -114,18 +114,14 @@ class LanceStore:
             metadata = commits.schema.metadata or {}
             if b"runnel" not in metadata:
                 raise StoreError(f"{uri} holds a LanceDB database that runnel did not write; choose another place")
-            settings = json.loads(metadata[b"runnel"])
-            if settings["format"] != _FORMAT:
-                raise StoreError(
-                    f"{uri} has index format {settings['format']}, this version of runnel reads {_FORMAT}; upgrade runnel"
-                )
+            settings = Settings.stored(json.loads(metadata[b"runnel"]), uri)
             lost = [name for name in _CONTENT if name not in tables]
             if lost:
                 names = " and ".join(lost)
                 raise StoreError(
                     f"{uri} has lost its {names}; restore it from a copy, or remove {uri} and index the documents again"
                 )
-            return cls(uri, database, Settings(**settings))
+            return cls(uri, database, settings)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -197,11 +193,14 @@ class LanceStore:
 
     @plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
-        from lancedb.query import MatchQuery
+        from lancedb.query import BooleanQuery, MatchQuery, Occur
 
         if self._head["passages"] == 0 or not query.strip():
             return []
         words: Any = MatchQuery(query, "text")  # type: ignore[call-arg]
+        if self.settings.format > 1:
+            unspaced: Any = MatchQuery(" ".join(letters(separated(query))), "unspaced")  # type: ignore[call-arg]
+            words = BooleanQuery([(Occur.SHOULD, words), (Occur.SHOULD, unspaced)])
         search = self._tables["passages"].search(words, query_type="fts")  # rows of whole documents have no text
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
@@ -284,6 +283,8 @@ class LanceStore:
         table = self._drafts["passages"]
         if not _has_index(table, "text") and table.count_rows(_NOT_WHOLE):
             table.create_index("text", config=FTS())
+            if self.settings.format > 1:
+                table.create_index("unspaced", config=FTS(base_tokenizer="whitespace"))
 
     def _begin(self) -> None:
         """Lock out other writers, and undo the changes of an unfinished one.

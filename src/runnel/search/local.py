@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,9 @@ from runnel.lock import WriterLock
 from runnel.search.connection import plain_errors, plainly
 from runnel.search.filters import Condition, matches
 from runnel.search.matrix import Matrix, best
-from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
-from runnel.search.words import words_of
+from runnel.search.records import FORMAT, WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
+from runnel.text.words import bm25, words_of
 
-_FORMAT = 1
 _KEPT_COMMITS = 3
 _BLOBS = ("saved", "memory")  # binary parts of a document
 
@@ -75,10 +74,8 @@ class LocalStore:
             raise StoreError(f"there is no index at {folder}; make one with Index.create")
         with _whole(folder):
             settings = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            found = settings["format"]
-        if found != _FORMAT:
-            raise StoreError(f"{folder} has index format {found}, this version of runnel reads {_FORMAT}; upgrade runnel")
-        return cls(folder, Settings(**settings))
+        # Every search splits the stored texts into words, so an older format has no other words.
+        return cls(folder, replace(Settings.stored(settings, str(folder)), format=FORMAT))
 
     def close(self) -> None:
         self._lock.release()
@@ -127,12 +124,10 @@ class LocalStore:
         if not rows:
             return []
         if self._bm25 is None:
-            import bm25s
-
             words = words_of([row.text for row in rows])
             if not any(words):
                 return []
-            self._bm25 = bm25s.BM25()
+            self._bm25 = bm25().BM25()
             self._bm25.index(words, show_progress=False)
         scores = np.asarray(self._bm25.get_scores(terms)) if terms else np.zeros(len(rows), dtype=np.float32)
         if where:

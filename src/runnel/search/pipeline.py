@@ -8,6 +8,7 @@ whole document for that, unless the vectors of its sentences are remembered.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,9 @@ from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.store import Store
+from runnel.text.words import unspaced_words
 
+log = logging.getLogger("runnel")
 _DEPTH = 200  # passages per first-stage search
 _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
 # Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured with pocket (docs/pocket.md),
@@ -63,6 +66,7 @@ class Pipeline:
     def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None, retriever: SentenceRetriever | None) -> None:
         self._store, self._embedder, self._reranker, self._retriever = store, embedder, reranker, retriever
         self._remembers = store.settings.remember and retriever is not None and retriever.remembers  # sentences
+        self._warned = False
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
@@ -175,9 +179,19 @@ class Pipeline:
             if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
                 raise damaged(self._store.uri, f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}")
         if weights[1]:
+            self._warn_of_format_1(query)
             with _timed(timings, "lexical"):
                 lexical = self._store.lexical(query, depth, where)
         return [document_ranks(dense), document_ranks(lexical)]
+
+    def _warn_of_format_1(self, query: str) -> None:
+        if self._store.settings.format == 1 and unspaced_words(query) and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s was made by an older version of runnel, which split words only at spaces: words of Chinese, Japanese, Thai, Lao, "
+                "Khmer and Burmese are not found in it, only meaning; index the documents again in a new place",
+                self._store.uri,
+            )
 
     def _sentences(
         self, query: str, documents: Sequence[DocumentRow], count: int, progress: Callable[[int], None] | None

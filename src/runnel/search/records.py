@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from runnel.errors import InputError
+from runnel.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     import numpy as np
 
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+FORMAT = 2  # of an index; format 1 does not have `unspaced_words`
 WHOLE = -1  # the number of the row that holds a document's own vector
 
 
@@ -47,7 +48,20 @@ class Settings:
     passage_tokens: int = 256
     fields: Mapping[str, FieldType] = field(default_factory=dict)
     remember: bool = False
-    format: int = 1
+    format: int = FORMAT
+
+    @staticmethod
+    def stored(settings: Mapping[str, Any], place: str) -> Settings:
+        """Return the settings of an existing index.
+
+        Raises:
+            StoreError: a newer format; the message names `place`.
+        """
+        if settings["format"] not in range(1, FORMAT + 1):
+            raise StoreError(
+                f"{place} has index format {settings['format']}, this version of runnel reads up to {FORMAT}; upgrade runnel"
+            )
+        return Settings(**settings)
 
 
 @dataclass(frozen=True, slots=True)

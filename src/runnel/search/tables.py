@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from runnel.search.records import FIELD_TYPES, DocumentRow, PassageRow, Settings
+from runnel.text.words import unspaced_words
 
 FIELD_PREFIX = "field_"  # prefix of the columns of filterable metadata
 DOCUMENT_COLUMNS = list(DocumentRow.__slots__)
@@ -29,6 +30,7 @@ def schemas(settings: Settings) -> dict[str, Any]:
     passages = [("document", pa.string()), ("number", pa.int32()), ("start", pa.int64()), ("end", pa.int64())]
     passages += [("text", pa.string()), ("page", pa.int32()), ("heading", pa.string())]
     passages += [("vector", pa.list_(pa.float32(), settings.dimension))]
+    passages += [("unspaced", pa.string())] if settings.format > 1 else []
     return {"documents": pa.schema([*documents, *fields]), "passages": pa.schema([*passages, *fields])}
 
 
@@ -50,6 +52,7 @@ def passage_table(rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str
     schema = schemas(settings)["passages"]
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in PASSAGE_COLUMNS if name != "vector"}
     columns |= {FIELD_PREFIX + name: [metadata[row.document].get(name) for row in rows] for name in settings.fields}
+    columns["unspaced"] = [unspaced_words(row.text) or None for row in rows]
     vectors = np.concatenate([row.vector for row in rows]) if rows else np.zeros(0, np.float32)
     columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors, pa.float32()), settings.dimension)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)

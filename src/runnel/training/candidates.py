@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError
+from runnel.text.words import bm25, numbered_words, words_of
 from runnel.training.corpora import Texts
 from runnel.training.data import Triple
 
@@ -38,7 +39,7 @@ def search_by(ranker: Ranker) -> Search:
 def bm25_ranker(
     corpus: Texts, progress: Callable[[int, int], None] = lambda done, total: None, *, k1: float = K1, b: float = B
 ) -> Ranker:
-    """Return a ranker by Lucene's BM25 over lowercased words of two letters and more, without English stop words.
+    """Return a ranker by Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
 
     Documents that share no word with the query are not returned. Ties go to the earlier row. A document of 50 words takes
     about 2.4 kB of memory.
@@ -54,15 +55,9 @@ def bm25_ranker(
     """
     if not (0 <= k1 < math.inf and 0 <= b <= 1):
         raise InputError(f"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1")
-    try:
-        import bm25s
-    except ImportError as error:
-        raise MissingDependency(
-            "BM25 needs bm25s; run `pip install 'runnel[train]'` or 'runnel[eval]', or give an embedder"
-        ) from error
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # otherwise it logs every index it builds
-    index = bm25s.BM25(k1=k1, b=b)
-    tokens = bm25s.tokenize(_texts(corpus, progress), show_progress=False)
+    index = bm25().BM25(k1=k1, b=b)
+    tokens = numbered_words(_texts(corpus, progress))
     if not tokens.vocab:
         raise InputError("the corpus has no words to index; expected documents with text")
     index.index(tokens, show_progress=False)
@@ -70,7 +65,7 @@ def bm25_ranker(
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         ranked = []
-        for words in bm25s.tokenize(list(queries), return_ids=False, show_progress=False):
+        for words in words_of(queries):
             scores = index.get_scores(words) if words else np.zeros(len(corpus), dtype=np.float32)
             best = top(scores, depth)
             best = best[scores[best] > 0]

@@ -1,0 +1,106 @@
+"""Split texts into words for BM25. Scripts without spaces between words are split into pairs of neighboring characters.
+
+These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A character is a letter with the marks
+that follow it, and a character between other scripts is a word of its own.
+
+Source: pairs of characters are what Lucene's CJKAnalyzer indexes. Differs: also for Thai, Lao, Khmer and Burmese, not for Korean,
+which has spaces.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from runnel.errors import MissingDependency
+
+# Letters and marks, without punctuation and digits: Thai, Lao, Burmese, Khmer; 々〆〇, kana, Han with its extensions, halfwidth kana.
+_UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17dc\u17dd"
+    "\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a-\uaa7f\u3005-\u3007\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_RUN = re.compile(f"[{_UNSPACED}]+")
+_LETTERS = re.compile(rf"[\w{_UNSPACED}]+")
+_FULL_WIDTH = re.compile("[\uff01-\uff5e]+")
+_WORD = rf"[{_UNSPACED}]+|\b\w\w+\b"  # of a text in which spaces surround the pairs
+
+
+def is_unspaced(text: str) -> bool:
+    """Return whether a text has letters of a script without spaces, and nothing but letters of such scripts and their marks."""
+    return _RUN.fullmatch(text) is not None
+
+
+def separated(text: str) -> str:
+    """Return a text with spaces around the pairs of its scripts without spaces, and full-width letters and digits as ASCII."""
+    if text.isascii():
+        return text
+    text = _FULL_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    return _RUN.sub(lambda match: f" {_pairs_of(match[0])} ", text)
+
+
+def letters(text: str) -> list[str]:
+    """Return the runs of letters, digits and underscores of a text."""
+    return _LETTERS.findall(text)
+
+
+def unspaced_words(text: str) -> str:
+    """Return the words, with spaces between them, of all runs of letters and digits that have a script without spaces.
+
+    A tokenizer that only splits at spaces and punctuation finds none of them: "iPhone手机 case" has "iPhone 手机".
+    """
+    if text.isascii():
+        return ""
+    runs = letters(text.replace("_", " "))
+    return " ".join(word for run in runs if _RUN.search(run) for word in separated(run).split())
+
+
+def words_of(texts: Iterable[str]) -> list[list[str]]:
+    """Return the words of each text in lower case, without single letters and English stop words.
+
+    Raises:
+        MissingDependency: bm25s is not installed.
+    """
+    words: list[list[str]] = _tokenize(texts, return_ids=False)
+    return words
+
+
+def numbered_words(texts: Iterable[str]) -> Any:
+    """Return the same words as the `Tokenized` of bm25s, which has numbers and a vocabulary; `texts` are read one at a time.
+
+    Raises:
+        MissingDependency: bm25s is not installed.
+    """
+    return _tokenize(texts, return_ids=True)
+
+
+def bm25() -> Any:
+    """Return the module bm25s.
+
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    try:
+        import bm25s
+    except ImportError as error:
+        raise MissingDependency(
+            "BM25 needs bm25s; run `pip install 'runnel[search]'`; the extras 'train' and 'eval' have it, too"
+        ) from error
+    return bm25s
+
+
+def _tokenize(texts: Iterable[str], *, return_ids: bool) -> Any:
+    return bm25().tokenize(map(separated, texts), token_pattern=_WORD, return_ids=return_ids, show_progress=False)
+
+
+def _pairs_of(run: str) -> str:
+    """Return the pairs of a run of letters, or its only character. NFKC composes kana and replaces halfwidth ones."""
+    characters: list[str] = []
+    for letter in unicodedata.normalize("NFKC", run):
+        if characters and unicodedata.category(letter).startswith("M"):
+            characters[-1] += letter
+        else:
+            characters.append(letter)
+    return " ".join(map("".join, zip(characters, characters[1:], strict=False))) or characters[0]

@@ -1,0 +1,90 @@
+"""Words for BM25, in scripts with and without spaces."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runnel.errors import MissingDependency
+from runnel.text.words import _UNSPACED, is_unspaced, numbered_words, unspaced_words, words_of
+
+bm25s = pytest.importorskip("bm25s")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("北京大学", ["北京", "京大", "大学"]),
+        ("水。木", ["水", "木"]),  # alone between other characters
+        ("新宿にある", ["新宿", "宿に", "にあ", "ある"]),
+        ("コーヒー", ["コー", "ーヒ", "ヒー"]),
+        ("人々", ["人々"]),
+        ("ที่นี่", ["ที่นี่"]),  # two letters with two marks each
+        ("ภาษา", ["ภา", "าษ", "ษา"]),
+        ("ພາສາ", ["ພາ", "າສ", "ສາ"]),
+        ("ខ្មែរ", ["ខ្មែ", "មែរ"]),  # the sign below a letter is a mark
+        ("မြန်မာ", ["မြန်", "န်မာ"]),
+        ("iPhone手机3台 v2", ["iphone", "手机", "台", "v2"]),
+        ("ＡＢＣ１２ ﾃﾞｰﾀ", ["abc12", "デー", "ータ"]),
+        ("か\u3099き", ["がき"]),  # composed
+        ("The café's naïve 한국어 слова", ["café", "naïve", "한국어", "слова"]),
+        ("", []),
+        ("a I the", []),
+    ],
+)
+def test_words(text, words):
+    assert words_of([text]) == [[unicodedata.normalize("NFKC", word) for word in words]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_other_scripts_are_split_as_by_bm25s(text):
+    text = re.sub(f"[{_UNSPACED}\uff01-\uff5e]", "-", text)
+    assert words_of([text]) == bm25s.tokenize([text], return_ids=False, show_progress=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("北京大ーｶﾞ゙ทีก่ ab1。-"), max_size=20))
+def test_a_part_between_other_characters_has_words_of_the_whole(text):
+    whole = words_of([f"京都 {text} 大学"])[0]
+    (alone,) = words_of([text])
+    assert sorted(whole) == sorted([*words_of(["京都 大学"])[0], *alone])
+    assert [word for word in unspaced_words(text).split() if not word.isascii()] == [word for word in alone if not word.isascii()]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("iPhone手机3台 case", "iPhone 手机 3 台"),
+        ("foo_手机 ＡＢ手机", "手机 AB 手机"),
+        ("ที่ Thai", "ที่"),
+        ("no such café 한국어", ""),
+        ("", ""),
+    ],
+)
+def test_words_that_splitting_at_spaces_does_not_find(text, words):
+    assert unspaced_words(text) == words
+
+
+def test_numbered_words_are_the_same_words():
+    texts = ["東京都 tower", "", "京都 Tower the"]
+    numbered = numbered_words(iter(texts))
+    names = {number: word for word, number in numbered.vocab.items()}
+    assert [[names[number] for number in row] for row in numbered.ids] == words_of(texts)
+
+
+def test_the_scripts_have_letters_and_marks_alone():
+    kinds = {unicodedata.category(chr(i))[0] for i in range(0x32000) if is_unspaced(chr(i))}
+    assert kinds <= {"L", "M", "N", "C"}  # N: 〇; C: not assigned
+    assert not any(is_unspaced(text) for text in ("", "a", "1", "。", "、", "・", "๑", "฿", "ａ", "한", "न", "水a", " 水"))
+    assert all(is_unspaced(text) for text in ("水", "の", "ﾃ", "ก็", "\U00020000", "〇"))
+
+
+def test_the_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
+    with pytest.raises(MissingDependency, match=r"BM25 needs bm25s; run `pip install 'runnel\[search\]'`"):
+        words_of(["a"])
