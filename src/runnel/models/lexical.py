@@ -1,7 +1,7 @@
 """Lexical features of each sentence of a document, computed from token ids without the text.
 
-A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped if the vocabulary has the singular. In scripts
-without spaces (`runnel.text.words`) each piece is a word.
+A word is a WordPiece and the pieces that continue it ("##..."). A plural s is dropped if the vocabulary has the singular. In
+scripts without spaces (`runnel.text.words`) each piece is a word.
 
 V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of these terms
 F  features of a sentence

@@ -188,8 +188,8 @@ class Pipeline:
         if self._store.settings.format == 1 and unspaced_words(query) and not self._warned:
             self._warned = True
             log.warning(
-                "%s was made by an older version of runnel, which split words only at spaces: words of Chinese, Japanese, Thai, Lao, "
-                "Khmer and Burmese are not found in it, only meaning; index the documents again in a new place",
+                "%s was made by an older version of runnel, which split words only at spaces: words of Chinese, Japanese, Thai, "
+                "Lao, Khmer and Burmese are not found in it, only meaning; index the documents again in a new place",
                 self._store.uri,
             )
 

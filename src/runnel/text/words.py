@@ -1,7 +1,7 @@
 """Split texts into words for BM25. Scripts without spaces between words are split into pairs of neighboring characters.
 
-These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A character is a letter with the marks
-that follow it, and a character between other scripts is a word of its own.
+These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A character is a letter with the
+marks that follow it, and a character between other scripts is a word of its own.
 
 Source: pairs of characters are what Lucene's CJKAnalyzer indexes. Differs: also for Thai, Lao, Khmer and Burmese, not for Korean,
 which has spaces.
@@ -9,6 +9,7 @@ which has spaces.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from typing import Any
 
 from runnel.errors import MissingDependency
 
-# Letters and marks, without punctuation and digits: Thai, Lao, Burmese, Khmer; 々〆〇, kana, Han with its extensions, halfwidth kana.
+# Letters and marks without punctuation and digits: Thai, Lao, Burmese, Khmer; 々〆〇, kana, Han, halfwidth kana.
 _UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17dc\u17dd"
     "\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a-\uaa7f\u3005-\u3007\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
@@ -103,4 +104,4 @@ def _pairs_of(run: str) -> str:
             characters[-1] += letter
         else:
             characters.append(letter)
-    return " ".join(map("".join, zip(characters, characters[1:], strict=False))) or characters[0]
+    return " ".join(map("".join, itertools.pairwise(characters))) or characters[0]
