@@ -135,13 +135,14 @@ class Engine:
         """Return the results of all requests, in order; raise the first error."""
         return [result.get() for result in self.map(requests, progress)]
 
-    def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None) -> Tensor:
+    def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None, *, keep_states: bool = False) -> Tensor:
         """Read the same tokens after each of several texts; return their hidden vectors (n, T, D) fp32.
 
         Args:
             states: of n texts; they may be overwritten.
             ids: (T,) token ids.
             marks: (n, T, K) float32.
+            keep_states: also leave the states after the tokens in `states`.
         """
         rows, added = torch.arange(len(states)), None
         if marks is not None and self.mark_vectors is not None:
@@ -153,7 +154,7 @@ class Engine:
                 count, last = len(piece), start + len(piece) == len(ids)
                 part = added if added is None or count == len(ids) else added[start : start + count]
                 cu_seqlens = torch.arange(0, (len(rows) + 1) * count, count)
-                ends = torch.full_like(rows, -1) if last else rows
+                ends = torch.full_like(rows, -1) if last and not keep_states else rows
                 hidden = self.backbone.step(piece.repeat(len(rows)), cu_seqlens, states, rows, ends, part)
                 parts.append(hidden.unflatten(0, (len(rows), count)))
         return torch.cat(parts, dim=1)

@@ -189,7 +189,7 @@ def arguments(target: type, values: object, what: str, given: tuple[str, ...] = 
 
     Args:
         target: a dataclass, all of whose fields must be there, or another class, whose defaults may be left out. Annotations are
-            int (from 0 to 2^31), float, bool, str, None, Literal, dict, Any, a dataclass, and unions of these.
+            int (from 0 to 2^31), float, bool, str, None, Literal, dict, tuple[one type, ...], Any, a dataclass, unions of these.
         what: names the object in messages: "a Mamba-2 config".
         given: parameters that do not come from the object.
 
@@ -219,6 +219,8 @@ def _read(value: object, kind: Any, what: str) -> Any:
         return None if value is None else _read(value, chosen, what)
     if origin is Literal and value in get_args(kind) and isinstance(value, str):
         return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(one, get_args(kind)[0], what) for one in value)
     if origin is dict and isinstance(value, Mapping):
         return {name: _read(one, get_args(kind)[1], f"{what}.{name}") for name, one in value.items()}
     if inspect.isclass(kind) and is_dataclass(kind):
@@ -234,6 +236,8 @@ _NAMES: dict[Any, str] = {int: f"a whole number from 0 to {_MOST - 1:,}", float:
 
 
 def _choices(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return "a list"
     return f"one of {', '.join(map(str, get_args(kind)))}" if get_origin(kind) is Literal else "an object"
 
 

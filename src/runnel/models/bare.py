@@ -1,8 +1,9 @@
 """Tokenizer, templates, heads and prompts for a recurrent checkpoint that runnel did not write.
 
 A bare checkpoint gets the papers' templates and an end-marker embedder; the single-pass scanner layout also gets its sentence
-head and the unit it was trained on, clauses. A sentence-transformers folder must hold a recurrent transformers checkpoint without
-custom code and pool the last token; its prompts and the special tokens around a text are read from its files.
+head and the unit it was trained on, clauses; EmbeddingRWKV has its own heads, templates and prompts (`embedding_rwkv.py`). A
+sentence-transformers folder must hold a recurrent transformers checkpoint without custom code and pool the last token; its
+prompts and the special tokens around a text are read from its files.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import Checkpoint, read_config
 from runnel.backbones.transformer.config import foreign_code
 from runnel.errors import CheckpointError
+from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
 from runnel.text.library import LibraryTokenizer
@@ -58,6 +60,10 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     Raises:
         CheckpointError: a file is missing or damaged, or the folder uses an unsupported pooling.
     """
+    if embedding_rwkv.recognizes_heads(checkpoint):
+        tokenizer = load_tokenizer(folder, checkpoint.backbone)
+        tokenizer.begin_id, tokenizer.end_id = None, checkpoint.backbone.vocab_size - 1
+        return Parts(tokenizer, embedding_rwkv.read_heads(checkpoint), embedding_rwkv.TEMPLATES, embedding_rwkv.PROMPTS)
     heads = nn.ModuleDict({"embed": EndVector()})
     unit: Unit = "sentence"
     if checkpoint.heads:

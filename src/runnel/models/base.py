@@ -348,7 +348,7 @@ def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source
         raise CheckpointError(f"{what} has an unknown name; expected one of features, {', '.join(_TEMPLATES)}")
     if not isinstance(kind, str) or kind not in classes or (kind == "token_features") != (name == "features"):
         raise CheckpointError(f"{what} has the unknown kind {kind!r}; expected one of {', '.join(sorted(classes))}")
-    given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size}
+    given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
     taken = {key: value for key, value in given.items() if key in inspect.signature(classes[kind]).parameters}
     head = classes[kind](**taken, **arguments(classes[kind], options, what, given=tuple(given)))
     if isinstance(head, VectorScore) and head.options["features"] != FEATURES:

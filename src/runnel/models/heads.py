@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.errors import CheckpointError
 from runnel.models.lexical import FEATURES
 from runnel.request import Request, Result
 
@@ -59,25 +62,32 @@ class Head(nn.Module):
         pooling: the hidden vector, or the mean, that represents a text.
         matches: the head also needs the means of two parts and their matching tokens; see `models/match.py`.
         stored: the head uses stored vectors: query and document are read separately.
+        state: the tensor of the state that the head reads after the last token, in place of hidden vectors; None: it does not.
         options: the head's settings in config.json, without the model's widths.
     """
 
     pooling: Pooling = "eos"
     matches: ClassVar[bool] = False
     stored: ClassVar[bool] = False
+    state: ClassVar[str | None] = None
 
     def __init__(self, **options: object) -> None:
         super().__init__()
         self.options = options
 
     def request(self, ids: np.ndarray, **others: Any) -> Request:
-        """Return the request that `pooling` needs for a text; `others` are fields of a `Request`."""
+        """Return the request that `pooling` or `state` needs for a text; `others` are fields of a `Request`."""
+        if self.state is not None:
+            return Request(ids, [], keep_state=True, **others)
         if self.pooling == "mean":
             return Request(ids, ranges=np.array([[0, len(ids)]]), **others)
         return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1], **others)
 
     def pooled(self, result: Result) -> Tensor:
-        """Return the pooled vector (1, D) from the result of `request`."""
+        """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result of `request`."""
+        if self.state is not None:
+            assert result.state is not None
+            return result.state[self.state]
         return result.means if self.pooling == "mean" else result.hidden
 
 
@@ -118,6 +128,21 @@ class MeanVector(Head):
         return F.normalize(self.project(_wide(mean)), dim=-1)
 
 
+class ResidualVector(Head):
+    """The hidden vector at the end marker after a feed-forward layer, a residual connection and a norm (EmbeddingRWKV)."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.fc2 = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.norm = nn.LayerNorm(hidden_size)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(n, D) -> (n, D) of unit length."""
+        pooled = _wide(pooled)
+        return F.normalize(self.norm(pooled + self.fc2(F.relu(self.fc1(pooled)))), dim=-1)
+
+
 class EndScore(Head):
     """A linear layer on one hidden vector.
 
@@ -150,6 +175,47 @@ class DenseScore(Head):
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n,)"""
         return _score(self.linear(self.activation(self.dense(_wide(pooled)))))
+
+
+class StateScore(Head):
+    """A score from the state after the last token (EmbeddingRWKV's state reranker).
+
+    Another RWKV-7 model, the reader, as wide as the backbone, reads one token, starting from the matrices of the chosen layers of
+    that state; a classifier scores its hidden vector. The reader runs in plain torch: one token is a small part of a query.
+
+    Args:
+        state_shapes: of the backbone.
+        reader: its shape, one layer for each of `layers`.
+        layers: of the backbone, from 0.
+
+    Raises:
+        CheckpointError: reader, layers and backbone do not fit together.
+    """
+
+    state = "wkv"
+
+    def __init__(self, state_shapes: Mapping[str, tuple[int, ...]], reader: Rwkv7Config, layers: tuple[int, ...]) -> None:
+        super().__init__(reader=reader.to_dict(), layers=list(layers))
+        depth, *matrices = state_shapes.get(self.state, (0,))
+        if matrices != [reader.num_heads, reader.head_size, reader.head_size] or reader.num_layers != len(layers):
+            raise CheckpointError(
+                f"the state reranker has {reader.num_layers} layers of {reader.num_heads} heads of {reader.head_size} and reads "
+                f"{len(layers)} of the {depth} layers of a state of shape {matrices}; they do not belong together"
+            )
+        if not all(0 <= layer < depth for layer in layers):
+            raise CheckpointError(f"the state reranker reads the layers {list(layers)}, the backbone has {depth}")
+        self.layers = list(layers)
+        self.reader = Rwkv7(reader)
+        self.dense = nn.Linear(reader.hidden_size, reader.hidden_size)
+        self.linear = nn.Linear(reader.hidden_size, 1, bias=False)
+
+    def forward(self, wkv: Tensor) -> Tensor:
+        """(n, L, H, N, N) -> (n,)"""
+        count = len(wkv)
+        start = self.reader.new_state(count)
+        start.tensors[self.state] = wkv[:, self.layers].to(start.dtype)
+        hidden, _ = self.reader(torch.zeros(count, dtype=torch.int64), torch.arange(count + 1), start)
+        return self.linear(torch.tanh(self.dense(hidden)))[:, 0]
 
 
 class MatchScore(Head):
@@ -312,8 +378,10 @@ HEADS: dict[str, type[Head]] = {
     "first_vector": FirstVector,
     "plain_mean_vector": PlainMeanVector,
     "mean_vector": MeanVector,
+    "residual_vector": ResidualVector,
     "end_score": EndScore,
     "dense_score": DenseScore,
+    "state_score": StateScore,
     "match_score": MatchScore,
     "vector_score": VectorScore,
     "vector_relevance": VectorRelevance,

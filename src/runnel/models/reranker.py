@@ -251,6 +251,9 @@ class Reranker:
             weight = self.model.weight[torch.from_numpy(ids[start:].astype(np.int64))]
             mean = (weight @ hidden[:, start:]) / weight.sum()
             values = [mean, hidden[:, -1], batch.means, torch.from_numpy(np.concatenate([share for _, share in matches]))]
+        elif self._head.state is not None:
+            engine.extend(batch.state, ids, keep_states=True)
+            values = [batch.state[self._head.state]]
         else:
             values = [engine.extend(batch.state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
         with torch.inference_mode():

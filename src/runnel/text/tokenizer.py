@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -121,6 +121,7 @@ class Tokenizer(ABC):
         vocabulary: token -> id of all tokens that can be written as text, including special tokens.
         vocab_size: one more than the largest id.
         adds_space: whether the tokenizer itself puts a space before a text.
+        marker_rows: rows of the published embedding tables; ids above the vocabulary and below this may be markers.
     """
 
     begin_id: int | None
@@ -128,6 +129,7 @@ class Tokenizer(ABC):
     vocabulary: Mapping[str, int]
     vocab_size: int
     adds_space: bool
+    marker_rows: ClassVar[int] = 0
 
     @staticmethod
     def load(folder: str | Path, *, begin: Marker = None, end: Marker = None) -> Tokenizer:
@@ -222,8 +224,9 @@ class Tokenizer(ABC):
         """
         if marker is None or isinstance(marker, str):
             return None if marker is None else self.token_id(marker)
-        if not 0 <= marker < self.vocab_size:
-            raise InputError(f"marker id {marker} is outside the vocabulary of {self.vocab_size}; give a token or a smaller id")
+        most = max(self.vocab_size, self.marker_rows)
+        if not 0 <= marker < most:
+            raise InputError(f"marker id {marker} is outside the vocabulary of {most}; give a token or a smaller id")
         return marker
 
     def markers(self) -> tuple[int, int]:

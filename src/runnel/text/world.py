@@ -30,6 +30,7 @@ class WorldTokenizer(Tokenizer):
     """The RWKV World tokenizer, with the attributes of every `Tokenizer`."""
 
     adds_space = False
+    marker_rows = 65536
 
     def __init__(self, source: str, *, begin: Marker = 0, end: Marker = 0) -> None:
         """Build from the content of a vocabulary file; `Tokenizer.load` reads it from a folder.

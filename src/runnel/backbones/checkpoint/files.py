@@ -20,7 +20,8 @@ from runnel.backbones.checkpoint.tensors import Stored, open_file, reason_of, so
 from runnel.errors import CheckpointError
 
 # In order of preference: a folder often carries the same weights several times. After the first three come numbered
-# safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name.
+# safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name, or an embedder's
+# and a reranker's (EmbeddingRWKV).
 _SAFETENSORS = ("model.safetensors.index.json", "model.safetensors", "consolidated.safetensors")
 _PICKLES = ("pytorch_model.bin.index.json", "pytorch_model.bin")
 _SUFFIXES = (".safetensors", ".pth", ".bin")  # of weights files
@@ -131,7 +132,7 @@ def _pick_weights(names: Iterable[str], where: str) -> list[str]:
         if parts := sorted(name for name in names if _PART.fullmatch(name) and name.endswith(suffix)):
             return _all_parts(parts, where)
     loose = sorted(name for name in names if name.endswith(".pth"))
-    if len(loose) > 1:
+    if len(loose) > 1 and (len(loose), sum("reranker" in name for name in loose)) != (2, 1):
         raise CheckpointError(
             f"{where} has {len(loose)} checkpoints: {some(loose, 20)}; name the one to read, e.g. {where}/{loose[-1]}"
         )

@@ -150,13 +150,15 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
         return _from_runnel(config["runnel"], tensors, where)
     # imported here because runnel's own folders need none of them
     from runnel.backbones.mamba2.formats import read_mamba
-    from runnel.backbones.rwkv7.formats import read_rwkv7
+    from runnel.backbones.rwkv7.formats import read_embedding_rwkv, read_rwkv7
     from runnel.backbones.xlstm.formats import read_xlstm
 
     heads: dict[str, Stored] = {}
     parsed: BackboneConfig
     try:
-        if any(re.search(r"(^|\.)(att|attn)\.r_k$", name) for name in tensors):
+        if any(name.startswith(("rwkv.blocks.", "reranker.blocks.")) for name in tensors):
+            layout, parsed, backbone, heads = read_embedding_rwkv(tensors, where)
+        elif any(re.search(r"(^|\.)(att|attn)\.r_k$", name) for name in tensors):
             layout, parsed, backbone = read_rwkv7(config, tensors, where)
         elif any("mlstm_layer." in name for name in tensors):
             layout, parsed, backbone = read_xlstm(config, tensors, where)

@@ -110,6 +110,8 @@ def _open_pickle(path: Path) -> dict[str, Stored]:
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise _damaged(path, error) from error
+    if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
+        content = {key: torch.tensor(value) if _is_numbers(value) else value for key, value in content.items()}
     if not isinstance(content, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()):
         keys = some([str(key) for key in content]) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a flat dict of tensors (it holds {keys}); save only the model's state dict")
@@ -125,6 +127,10 @@ def _open_pickle(path: Path) -> dict[str, Stored]:
         return Stored(shape, path.name, lambda: mapped.tensor(start, stop, dtype).as_strided(shape, stride, offset), dtype)
 
     return {name: stored(tensor) for name, tensor in content.items()}
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int and abs(one) < 1 << 31 for one in value)
 
 
 def _shift(path: Path, tensors: Collection[Tensor]) -> int | None:

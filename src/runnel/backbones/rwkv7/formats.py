@@ -1,4 +1,4 @@
-"""RWKV-7 checkpoints as published: the official flat `.pth`, and the layout of flash-linear-attention (fla).
+"""RWKV-7 checkpoints as published: the official flat `.pth`, the layout of flash-linear-attention (fla), and EmbeddingRWKV.
 
 Both become the names of the module in `model.py`. All sizes are read from shapes: no formula gives the ranks of every published
 model, and published configs carry a wrong number of heads. What looks similar but computes something else is refused by name.
@@ -18,6 +18,7 @@ from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWK
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.errors import CheckpointError, InputError
 
+READ_LAYERS = "reranker_layer_idx"  # of EmbeddingRWKV's rerankers: the layers of the embedder whose states they read
 _MIXES = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g")  # in the order in which the oldest fla files stack them
 _NOT_IN_FIRST = ("att.v0", "att.v_down.weight", "att.v_up.weight")  # module names
 _TABLES = "adds embedding tables to its layers, which RWKV-7 does not have"
@@ -123,6 +124,37 @@ def read_rwkv7(
     except InputError as error:  # the config class speaks of values a user passes; here they came from a file
         raise CheckpointError(f"{where}: it is not a valid RWKV-7 model: {error}") from error
     return layouts[0].name, parsed, named
+
+
+def read_embedding_rwkv(
+    tensors: Mapping[str, Stored], where: str
+) -> tuple[str, Rwkv7Config, dict[str, Stored], dict[str, Stored]]:
+    """Sort the tensors of EmbeddingRWKV: `rwkv.*` (official names), and the heads `head.*`, `reranker.*` and `READ_LAYERS`.
+
+    Source: package/src/rwkv_emb/model.py in howard-hou/EmbeddingRWKV 13613c0.
+
+    Returns:
+        As `read_rwkv7`, and the tensors of the heads under the names in the files.
+
+    Raises:
+        CheckpointError: as `read_rwkv7`, or there is a reranker without the model whose states it reads.
+    """
+    backbone = {name.removeprefix("rwkv."): stored for name, stored in tensors.items() if name.startswith("rwkv.")}
+    heads = {name: stored for name, stored in tensors.items() if not name.startswith("rwkv.")}
+    if not backbone:
+        raise CheckpointError(
+            f"{where} holds a reranker (reranker.*) without the embedder whose states it reads; put both .pth files and the "
+            "tokenizer into one folder, and load the folder"
+        )
+    layers = heads.pop(READ_LAYERS, None)
+    if extra := sorted(name for name in heads if not name.startswith(("head.", "reranker."))):
+        raise CheckpointError(
+            f"{where}: unexpected {list_tensors(extra)}; an EmbeddingRWKV model for text has rwkv.*, head.* and reranker.*"
+        )
+    if layers is not None:  # whole numbers, where all other tensors are weights
+        heads[READ_LAYERS] = replace(layers, read=lambda: layers.read().float())
+    _, config, named = read_rwkv7(None, backbone, where)
+    return "EmbeddingRWKV", config, named, heads
 
 
 # ---- the config ------------------------------------------------------------------------------------------------------

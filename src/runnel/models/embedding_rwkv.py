@@ -1,0 +1,86 @@
+"""Heads, templates and prompts of EmbeddingRWKV: RWKV-7 embedders, and rerankers that read the states the embedders leave.
+
+A text ends with one end marker, the last row of the embedding table (65535). Its vector is the retrieval head's output there. The
+checkpoints also have heads for classification and for similarity, which are not read. A reranker's pair has the document first,
+so documents can be remembered.
+
+Source: package/src/rwkv_emb/model.py and README.md in howard-hou/EmbeddingRWKV 13613c0.
+Differs: texts are read without padding. There, batches are padded with token 0, which the model reads. Documents and queries are
+    tokenized separately from the text around them, as in every template here; the ids are the same unless a document begins with
+    white space or ends with a line break.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from runnel.backbones.checkpoint.files import Checkpoint
+from runnel.backbones.checkpoint.load import NoRandomNumbers
+from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
+from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7
+from runnel.errors import CheckpointError
+from runnel.models.heads import Head, ResidualVector, StateScore
+from runnel.text.templates import DOCUMENT, Template
+
+AnyHead = TypeVar("AnyHead", bound=Head)
+_VECTOR, _RERANKER = "head.retr_head.", "reranker."
+_UNREAD = ("head.cls_head.", "head.sts_head.")
+_CLASSIFIER = {"head.0.weight": "dense.weight", "head.0.bias": "dense.bias", "head.2.weight": "linear.weight"}
+_TASK = "Instruct: Given a query, retrieve documents that answer the query\n"
+TEMPLATES = {"document": DOCUMENT, "rerank": Template.parse(_TASK + "Document: {document}\nQuery: {query}{end}")}
+PROMPTS = {"query": _TASK + "Query: "}
+
+
+def recognizes_heads(checkpoint: Checkpoint) -> bool:
+    """Return whether the heads are those of EmbeddingRWKV."""
+    return any(name.startswith(("head.", _RERANKER)) for name in checkpoint.heads)
+
+
+def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
+    """Return the head "embed", and "rerank" if the checkpoint has a state reranker.
+
+    Raises:
+        CheckpointError: a tensor is missing, unexpected or mis-shaped, or the reranker does not fit the embedder.
+    """
+    where = str(checkpoint.folder)
+    vector = _named(checkpoint, _VECTOR)
+    if stray := [name for name in checkpoint.heads if name.startswith("head.") and not name.startswith((_VECTOR, *_UNREAD))]:
+        raise CheckpointError(
+            f"{where}: unexpected tensor {stray[0]!r}; EmbeddingRWKV has the heads cls_head, sts_head and retr_head"
+        )
+    with torch.device("meta"), NoRandomNumbers():
+        embed = ResidualVector(checkpoint.backbone.hidden_size)
+    heads = nn.ModuleDict({"embed": _filled(embed, vector, f"{where}, {_VECTOR}")})
+    if reranker := _named(checkpoint, _RERANKER):
+        heads["rerank"] = _state_score(checkpoint, reranker, where)
+    return heads
+
+
+def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> StateScore:
+    tensors = {"emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()}
+    classifier = {ours: tensors.pop(theirs) for theirs, ours in _CLASSIFIER.items() if theirs in tensors}
+    _, config, named = read_rwkv7(None, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
+    chosen = checkpoint.heads.get(READ_LAYERS)
+    layers = range(config.num_layers) if chosen is None else chosen.flatten().int().tolist()
+    with torch.device("meta"), NoRandomNumbers():
+        head = StateScore(checkpoint.backbone.state_shapes(), config, tuple(layers))
+    read = {f"reader.{name}": stored.read() for name, stored in named.items()}
+    for name, tensor in read.items():
+        if name.endswith(("_down.weight", "_up.weight")):  # stored transposed
+            read[name] = tensor.contiguous()
+    return _filled(head, read | classifier, f"{where}, {_RERANKER}")
+
+
+def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.heads.items() if name.startswith(prefix)}
+
+
+def _filled(head: AnyHead, tensors: dict[str, Tensor], where: str) -> AnyHead:
+    """Fill a head that is on the meta device with these tensors, and return it."""
+    expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
+    check_tensors(from_tensors(tensors, "the heads"), expected, where)
+    head.load_state_dict(tensors, assign=True)
+    return head
