@@ -1,0 +1,79 @@
+"""What a language model is to read for each question: the best sentences or chunks of its document, or all of it in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from runnel.evaluation.qa.context import Span, fit, merge, windows
+from runnel.evaluation.qa.records import QaQuestion, QaSet
+from runnel.evaluation.sentences import Scorer
+from runnel.text.sentences import split_sentences
+from runnel.text.tokenizer import Tokenizer
+
+Parts = list[list[Span]]
+"""Spans of a document. Each part is read by itself; answers from several parts are combined."""
+
+Choose = Callable[[str, str], Parts]
+"""Of a question and a document: what to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a language model is to read for a question.
+
+    Attributes:
+        tokens: of the whole document.
+        excerpts: whether a part is excerpts that were retrieved, or a window of the whole document.
+    """
+
+    question: QaQuestion
+    tokens: int
+    parts: Parts
+    excerpts: bool
+
+
+def find_all(data: QaSet, choose: Choose, tokenizer: Tokenizer) -> Iterator[tuple[str, int, Parts]]:
+    """Yield for each question its id, the tokens of its document and what to read.
+
+    A document that several questions in a row are about is tokenized once.
+    """
+    last, tokens = "", 0
+    for one in data.questions:
+        document = data.documents[one.document]
+        if document.id != last:
+            last, tokens = document.id, len(tokenizer.encode(document.text))
+        yield one.id, tokens, choose(one.question, document.text)
+
+
+def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
+    """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most `max_tokens` tokens together."""
+
+    def choose(question: str, document: str) -> Parts:
+        spans, scores = score(question, document)
+        best = np.argsort(-scores, kind="stable")[:top_k]
+        ranked = [(start, end) for start, end in spans[best].tolist()]
+        if max_tokens is not None:
+            ranked = fit(document, ranked, max_tokens, lambda text: len(tokenizer.encode(text)))
+        return [merge(document, ranked)]
+
+    return choose
+
+
+def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
+    """Read the whole document, in windows of whole sentences of at most `size` tokens."""
+    last: dict[str, Parts] = {}
+
+    def choose(question: str, document: str) -> Parts:
+        if document not in last:
+            last.clear()
+            spans = split_sentences(document)
+            edges = np.append(spans[:, 0], len(document))
+            bounds = np.searchsorted(tokenizer.encode(document).starts, edges)
+            cuts = windows(bounds, size, stride)
+            last[document] = [[(int(edges[first]), int(edges[end]))] for first, end in cuts]
+        return last[document]
+
+    return choose

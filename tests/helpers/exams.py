@@ -1,0 +1,55 @@
+"""Documents with questions, and language models that answer and judge by rule."""
+
+import re
+
+from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
+
+COLORS = ("red", "green", "blue", "black", "white")
+FILLER = "The miller walked to the river and counted the boats."
+
+
+def color(wheel):
+    return COLORS[wheel % len(COLORS)]
+
+
+def numbers(wheels):
+    return range(10, 10 + wheels)  # of two digits: BM25 knows no words of one character
+
+
+def mill(wheels, filler=3):
+    """Return a document with a sentence about each wheel, and others between them."""
+    return " ".join(f"Wheel number {n} was painted {color(n)}. " + f"{FILLER} " * filler for n in numbers(wheels)).strip()
+
+
+def mill_set(name="mills", wheels=6, documents=2, **more):
+    """Return a set of questions about wheels; every document has the same text but for its first sentence."""
+    texts = {f"d{d}": f"This is mill {d}. {mill(wheels)}" for d in range(documents)}
+    questions = [
+        QaQuestion(f"{d}-{n}", d, f"Which color was wheel number {n} painted?", (color(n),), category="creative")
+        for d in texts
+        for n in numbers(wheels)
+    ]
+    return QaSet(name, {d: QaDocument(d, text) for d, text in texts.items()}, tuple(questions), **more)
+
+
+def rows(data):
+    """Return a set as rows of a user's file."""
+    return [
+        {"id": one.id, "question": one.question, "document": data.documents[one.document].text, "answers": list(one.answers)}
+        | {"category": one.category}
+        for one in data.questions
+    ]
+
+
+def follow(messages):
+    """Answer and judge as asked, from nothing but the prompt."""
+    prompt = messages[-1]["content"]
+    if "Candidate's answer:" in prompt:
+        truth, attempt = re.findall(r"^(?:True|Candidate's) answer: (.*)$", prompt, re.MULTILINE)
+        return f"They are compared.\nDECISION: {'YES' if truth in attempt else 'NO'}"
+    if "readers who each read one part" in prompt:
+        known = [answer for answer in re.findall(r"^ANSWER: (.*)$", prompt, re.MULTILINE) if answer != "unknown"]
+        return f"One reader knows.\nANSWER: {known[0] if known else 'unknown'}"
+    wheel = re.search(r"wheel number (\d+)", prompt)[1]
+    seen = re.search(rf"Wheel number {wheel} was painted (\w+)", prompt)
+    return f"I looked for wheel {wheel}.\nANSWER: {seen[1] if seen else 'unknown'}"
