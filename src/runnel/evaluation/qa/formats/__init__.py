@@ -1,0 +1,1 @@
+"""One file for each format in which sets are published: rows in, a `QaSet` out."""

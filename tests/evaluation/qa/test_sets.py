@@ -1,0 +1,51 @@
+"""The table of sets agrees with what paper E counts, and with the page that lists it."""
+
+from collections import Counter
+from pathlib import Path
+
+from runnel.evaluation.qa.loading import _READERS
+from runnel.evaluation.qa.sets import SETS, SUITES
+
+PAGE = Path(__file__).parents[3] / "docs" / "qa-sets.md"
+
+
+def test_counts_of_table_7():
+    points, choices = Counter(), Counter()
+    for one in SETS.values():
+        points[one.categories] += one.points
+        choices[one.categories] += one.points * one.multiple_choice
+    assert (len(SETS), points.total(), choices.total()) == (41, 5735, 1207)
+    assert points["conversational",] == 707  # no other set has conversations
+    assert {kind: choices[kind,] for kind in ("educational", "creative", "official", "conversational")} == {
+        "educational": 372, "creative": 486, "official": 172, "conversational": 177
+    }  # fmt: skip
+
+
+def test_nine_sets_are_multiple_choice():
+    names = {name for name, one in SETS.items() if one.multiple_choice}
+    meetings = {"meetingqa_4k", "meetingqa_16k", "paperqa_4k", "paperqa_16k"}
+    assert names == meetings | {"longbook_choice_eng", "tpo", "quality", "coursera", "muld_CAC"}
+
+
+def test_every_suite_has_sets_and_a_reader():
+    assert {one.suite for one in SETS.values()} == set(SUITES) == {*_READERS, "ELITR-Bench"}
+
+
+def test_the_page_lists_every_set():
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text(encoding="utf-8").splitlines() if "|" in line
+    ]
+    listed = {row[0]: row[1:] for row in rows if row[0] in SETS}
+    assert listed == {
+        name: [
+            one.suite,
+            ", ".join(one.categories),
+            "yes" if one.multiple_choice else "",
+            f"{one.points:,}",
+            f"{one.tokens:,}",
+        ]
+        for name, one in SETS.items()
+    }
+    suites = {row[0]: row for row in rows if row[0] in SUITES and len(row) == 4}
+    for name, suite in SUITES.items():
+        assert suite.source in suites[name][1] and suites[name][2] == (suite.license or "none stated"), name

@@ -1,0 +1,30 @@
+"""Made-up files of question answering in the layouts of the suites, a few rows each."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from runnel.evaluation.qa.loading import read_qa_sets
+from runnel.evaluation.qa.records import QaSet
+
+ATTIC = "The letters are in the attic. Ada found them in 1912."
+CELLAR = "The wine is in the cellar. Nobody has counted it."
+
+
+def write_rows(path: Path, rows: list[Any]) -> Path:
+    """Write jsonl; a text is written as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def read_one(path: Path) -> QaSet:
+    """Return the only set of a path."""
+    (one,) = read_qa_sets(path)
+    return one
+
+
+def shown(one: QaSet) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Return (id, document, question, answers) of a set's questions."""
+    return [(q.id, one.documents[q.document].text, q.question, q.answers) for q in one.questions]
