@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import pytest
 import torch
 
 pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tasks"]
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported, here and in processes of tests
 
 TESTS = Path(__file__).parent
 # Few tests that take long, most of them in processes of their own. What comes last keeps one process busy while the other waits.

@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 HEAD, *SECTIONS = re.split(r"^## ", PAGE, flags=re.M)
 # title of the section -> the libraries that its blocks import
-NEEDED = {"LangChain": ["langchain_core", "lancedb"]}
+NEEDED = {"LangChain": ["langchain_core", "lancedb"], "LlamaIndex": ["llama_index.core"], "Haystack": ["haystack"]}
 
 
 def test_every_section_is_run():
@@ -52,4 +52,20 @@ def test_langchain_sources(monkeypatch, capsys):
     assert "Question: Is the finally clause executed if a return statement is reached?" in printed
     assert re.search(
         r'^\[\d\] When "return" passes control out of a "try" statement with a "finally" .* \(return:\d+-\d+\)$', printed, re.M
+    )
+
+
+def test_llama_index_query(monkeypatch, capsys):
+    pytest.importorskip("llama_index.core")
+    printed = run("llama_index_query.py", monkeypatch, capsys)
+    assert "Query: Is the finally clause executed if a return statement is reached?" in printed
+    lines = re.findall(r"^chapter: (\w+)\n\n(.*)$", printed, re.M)
+    assert ("return", 'When "return" passes control out of a "try" statement with a "finally"') in lines
+
+
+def test_haystack_pipeline(monkeypatch, capsys):
+    pytest.importorskip("haystack")
+    lines = run("haystack_pipeline.py", monkeypatch, capsys).splitlines()
+    assert any(
+        re.fullmatch(r'-?\d\.\d\d  return:\d+-\d+  When "return" passes control out of a "try" .*', line) for line in lines
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import MissingDependency
+from runnel.integrations.models import loaded
 from runnel.integrations.sentences import best_sentences, trim
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -48,7 +49,7 @@ class RunnelEmbeddings(Embeddings):
     """
 
     def __init__(self, model: Embedder | str | Path = "pocket") -> None:
-        self.model = model if isinstance(model, Embedder) else Embedder.load(model)
+        self.model = loaded(Embedder, model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of texts."""
@@ -122,8 +123,8 @@ class RunnelReranker(BaseDocumentCompressor):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _load(cls, value: Reranker | str | Path) -> Reranker:
-        return value if isinstance(value, Reranker) else Reranker.load(value)
+    def _load(cls, value: object) -> Reranker:
+        return loaded(Reranker, value)
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
         """Return copies of the best documents.
@@ -156,8 +157,8 @@ class RunnelSentences(BaseDocumentCompressor):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _load(cls, value: SentenceRetriever | str | Path) -> SentenceRetriever:
-        return value if isinstance(value, SentenceRetriever) else SentenceRetriever.load(value)
+    def _load(cls, value: object) -> SentenceRetriever:
+        return loaded(SentenceRetriever, value)
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> list[Document]:
         """Return sentences of the documents.

@@ -1,0 +1,210 @@
+"""Haystack: components that embed texts and documents, rank documents, and return the sentences of documents that answer.
+
+    from runnel.integrations.haystack import RunnelDocumentEmbedder, RunnelRanker, RunnelSentences, RunnelTextEmbedder
+
+    documents = RunnelDocumentEmbedder("pocket").run(documents)["documents"]
+    sentences = RunnelSentences("pocket", top_k=5).run(query=query, documents=documents)["documents"]
+
+A model is loaded by `warm_up`, which pipelines call, or by the first `run`. Pipelines run components in threads where they run
+asynchronously. Texts are read whole, in one call of the model for a list of them. Pipelines are stored with the names of models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic
+
+from runnel.errors import InputError, MissingDependency
+from runnel.integrations.models import Kind, loaded, name_of
+from runnel.integrations.sentences import best_sentences
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import expect_count, expect_text
+
+try:
+    from haystack import Document, component, default_to_dict
+except ImportError as error:
+    raise MissingDependency(f'this needs haystack-ai ({error}); pip install "runnel[haystack]"') from error
+
+
+class _Lazy(Generic[Kind]):
+    """A model that is loaded when it is needed."""
+
+    def __init__(self, kind: type[Kind], model: Kind | str | Path) -> None:
+        self.name = name_of(kind, model)
+        self._kind: type[Kind] = kind
+        self._model: Kind | str | Path = model
+
+    def get(self) -> Kind:
+        model = self._model = loaded(self._kind, self._model)
+        return model
+
+
+@component
+class RunnelTextEmbedder:
+    """An embedder of queries, with the model's own prompt if it has one. Vectors have unit length.
+
+    Args:
+        model: an embedder, or what `Embedder.load` takes.
+    """
+
+    def __init__(self, model: Embedder | str | Path = "pocket") -> None:
+        self._model = _Lazy(Embedder, model)
+
+    def warm_up(self) -> None:
+        """Load the model.
+
+        Raises:
+            CheckpointError: the model is missing or cannot embed.
+        """
+        self._model.get()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, for `from_dict`."""
+        return default_to_dict(self, model=self._model.name)
+
+    @component.output_types(embedding=list[float])
+    def run(self, text: str) -> dict[str, Any]:
+        """Return the vector of a text.
+
+        Raises:
+            InputError: the text is empty or not a string.
+        """
+        expect_text(text, "the text to embed")
+        return {"embedding": self._model.get().encode_query(text).tolist()}
+
+
+@component
+class RunnelDocumentEmbedder:
+    """An embedder of documents, with the model's own prompt if it has one. Vectors have unit length.
+
+    Args:
+        model: an embedder, or what `Embedder.load` takes.
+        meta_fields_to_embed: names of metadata whose values come before the text.
+        embedding_separator: between these values and the text.
+    """
+
+    def __init__(
+        self,
+        model: Embedder | str | Path = "pocket",
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
+    ) -> None:
+        self._model = _Lazy(Embedder, model)
+        self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed or [], embedding_separator
+
+    def warm_up(self) -> None:
+        """Load the model; errors as of `RunnelTextEmbedder.warm_up`."""
+        self._model.get()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, for `from_dict`."""
+        return default_to_dict(
+            self,
+            model=self._model.name,
+            meta_fields_to_embed=self.meta_fields_to_embed,
+            embedding_separator=self.embedding_separator,
+        )
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document]) -> dict[str, Any]:
+        """Return copies of documents with their vectors.
+
+        Raises:
+            InputError: a document has no text.
+        """
+        contents = _texts(documents)
+        values = ([one.meta[name] for name in self.meta_fields_to_embed if one.meta.get(name) is not None] for one in documents)
+        whole = [self.embedding_separator.join([*map(str, of), text]) for of, text in zip(values, contents, strict=True)]
+        vectors = self._model.get().encode_document(whole).tolist()
+        return {"documents": [replace(one, embedding=vector) for one, vector in zip(documents, vectors, strict=True)]}
+
+
+@component
+class RunnelRanker:
+    """A reranker: the best documents, best first, with its scores (logits).
+
+    Args:
+        model: a reranker, or what `Reranker.load` takes.
+        top_k: documents to return; None: all.
+    """
+
+    def __init__(self, model: Reranker | str | Path = "pocket", top_k: int | None = None) -> None:
+        self._model, self.top_k = _Lazy(Reranker, model), top_k
+        if top_k is not None:
+            expect_count(top_k, "top_k")
+
+    def warm_up(self) -> None:
+        """Load the model.
+
+        Raises:
+            CheckpointError: the model is missing or has no rerank head.
+        """
+        self._model.get()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, for `from_dict`."""
+        return default_to_dict(self, model=self._model.name, top_k=self.top_k)
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
+        """Return copies of the best documents; `top_k` replaces the component's.
+
+        Raises:
+            InputError: the query is empty, a document has no text, or `top_k` is below 1.
+        """
+        hits = self._model.get().rank(query, _texts(documents), top_k if top_k is not None else self.top_k)
+        return {"documents": [replace(documents[int(hit.id)], score=hit.score) for hit in hits]}
+
+
+@component
+class RunnelSentences:
+    """A sentence retriever: the sentences of all documents that answer the query, best first, as documents with scores.
+
+    Each has the metadata of its document, and `source_id`, the document's id, with its `start` and `end` in its content.
+    Equal sentences are returned once.
+
+    Args:
+        model: a sentence retriever, or what `SentenceRetriever.load` takes.
+        top_k: sentences to return, of all documents together.
+        min_score: omit sentences with lower scores; None: none.
+    """
+
+    def __init__(self, model: SentenceRetriever | str | Path = "pocket", top_k: int = 10, min_score: float | None = None) -> None:
+        self._model, self.top_k, self.min_score = _Lazy(SentenceRetriever, model), top_k, min_score
+        expect_count(top_k, "top_k")
+
+    def warm_up(self) -> None:
+        """Load the model.
+
+        Raises:
+            CheckpointError: the model is missing or has no sentence head.
+        """
+        self._model.get()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, for `from_dict`."""
+        return default_to_dict(self, model=self._model.name, top_k=self.top_k, min_score=self.min_score)
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
+        """Return sentences of the documents; `top_k` replaces the component's.
+
+        Raises:
+            InputError: the query is empty, a document has no text, or `top_k` is below 1.
+        """
+        count = top_k if top_k is not None else self.top_k
+        results = []
+        for position, one in best_sentences(self._model.get(), query, _texts(documents), count, self.min_score):
+            place = {"source_id": documents[position].id, "start": one.start, "end": one.end}
+            results.append(Document(content=one.text, meta={**documents[position].meta, **place}, score=one.score))
+        return {"documents": results}
+
+
+def _texts(documents: list[Document]) -> list[str]:
+    for document in documents:
+        if document.content is None:
+            raise InputError(f"document {document.id!r} has no text; convert its file to text first")
+    return [document.content or "" for document in documents]

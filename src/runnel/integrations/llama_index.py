@@ -1,0 +1,251 @@
+"""LlamaIndex: an embedding model, a node parser with exact places, and postprocessors that rerank or return sentences.
+
+    from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelSentences
+
+    pipeline = IngestionPipeline(transformations=[RunnelNodeParser(), RunnelEmbedding("pocket")])
+    nodes = RunnelSentences(top_n=5).postprocess_nodes(retriever.retrieve(query), query_str=query)
+
+Asynchronous calls run in threads. Texts are read whole, in one call of the model for a batch of them. The embedding and the
+postprocessors are stored (`to_dict`) with the name of their model, from which they load it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runnel.backbones.encoder.model import passage_bounds
+from runnel.errors import InputError, MissingDependency
+from runnel.integrations.models import loaded, name_of
+from runnel.integrations.sentences import best_sentences
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.text.sentences import read_sentences
+
+try:
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.bridge.pydantic import Field, PrivateAttr
+    from llama_index.core.node_parser import NodeParser
+    from llama_index.core.node_parser.node_utils import build_nodes_from_splits
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+    from llama_index.core.schema import (
+        BaseNode,
+        Document,
+        MetadataMode,
+        NodeRelationship,
+        NodeWithScore,
+        QueryBundle,
+        RelatedNodeInfo,
+        TextNode,
+    )
+    from llama_index.core.utils import get_tqdm_iterable
+except ImportError as error:
+    raise MissingDependency(f'this needs llama-index-core ({error}); pip install "runnel[llama-index]"') from error
+
+_BATCH = 256  # texts that the library gives to one call; its own default is 10
+
+
+class RunnelEmbedding(BaseEmbedding):
+    """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length.
+
+    Args:
+        model_name: an embedder, or what `Embedder.load` takes.
+        fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
+
+    Raises:
+        CheckpointError: the model is missing or cannot embed.
+        InputError (when embedding): a text is empty.
+    """
+
+    _embedder: Embedder = PrivateAttr()
+
+    def __init__(self, model_name: Embedder | str | Path = "pocket", **fields: Any) -> None:
+        fields = {"embed_batch_size": _BATCH} | fields | {"model_name": name_of(Embedder, model_name)}
+        super().__init__(**fields)
+        self._embedder = loaded(Embedder, model_name)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RunnelEmbedding"
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        vector: list[float] = self._embedder.encode_query(query).tolist()
+        return vector
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._get_text_embeddings([text])[0]
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        vectors: list[list[float]] = self._embedder.encode_document(texts).tolist()
+        return vectors
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        return await asyncio.to_thread(self._get_text_embedding, text)
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return await asyncio.to_thread(self._get_text_embeddings, texts)
+
+
+class RunnelNodeParser(NodeParser):
+    """A parser into nodes of whole sentences.
+
+    The nodes of a document have all its text but whitespace between them, and exact `start_char_idx` and `end_char_idx`, which
+    the library's parsers find by searching for the text, so that a repeated text may have the place of another. Texts without a
+    visible character have no nodes.
+
+    Args:
+        model: an embedder, or what `Embedder.load` takes; its tokens are counted.
+        max_tokens: the most tokens of a node of several sentences, without the metadata that the library adds for embedding.
+        fields: of `NodeParser`.
+    """
+
+    model: str = Field(description="What the model was loaded from.")
+    max_tokens: int = Field(default=128, ge=1, description="The most tokens of a node of several sentences.")
+    _embedder: Embedder = PrivateAttr()
+
+    def __init__(self, model: Embedder | str | Path = "pocket", max_tokens: int = 128, **fields: Any) -> None:
+        fields |= {"model": name_of(Embedder, model), "max_tokens": max_tokens}
+        super().__init__(**fields)
+        self._embedder = loaded(Embedder, model)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RunnelNodeParser"
+
+    def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
+        parsed: list[BaseNode] = []
+        for node in get_tqdm_iterable(nodes, show_progress, "Parsing nodes"):
+            text = node.get_content(metadata_mode=MetadataMode.NONE)
+            spans = self._spans(text)
+            first, _ = _origin(node)
+            children = build_nodes_from_splits([text[start:end] for start, end in spans], node, id_func=self.id_func)
+            for child, (start, end) in zip(children, spans, strict=True):
+                child.start_char_idx, child.end_char_idx = first + start, first + end
+            parsed += children
+        return parsed
+
+    async def _aparse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
+        return await asyncio.to_thread(self._parse_nodes, nodes, show_progress, **kwargs)
+
+    def _postprocess_parsed_nodes(self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]) -> list[BaseNode]:
+        places = [(node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)]
+        nodes = super()._postprocess_parsed_nodes(nodes, parent_doc_map)
+        for node, (start, end) in zip(nodes, places, strict=True):
+            assert isinstance(node, TextNode)
+            node.start_char_idx, node.end_char_idx = start, end
+        return nodes
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the characters of each node, without whitespace at their ends."""
+        if not text.strip():
+            return []
+        model = self._embedder.model
+        tokens = read_sentences(text, model.templates["document"].encode_pieces(model.tokenizer, "document", text))
+        edges = np.append(tokens.spans[:, 0], len(text))[passage_bounds(tokens.bounds, self.max_tokens)].tolist()
+        pieces = [(start, text[start:end]) for start, end in itertools.pairwise(edges)]
+        return [(start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())) for start, piece in pieces]
+
+
+class RunnelRerank(BaseNodePostprocessor):
+    """A reranker: the best nodes, best first, with its scores (logits). It reads what the library embeds of a node.
+
+    Args:
+        model: a reranker, or what `Reranker.load` takes.
+        top_n: nodes to return; None: all.
+        fields: of `BaseNodePostprocessor`.
+    """
+
+    model: str = Field(description="What the model was loaded from.")
+    top_n: int | None = Field(default=None, ge=1, description="Nodes to return; None: all.")
+    _reranker: Reranker = PrivateAttr()
+
+    def __init__(self, model: Reranker | str | Path = "pocket", top_n: int | None = None, **fields: Any) -> None:
+        fields |= {"model": name_of(Reranker, model), "top_n": top_n}
+        super().__init__(**fields)
+        self._reranker = loaded(Reranker, model)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RunnelRerank"
+
+    def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
+        query = _query(query_bundle)
+        texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+        hits = self._reranker.rank(query, texts, self.top_n)
+        return [NodeWithScore(node=nodes[int(hit.id)].node, score=hit.score) for hit in hits]
+
+
+class RunnelSentences(BaseNodePostprocessor):
+    """A sentence retriever: the sentences of all nodes that answer the query, best first, as nodes with scores.
+
+    Each has the metadata of its node, and its place: in the source document if the node knows its own place there, otherwise in
+    the node's text; `source_node` is the text that the place counts in. Equal sentences are returned once.
+
+    Args:
+        model: a sentence retriever, or what `SentenceRetriever.load` takes.
+        top_n: sentences to return, of all nodes together.
+        min_score: omit sentences with lower scores; None: none.
+        fields: of `BaseNodePostprocessor`.
+    """
+
+    model: str = Field(description="What the model was loaded from.")
+    top_n: int = Field(default=10, ge=1, description="Sentences to return, of all nodes together.")
+    min_score: float | None = Field(default=None, description="Omit sentences with lower scores.")
+    _retriever: SentenceRetriever = PrivateAttr()
+
+    def __init__(
+        self,
+        model: SentenceRetriever | str | Path = "pocket",
+        top_n: int = 10,
+        min_score: float | None = None,
+        **fields: Any,
+    ) -> None:
+        fields |= {"model": name_of(SentenceRetriever, model), "top_n": top_n, "min_score": min_score}
+        super().__init__(**fields)
+        self._retriever = loaded(SentenceRetriever, model)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RunnelSentences"
+
+    def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
+        texts = [one.node.get_content(metadata_mode=MetadataMode.NONE) for one in nodes]
+        found = best_sentences(self._retriever, _query(query_bundle), texts, self.top_n, self.min_score)
+        results = []
+        for position, sentence in found:
+            node = nodes[position].node
+            first, source = _origin(node)
+            part = TextNode(
+                text=sentence.text,
+                metadata=dict(node.metadata),
+                excluded_embed_metadata_keys=node.excluded_embed_metadata_keys,
+                excluded_llm_metadata_keys=node.excluded_llm_metadata_keys,
+                start_char_idx=first + sentence.start,
+                end_char_idx=first + sentence.end,
+                relationships={NodeRelationship.SOURCE: source, NodeRelationship.PARENT: node.as_related_node_info()},
+            )
+            results.append(NodeWithScore(node=part, score=sentence.score))
+        return results
+
+
+def _origin(node: BaseNode) -> tuple[int, RelatedNodeInfo]:
+    """Return the start of a node's text in its source, and the source: the node itself, unless it knows its place in another."""
+    start = getattr(node, "start_char_idx", None)
+    if start is None or node.source_node is None:
+        return 0, node.as_related_node_info()
+    return start, node.source_node
+
+
+def _query(bundle: QueryBundle | None) -> str:
+    if bundle is None:
+        raise InputError("there is no query to rank nodes for; pass query_str or query_bundle")
+    return bundle.query_str
