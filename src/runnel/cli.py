@@ -33,6 +33,7 @@ from runnel.commands.info import info
 from runnel.commands.mcp import mcp
 from runnel.commands.mine import mine
 from runnel.commands.options import Verbose
+from runnel.commands.qa import qa
 from runnel.commands.read import read
 from runnel.commands.rerank import rerank
 from runnel.commands.search import search
@@ -54,6 +55,7 @@ COMMANDS = (
     embed,
     rerank,
     evaluate,
+    qa,
     analyze,
     train,
     mine,

@@ -1,0 +1,149 @@
+"""`runnel qa`: questions about long documents, answered by a language model from what was retrieved, and judged by another.
+
+For each set OUT has
+    SET.found.jsonl    what is read for each question, written question by question; interrupted work resumes
+    SET.answers.jsonl  answers and verdicts
+    SET.json, SET.queries.jsonl   the scores, of the set and of each question, as `runnel evaluate` writes them
+and for all of them qa.json, and replies.sqlite with every reply, so that none is paid for twice.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from runnel.commands.display import Meter, print_json, say
+from runnel.commands.options import Dtype, Json, Llm, LlmModel, refuse
+from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of
+from runnel.commands.qa_results import Result, save_all, say_notes, show
+from runnel.errors import InputError
+from runnel.files import replacing
+
+if TYPE_CHECKING:
+    from runnel.evaluation.qa.answering import Exam
+    from runnel.evaluation.qa.records import QaSet
+    from runnel.evaluation.qa.scores import Outcome
+
+WHOLE = "whole"  # instead of a model: nothing is retrieved, the language model reads whole documents
+SENTENCES, CHUNKS = 50, 5  # to read, as in paper E
+WINDOW = 120_000  # tokens, as in paper E
+
+
+# Long: 20 lines are its options.
+def qa(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="What retrieves: a model, bm25; or whole, to read whole documents.", show_default=False
+        ),
+    ],
+    sets: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="Files or folders of questions with documents and answers.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Keep answers, scores and replies, and resume there.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.", show_default=False),
+    ] = None,
+    how: Annotated[
+        Literal["sentences", "embed"] | None,
+        typer.Option("--as", help="What MODEL does (default: sentences).", show_default=False),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.", show_default=False),
+    ] = None,
+    chunk_words: Annotated[
+        int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.", show_default=False)
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).", show_default=False),
+    ] = None,
+    context_tokens: Annotated[
+        int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).", show_default=False)
+    ] = None,
+    window_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of whole: tokens read at once (default: 120000).", show_default=False)
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Of whole: tokens to the next window (default: half).", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The first questions of each set (default: all).", show_default=False)
+    ] = None,
+    llm: Llm = None,
+    llm_model: LlmModel = None,
+    judge: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).", show_default=False)
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).", show_default=False)
+    ] = None,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
+    threads: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
+    budget_tokens: Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)] = None,
+    price_in: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")] = 0.0,
+    price_out: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")] = 0.0,
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> int:
+    """Measure how well questions about long documents are answered from what MODEL retrieves.
+
+    A language model answers from the retrieved sentences, and a judge compares each answer with the true ones. Repeat the command
+    after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
+    """
+    excerpts = {"--as": how, "--top-k": top_k, "--chunk-words": chunk_words, "--context": context}
+    if model == WHOLE:
+        refuse({**excerpts, "--context-tokens": context_tokens}, "is for retrieval; MODEL whole reads whole documents")
+        setup = read_windows(window_tokens or WINDOW, stride)
+    else:
+        refuse({"--window-tokens": window_tokens, "--stride": stride}, "is for whole documents, with MODEL whole")
+        system = system_of(model, how, dtype, chunk_words, context)
+        setup = read_excerpts(system, top_k or (SENTENCES if chunk_words is None else CHUNKS), context_tokens)
+    from runnel.evaluation.qa.answering import Exam, Limits
+    from runnel.evaluation.qa.loading import read_qa_sets
+    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.replies import Budget, Replies
+
+    endpoint = Endpoint(llm, llm_model)
+    judging = endpoint if judge is None and judge_model is None else Endpoint(judge or llm, judge_model or llm_model)
+    budget = Budget(budget_tokens, None, price_in, price_out)
+    limits = Limits(answer_tokens=answer_tokens, threads=threads)
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: the directory {out.parent} does not exist; create it first")
+    out.mkdir(exist_ok=True)
+    with Replies(endpoint, out / "replies.sqlite", budget=budget) as replies:
+        say(f"note: asking {endpoint.model} at {endpoint.url}, judged by {judging.model}")
+        exam = Exam(replies, judging, limits)
+        part = "" if limit is None else f".first-{limit}"
+        results: dict[str, Result] = {}
+        for data in (first(data, limit) for path in sets for data in read_qa_sets(path, only or ())):
+            if data.name in results:
+                raise InputError(f"two sets are called {data.name!r}; their results would be in one file: give one of them")
+            outcomes = _examine(exam, data, setup, out, part)
+            results[data.name] = Result(data.name, data.suite, data.license, data.notes, outcomes)
+        report = save_all(list(results.values()), exam, setup.settings, out)
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+    say_notes(exam, report)
+    return 1 if report["all"]["unanswered"] else 0
+
+
+def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> list[Outcome]:
+    """Return the outcome of each question of a set, or of a part of it that is named; they are also written to OUT."""
+    found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
+    path, outcomes = out / f"{data.name}.answers.jsonl", []
+    with Meter("answering", unit="questions") as meter, replacing(path) as new, new.open("wb") as file:
+        for outcome in exam.outcomes(data, iter(found)):
+            outcomes.append(outcome)
+            file.write(json.dumps(asdict(outcome), ensure_ascii=False).encode() + b"\n")
+            meter(len(outcomes), len(found))
+    return outcomes

@@ -1,0 +1,133 @@
+"""What `runnel qa` lets a language model read: excerpts that a system retrieves, or windows of whole documents.
+
+It is written question by question to FOLDER/SET.found.jsonl; interrupted work resumes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.commands.display import say
+from runnel.commands.resume import Output
+from runnel.commands.runs import append_lines, finish_run, read_lines_of
+from runnel.errors import InputError
+
+if TYPE_CHECKING:
+    from runnel.commands.evaluate_retrieval import System
+    from runnel.evaluation.qa.records import QaSet
+    from runnel.evaluation.qa.retrieving import Choose, Found, Parts
+    from runnel.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is read for a question.
+
+    Attributes:
+        settings: what that depends on, besides the questions and the weights of the model.
+        excerpts: whether it is retrieved.
+        load: returns what chooses it, and the fingerprint of the model; called once, if any question is left to read for.
+    """
+
+    settings: Mapping[str, object]
+    excerpts: bool
+    load: Callable[[Tokenizer], tuple[Choose, str | None]]
+
+
+def system_of(model: str, how: str | None, dtype: str, chunk_words: int | None, context: str | None) -> System:
+    """Return what retrieves.
+
+    Raises:
+        InputError: the options do not fit the model.
+    """
+    from runnel.commands.evaluate_retrieval import System
+    from runnel.commands.evaluate_sentences import context_of
+    from runnel.integrations.embedders import PREFIXES
+
+    kind = "bm25" if model == "bm25" else how or ("embed" if model.startswith(PREFIXES) else "sentences")
+    if (how is not None and kind != how) or (model.startswith(PREFIXES) and kind != "embed"):
+        raise InputError(f"{model} cannot retrieve as {how}; leave --as out")
+    if kind == "sentences" and chunk_words is not None:
+        raise InputError(f"{model} retrieves sentences; --chunk-words is for bm25 and --as embed")
+    if kind != "sentences" and context is not None:
+        raise InputError(f"{model} reads each sentence by itself; --context is for sentence retrievers")
+    return System(model, kind, dtype, context=context_of(context), chunk_words=chunk_words)
+
+
+def read_excerpts(system: System, top_k: int, max_tokens: int | None) -> Setup:
+    """Read the best sentences or chunks by a system."""
+
+    def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
+        from runnel.commands.evaluate_sentences import scorer_of
+        from runnel.evaluation.qa.retrieving import by_retrieval
+
+        score, fingerprint = scorer_of(system)
+        return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
+
+    settings = {"model": system.model, "as": system.how, "context": system.context, "chunk_words": system.chunk_words}
+    return Setup({**settings, "top_k": top_k, "context_tokens": max_tokens}, True, load)
+
+
+def read_windows(size: int, stride: int | None) -> Setup:
+    """Read whole documents in windows of `size` tokens.
+
+    Args:
+        stride: tokens from one window to the next; None: half of a window.
+    """
+    step = max(1, size // 2) if stride is None else stride
+    if not 1 <= step <= size:
+        raise InputError(f"--stride is {step:,}; expected 1 to the tokens of a window, {size:,}")
+
+    def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
+        from runnel.evaluation.qa.retrieving import by_windows
+
+        return by_windows(tokenizer, size, step), None
+
+    return Setup({"model": "whole", "as": "whole", "window_tokens": size, "stride": step}, False, load)
+
+
+def first(data: QaSet, limit: int | None) -> QaSet:
+    """Return a set with its first `limit` questions; None: all."""
+    return replace(data, questions=data.questions[:limit])
+
+
+def find(data: QaSet, setup: Setup, out: Path) -> list[Found]:
+    """Return what is read for each question, written to OUT unless it is there."""
+    from runnel.evaluation.qa.retrieving import Found, find_all
+    from runnel.models.base import BUILT_IN
+    from runnel.text.tokenizer import Tokenizer
+
+    settings = {**setup.settings, "questions": _digest(data)}
+    with Output(out) as output:
+        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+        tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
+        choose, fingerprint = setup.load(tokenizer)
+        if output.begin(settings | {"fingerprint": fingerprint}) is None:
+            append_lines(output, find_all(data, choose, tokenizer), _row, label="reading")
+            finish_run(output, {"count": len(data.questions)})
+        else:
+            say(f"note: {out} is finished already")
+    rows = read_lines_of(out)
+    return [
+        Found(question, row["tokens"], row["parts"], setup.excerpts) for question, row in zip(data.questions, rows, strict=True)
+    ]
+
+
+def _row(found: tuple[str, int, Parts]) -> dict[str, object]:
+    name, tokens, parts = found
+    return {"id": name, "tokens": tokens, "parts": parts}
+
+
+def _digest(data: QaSet) -> str:
+    """Return a digest of all that decides what is read: questions and documents."""
+    found = hashlib.blake2b(digest_size=8)
+    for one in data.questions:
+        found.update(json.dumps([one.id, one.document, one.question]).encode())
+    for document in data.documents.values():
+        found.update(json.dumps([document.id, document.text]).encode())
+    return found.hexdigest()

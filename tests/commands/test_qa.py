@@ -1,0 +1,200 @@
+"""`runnel qa` with language models that answer and judge by rule, fail on order, and are killed with their client."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+from helpers.children import PATHS
+from helpers.exams import follow, mill_set, rows
+from helpers.stub_endpoint import serve
+
+BM25 = ("qa", "bm25", "mills.jsonl", "--out", "out", "-k", 2)
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    with serve(follow) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", one.url)
+        yield one
+
+
+@pytest.fixture
+def mills(tmp_path):
+    return write(tmp_path / "mills.jsonl", mill_set(documents=1))
+
+
+def write(path, data):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows(data)), encoding="utf-8")
+    return path
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def prompts(stub):
+    return [one["messages"][-1]["content"] for one in stub.asked]
+
+
+def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
+    ended = run(*BM25, "--price-in", 100, "--price-out", 200)
+    written = sum(len(follow(one["messages"]).split()) for one in stub.asked)
+    answered = sum(
+        len(follow(one["messages"]).split()) for one in stub.asked if "Candidate" not in one["messages"][-1]["content"]
+    )
+    cost = [(42 * 100 + count * 200) / 1e6 for count in (answered, written - answered)]
+    assert ended.code == 0 and [line.rstrip() for line in ended.out.splitlines()] == [
+        "bm25 as bm25: answers by stub, judged by stub",
+        "",
+        " questions            number    right      95 % interval   token F1   no verdict   no reply",
+        " ───────────────────────────────────────────────────────────────────────────────────────────",
+        " mills                     6   100.0%   100.0% to 100.0%      1.000            0          0",
+        " creative                  6   100.0%   100.0% to 100.0%      1.000            0          0",
+        " up to 4,000 tokens        6   100.0%   100.0% to 100.0%      1.000            0          0",
+        "",
+        f"answers: 6 requests, 42 tokens read, {answered} written, cost {cost[0]:.2f}",
+        f"judgments: 6 requests, 42 tokens read, {written - answered} written, cost {cost[1]:.2f}",
+    ]
+    assert ended.err == f"runnel: note: asking stub at {stub.url}, judged by stub\n"
+    found = lines(tmp_path / "out" / "mills.answers.jsonl")
+    assert [one["question"] for one in found] == [f"d0-{n}" for n in range(10, 16)]
+    assert found[0]["answer"] == "red" and found[0]["verdicts"] == [True] and found[0]["tokens"] > 100
+    assert lines(tmp_path / "out" / "mills.queries.jsonl")[0] == {"query": "d0-10", "accuracy": 1.0, "F1": 1.0}
+    document = mill_set(documents=1).documents["d0"].text
+    for row in lines(tmp_path / "out" / "mills.found.jsonl"):
+        number = row["id"].split("-")[1]
+        assert (
+            any(f"Wheel number {number} was" in document[a:b] for ((a, b), *_) in [row["parts"][0]]) or len(row["parts"][0]) == 2
+        )
+
+
+def test_several_sets_and_their_means(run, stub, tmp_path):
+    for name, wheels in (("small", 2), ("large", 8)):
+        write(tmp_path / f"{name}.jsonl", mill_set(documents=1, wheels=wheels))
+    stub.rule = lambda messages: "DECISION: NO" if "wheel number 11 " in str(messages) else follow(messages)
+    report = json.loads(run("qa", "bm25", "small.jsonl", "large.jsonl", "--out", "out", "-k", 2, "--json").out)
+    assert [(one["task"], one["accuracy"]) for one in report["sets"]] == [("small", 0.5), ("large", 7 / 8)]
+    assert report["all"]["accuracy"] == 0.8 and report["mean_of_sets"]["accuracy"] == pytest.approx(11 / 16)
+    assert report["notes"] == {"replies without ANSWER:, which are judged whole": 2}
+    assert json.loads((tmp_path / "out" / "qa.json").read_text()) == report
+    assert [one["top_k"] for one in report["sets"]] == [2, 2] and report["context_tokens"] is None
+
+
+def test_two_folders_are_compared_question_by_question(run, stub, mills):
+    assert run(*BM25).code == 0
+    stub.rule = lambda messages: follow(messages).replace("YES", "NO")
+    assert run("qa", "whole", mills, "--out", "whole").code == 0
+    (accuracy, _) = json.loads(run("evaluate", "--compare", "out", "whole", "--json").out)["comparisons"]
+    assert (accuracy["metric"], accuracy["queries"], accuracy["a"], accuracy["b"]) == ("accuracy", 6, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("options", [(), ("--context", "sentence"), ("--as", "embed"), ("--as", "embed", "--chunk-words", "30")])
+def test_systems_that_retrieve(run, stub, mills, options):
+    ended = run("qa", "pocket", mills, "--out", "out", *options, "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["all"]["accuracy"] == 1.0, ended.err
+    assert report["top_k"] == (5 if "--chunk-words" in options else 50)
+    assert report["as"] == ("embed" if "embed" in options else "sentences")
+
+
+def test_whole_documents_in_windows(run, stub, mills, tmp_path):
+    report = json.loads(run("qa", "whole", mills, "--out", "out", "--window-tokens", 100, "--json").out)
+    parts = len(lines(tmp_path / "out" / "mills.found.jsonl")[0]["parts"])
+    assert report["all"]["accuracy"] == 1.0 and parts > 2 and report["stride"] == 50
+    assert report["cost"]["answers"]["requests"] == 6 * (parts + 1) and report["cost"]["judgments"]["requests"] == 6
+
+
+def test_another_judge(run, stub, mills):
+    with serve(lambda messages: "DECISION: NO") as strict:
+        ended = run(*BM25, "--llm-model", "small", "--judge", strict.url, "--judge-model", "strict", "--json")
+        assert json.loads(ended.out)["all"]["accuracy"] == 0.0 and {one["model"] for one in strict.asked} == {"strict"}
+    assert {one["model"] for one in stub.asked} == {"small"} and len(stub.asked) == 6
+    assert f"asking small at {stub.url}, judged by strict" in ended.err
+
+
+def test_a_trial_with_few_questions_is_paid_for_once(run, stub, mills):
+    ended = run(*BM25, "--limit", 2)
+    assert ended.code == 0 and len(stub.asked) == 4
+    assert json.loads(run(*BM25, "--json").out)["all"]["questions"] == 6 and len(stub.asked) == 12
+    ended = run(*BM25)
+    assert ended.code == 0 and len(stub.asked) == 12 and "note: out/mills.found.jsonl is finished already" in ended.err
+    ended = run(*BM25[:-1], 3)
+    assert ended.code == 1 and "describes finished work with another top_k (2, now 3)" in ended.err
+
+
+def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, mills):
+    stub.faults.extend([429, 500, None, None, "malformed", None, "cut", None, "no text", None])
+    ended = run(*BM25, "--threads", 1)
+    assert ended.code == 1 and "note: 2 questions have no reply yet and are in no score; repeat the command" in ended.err
+    assert "runnel: note: the last failure of an endpoint: " in ended.err
+    ended = run(*BM25, "--threads", 1, "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["all"]["unanswered"] == 0
+    assert report["all"]["unreadable"] + report["all"]["correct"] == 6 and sum(report["notes"].values()) == 1
+    unreadable = report["all"]["unreadable"]
+    assert ("questions have no verdict that can be read; they are in no accuracy" in ended.err) == bool(unreadable)
+
+
+def test_nothing_is_paid_for_twice_after_kill(run, stub, mills, tmp_path):
+    """The process is killed while requests are under way; every reply that it had stored is reused."""
+    answered, held, free = [], threading.Semaphore(0), threading.Event()
+
+    def hold(messages):
+        if len(answered) >= 5:
+            held.release()
+            free.wait(60)
+        answered.append(json.dumps(messages))
+        return follow(messages)
+
+    stub.rule = hold
+    command = [sys.executable, "-m", "runnel", *map(str, BM25), "--threads", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | PATHS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        assert held.acquire(timeout=60), "it waits for a reply"
+    finally:
+        process.kill()
+        process.communicate()
+    with sqlite3.connect(tmp_path / "out" / "replies.sqlite") as file:
+        assert file.execute("SELECT COUNT(*) FROM replies").fetchone() == (5,)
+    before, start = set(answered), len(stub.asked)
+    stub.rule = follow
+    ended = run(*BM25, "--json")
+    assert ended.code == 0 and json.loads(ended.out)["all"]["accuracy"] == 1.0, ended.err
+    again = [json.dumps(one["messages"]) for one in stub.asked[start:]]
+    assert len(again) == len(set(again)) == 7 and not before & set(again)
+    free.set()
+
+
+def test_an_endpoint_that_is_down(run, stub, mills):
+    stub.faults.extend([401] * 99)
+    ended = run(*BM25, "--threads", 1)
+    assert ended.code == 1 and len(stub.asked) == 5
+    assert f"note: stopped: {stub.url} failed 5 requests in a row; no more were sent" in ended.err
+    assert " mills                     6                                               0          6" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("whole", "mills.jsonl", "-k", 3), "--top-k is for retrieval; MODEL whole reads whole documents"),
+        (("bm25", "mills.jsonl", "--stride", 3), "--stride is for whole documents, with MODEL whole"),
+        (("whole", "mills.jsonl", "--window-tokens", 3, "--stride", 4), "--stride is 4; expected 1 to the tokens of a window, 3"),
+        (("bm25", "mills.jsonl", "--as", "embed"), "bm25 cannot retrieve as embed; leave --as out"),
+        (("api:x", "mills.jsonl", "--as", "sentences"), "api:x cannot retrieve as sentences; leave --as out"),
+        (("pocket", "mills.jsonl", "--chunk-words", 9), "retrieves sentences; --chunk-words is for bm25 and --as embed"),
+        (("bm25", "mills.jsonl", "--context", 9), "reads each sentence by itself; --context is for sentence retrievers"),
+        (("bm25", "mills.jsonl", "mills.jsonl"), "two sets are called 'mills'; their results would be in one file"),
+        (("bm25", "mills.jsonl", "--context-tokens", 2), "the budget of 2 has room for none: raise it"),
+    ],
+)
+def test_errors(run, stub, mills, arguments, message):
+    ended = run("qa", *arguments, "--out", "out")
+    assert ended.code in (1, 2) and message in " ".join(ended.err.replace("│", " ").split())
+
+
+def test_a_folder_that_cannot_be_made(run, stub, mills):
+    assert "error: no/where: the directory no does not exist; create it first" in run(*BM25[:3], "--out", "no/where").err
