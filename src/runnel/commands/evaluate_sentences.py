@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from runnel.errors import InputError
 from runnel.integrations.embedders import PREFIXES
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from runnel.evaluation.sentences import Judged, Scorer
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.training.data import Evidence
@@ -41,18 +43,26 @@ def context_of(given: str | None) -> int | None:
     return int(given)
 
 
-def scorer_of(system: System) -> tuple[Scorer, str | None]:
-    """Return what scores sentences, and the fingerprint of its model."""
+def scorer_of(system: System, units: Mapping[str, np.ndarray] | None = None) -> tuple[Scorer, str | None]:
+    """Return what scores sentences, and the fingerprint of its model.
+
+    Args:
+        units: document -> spans (S, 2) that tile it, to be scored instead of its sentences.
+    """
     from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever, split_chunks
     from runnel.text.sentences import split_sentences
     from runnel.training.candidates import K1, B
 
-    split = split_sentences if system.chunk_words is None else partial(split_chunks, words=system.chunk_words)
+    def split(document: str) -> np.ndarray:
+        if system.chunk_words is not None:
+            return split_chunks(document, words=system.chunk_words)
+        return units[document] if units and document in units else split_sentences(document)
+
     if system.how == "bm25":
         return by_bm25(**{"k1": K1, "b": B, **system.bm25}, split=split), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
-        return by_retriever(retriever, system.context), retriever.model.fingerprint()
+        return by_retriever(retriever, system.context, units), retriever.model.fingerprint()
     embedder = load_model(system)
     scorer = by_embedder(embedder, system.reading.max_tokens, system.reading.max_query_tokens, split=split)
     return scorer, None if system.model.startswith(PREFIXES) else embedder.model.fingerprint()

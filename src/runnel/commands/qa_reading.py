@@ -31,12 +31,12 @@ class Setup:
     Attributes:
         settings: what that depends on, besides the questions and the weights of the model.
         excerpts: whether it is retrieved.
-        load: returns what chooses it, and the fingerprint of the model; called once, if any question is left to read for.
+        load: returns what chooses it from the documents of a set, and the fingerprint of the model.
     """
 
     settings: Mapping[str, object]
     excerpts: bool
-    load: Callable[[Tokenizer], tuple[Choose, str | None]]
+    load: Callable[[Tokenizer, QaSet], tuple[Choose, str | None]]
 
 
 def system_of(model: str, how: str | None, dtype: str, chunk_words: int | None, context: str | None) -> System:
@@ -60,13 +60,16 @@ def system_of(model: str, how: str | None, dtype: str, chunk_words: int | None, 
 
 
 def read_excerpts(system: System, top_k: int, max_tokens: int | None) -> Setup:
-    """Read the best sentences or chunks by a system."""
+    """Read the best sentences or chunks by a system; sentences are those of the data, if it has them."""
 
-    def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
+    def load(tokenizer: Tokenizer, data: QaSet) -> tuple[Choose, str | None]:
+        import numpy as np
+
         from runnel.commands.evaluate_sentences import scorer_of
         from runnel.evaluation.qa.retrieving import by_retrieval
 
-        score, fingerprint = scorer_of(system)
+        units = {one.text: np.array(one.sentences) for one in data.documents.values() if one.sentences}
+        score, fingerprint = scorer_of(system, units)
         return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
 
     settings = {"model": system.model, "as": system.how, "context": system.context, "chunk_words": system.chunk_words}
@@ -83,7 +86,7 @@ def read_windows(size: int, stride: int | None) -> Setup:
     if not 1 <= step <= size:
         raise InputError(f"--stride is {step:,}; expected 1 to the tokens of a window, {size:,}")
 
-    def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
+    def load(tokenizer: Tokenizer, data: QaSet) -> tuple[Choose, str | None]:
         from runnel.evaluation.qa.retrieving import by_windows
 
         return by_windows(tokenizer, size, step), None
@@ -106,7 +109,7 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Found]:
     with Output(out) as output:
         output.check(settings)  # before the model is loaded, which alone knows its fingerprint
         tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
-        choose, fingerprint = setup.load(tokenizer)
+        choose, fingerprint = setup.load(tokenizer, data)
         if output.begin(settings | {"fingerprint": fingerprint}) is None:
             append_lines(output, find_all(data, choose, tokenizer), _row, label="reading")
             finish_run(output, {"count": len(data.questions)})
@@ -129,5 +132,5 @@ def _digest(data: QaSet) -> str:
     for one in data.questions:
         found.update(json.dumps([one.id, one.document, one.question]).encode())
     for document in data.documents.values():
-        found.update(json.dumps([document.id, document.text]).encode())
+        found.update(json.dumps([document.id, document.text, document.sentences]).encode())
     return found.hexdigest()

@@ -107,18 +107,24 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
 # ---- systems -----------------------------------------------------------------------------------------------------------
 
 
-def by_retriever(retriever: SentenceRetriever, context: int | None = None) -> Scorer:
+def by_retriever(
+    retriever: SentenceRetriever, context: int | None = None, units: Mapping[str, np.ndarray] | None = None
+) -> Scorer:
     """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be.
 
     Args:
         context: tokens that are read together: a document is cut into pieces of whole sentences, each read by itself. 1: every
             sentence alone. None: the whole document.
+        units: document -> spans to score instead of its sentences; only of documents that are read whole.
 
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
     """
     last: dict[str, Any] = {}
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
+        if units and context is None and document in units:
+            given = retriever.score(query, document, spans=units[document])
+            return units[document], np.array([one.score for one in given], np.float32)
         if document not in last:
             last.clear()
             pieces = [(0, len(document))]
