@@ -18,7 +18,7 @@ from runnel.commands.runs import append_lines, finish_run, read_lines_of
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
-    from runnel.commands.evaluate_retrieval import System
+    from runnel.commands.evaluate_retrieval import How, System
     from runnel.evaluation.qa.records import QaSet
     from runnel.evaluation.qa.retrieving import Choose, Found, Parts
     from runnel.text.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class Setup:
     load: Callable[[Tokenizer, QaSet], tuple[Choose, str | None]]
 
 
-def system_of(model: str, how: str | None, dtype: str, chunk_words: int | None, context: str | None) -> System:
+def system_of(model: str, how: How | None, dtype: str, chunk_words: int | None, context: str | None) -> System:
     """Return what retrieves.
 
     Raises:
@@ -49,7 +49,7 @@ def system_of(model: str, how: str | None, dtype: str, chunk_words: int | None, 
     from runnel.commands.evaluate_sentences import context_of
     from runnel.integrations.embedders import PREFIXES
 
-    kind = "bm25" if model == "bm25" else how or ("embed" if model.startswith(PREFIXES) else "sentences")
+    kind: How = "bm25" if model == "bm25" else how or ("embed" if model.startswith(PREFIXES) else "sentences")
     if (how is not None and kind != how) or (model.startswith(PREFIXES) and kind != "embed"):
         raise InputError(f"{model} cannot retrieve as {how}; leave --as out")
     if kind == "sentences" and chunk_words is not None:
