@@ -102,3 +102,68 @@ def replace_in_zip(source, target, changes):
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             new.writestr(name, changes.get(name, bytes)(old.read(name)))
+
+
+# ---- Office files ----------------------------------------------------------------------------------------------------
+
+
+def shape(text, placeholder=None):
+    """A shape of a slide. `text`: paragraphs, or the XML of a text body. `placeholder`: its type; "" for one without a type."""
+    kind = "" if placeholder is None else f'<p:ph type="{placeholder}"/>' if placeholder else "<p:ph/>"
+    if not isinstance(text, str):
+        text = "".join(f"<a:p><a:r><a:t>{one}</a:t></a:r></a:p>" for one in text)
+    return f"<p:sp><p:nvSpPr><p:nvPr>{kind}</p:nvPr></p:nvSpPr><p:txBody>{text}</p:txBody></p:sp>"
+
+
+def pptx(path, slides, *, notes=None, title="A deck", more=None):
+    """A PowerPoint file. `slides`: the XML of their shapes. `notes`: {slide from 1: the XML of the shapes of its notes}."""
+    spaces = (
+        'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
+        'xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main" '
+        'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships" '
+        'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    )
+    kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+
+    def relations(*targets):
+        rows = (
+            f'<Relationship Id="rId{i}" Type="{kinds}/{kind}" Target="{target}"/>' for i, (kind, target) in enumerate(targets)
+        )
+        return (
+            f'<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">{"".join(rows)}</Relationships>'
+        )
+
+    ids = "".join(f'<p:sldId id="{256 + i}" r:id="rId{i}"/>' for i in range(len(slides)))
+    # The names of slides do not have their order: only the list of ids has.
+    names = [f"slides/slide{len(slides) - i}.xml" for i in range(len(slides))]
+    files = {
+        "ppt/presentation.xml": f"<p:presentation {spaces}><p:sldIdLst>{ids}</p:sldIdLst></p:presentation>",
+        "ppt/_rels/presentation.xml.rels": relations(*(("slide", name) for name in names)),
+        "docProps/core.xml": f'<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></c>',
+    }
+    for number, (name, shapes) in enumerate(zip(names, slides, strict=True), start=1):
+        files[f"ppt/{name}"] = f"<p:sld {spaces}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"
+        if number in (notes or {}):
+            files[f"ppt/notesSlides/notes{number}.xml"] = f"<p:notes {spaces}><p:spTree>{notes[number]}</p:spTree></p:notes>"
+            files[f"ppt/slides/_rels/{name[7:]}.rels"] = relations(("notesSlide", f"../notesSlides/notes{number}.xml"))
+    _write_zip(path, files | (more or {}))
+
+
+def odf(path, kind, content, *, title="A title", more=None):
+    """An OpenDocument file. `kind`: "text", "spreadsheet" or "presentation". `content`: its XML."""
+    names = ("office", "text", "table", "draw", "presentation")
+    spaces = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in names)
+    files = {
+        "mimetype": f"application/vnd.oasis.opendocument.{kind}",
+        "content.xml": f"<office:document-content {spaces}><office:automatic-styles/><office:body>"
+        f"<office:{kind}>{content}</office:{kind}></office:body></office:document-content>",
+        "meta.xml": f'<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></m>',
+        "META-INF/manifest.xml": "<manifest/>",
+    }
+    _write_zip(path, files | (more or {}))
+
+
+def _write_zip(path, files):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)

@@ -67,7 +67,7 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help="Files, folders and globs: txt, md, html, pdf, docx, epub; a row each of jsonl, csv, tsv; - is standard input.",
+        help="Files, folders, globs: text, md, html, pdf, epub, Office files; rows of jsonl, csv, tsv; - is standard input.",
         show_default=False,
     ),
 ]

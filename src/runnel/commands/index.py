@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 Paths = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH", help="Files and folders: txt, md, html, pdf, docx, epub, jsonl, csv, tsv.")
+    list[str] | None,
+    typer.Argument(metavar="PATH", help="Files and folders: text, md, html, pdf, epub, Office files, jsonl, csv, tsv."),
 ]
 Place = Annotated[
     str | None,

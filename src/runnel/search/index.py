@@ -193,7 +193,7 @@ class Index:
     ) -> Changes:
         """Update the documents of files, folders and globs: read new and changed files, delete documents of removed files.
 
-        Text, Markdown, html, pdf, docx, epub and rows of jsonl, csv and tsv; see `search/files.py` for ids and
+        Text, Markdown, html, pdf, Office files, epub and rows of jsonl, csv and tsv; see `search/files.py` for ids and
         docs/documents.md for file kinds. Files that cannot be read are in `failed` and their stored content is kept; rows
         that cannot be stored, or whose id an earlier row has, are in `failed` as "path, line N".
 

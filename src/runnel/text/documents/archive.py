@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Limits
 
-_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods allowed in docx and epub; others decompress without a bound
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods allowed in Office files and epub; others decompress without a bound
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1
 
@@ -64,3 +65,9 @@ class Archive:
         if _ENTITY.search(data.replace(b"\0", b"")):  # in UTF-8 or UTF-16
             raise ReadError(declares_entities(name))
         return data
+
+    def xml_parts(self) -> Iterator[bytes]:
+        """Yield all XML entries, as `read_xml` does."""
+        for name in sorted(self.names):
+            if name.endswith((".xml", ".rels")):
+                yield self.read_xml(name)

@@ -23,7 +23,17 @@ from runnel.text.reading import Decoded
 
 # ---- kinds and limits ------------------------------------------------------------------------------------------------
 
-PARSED_APART = ("html", "pdf", "docx", "epub")  # parsed by libraries that a hostile file may crash
+PARSED_APART = (
+    "html",
+    "pdf",
+    "docx",
+    "pptx",
+    "xlsx",
+    "odt",
+    "ods",
+    "odp",
+    "epub",
+)  # parsed by libraries that a hostile file may crash
 ROWS = ("jsonl", "csv", "tsv")
 HEAD_BYTES = 4096
 
@@ -49,7 +59,7 @@ _REFUSED = (
     (
         b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
         "an Office file from before 2007, or encrypted",
-        "save it as docx without a password",
+        "save it as docx, pptx or xlsx without a password",
     ),
     (b"{\\rtf", "an RTF file", "save it as docx or txt"),
     (b"BZh", "compressed by bzip2", "unpack it first"),
@@ -66,7 +76,7 @@ _HTML = re.compile(rb"\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s
 def recognize(head: bytes, name: str) -> str:
     """Return the kind of a file from its first `HEAD_BYTES`.
 
-    The kind is one of `DocumentText.kind`, "zip" (docx, epub or another) or "packed" (gzip, zstd).
+    The kind is one of `DocumentText.kind`, "zip" (an Office file, epub or another) or "packed" (gzip, zstd).
 
     Raises:
         UnsupportedKind: a kind that cannot be read; the message says what to do.
@@ -91,9 +101,9 @@ class Limits:
 
     Attributes:
         file_bytes: size of the file; files of rows, which are read as a stream, may be larger.
-        unpacked_bytes: size of the unpacked content (gzip, docx, epub) and of the text; for rows, the longest line.
+        unpacked_bytes: size of the unpacked content (gzip, Office files, epub) and of the text; for rows, the longest line.
         entries: files in an archive.
-        seconds: time to parse html, pdf, docx and epub.
+        seconds: time to parse html, pdf, Office files and epub.
         memory_bytes: address space of the process that parses them, if the system can limit it (not on macOS and Windows).
     """
 
@@ -125,7 +135,7 @@ class Block:
 
     Attributes:
         kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "), "code" or "note".
-        page: from 1; None if the kind of file has no pages.
+        page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
     """
 
@@ -143,7 +153,7 @@ class DocumentText:
     Attributes:
         text: its line ends are newlines; all offsets in runnel are code points of this text.
         blocks: in order; they do not overlap and are separated only by whitespace.
-        kind: "txt", "md", "html", "pdf", "docx", "epub", "jsonl", "csv" or "tsv".
+        kind: "txt", "md", "html", "pdf", "docx", "pptx", "xlsx", "odt", "ods", "odp", "epub", "jsonl", "csv" or "tsv".
         sha256: of the text in UTF-8, in hexadecimal digits.
         id: of a row of jsonl, csv or tsv; None for a whole file.
         line: where a row ends, from 1, in the part of the file that was read; None for a whole file.
@@ -224,6 +234,13 @@ class Canonical:
         self._parts.append(text)
         self.mark(self.length, self.length + len(text), kind)
         self.length += len(text)
+
+    def add_slide(self, number: int, title: str) -> None:
+        """Put the following blocks under the title of a slide, which is added, or under "Slide 3" if it has none."""
+        if title.strip():
+            self.add(" ".join(title.split()), level=1)
+        else:
+            self.open_heading(1, f"Slide {number}")
 
     def mark(self, start: int, end: int, kind: str) -> None:
         """Add a block of existing text."""

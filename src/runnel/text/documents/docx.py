@@ -35,9 +35,8 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
         from lxml import etree  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingDependency(f'reading docx needs python-docx ({error}); pip install "runnel[documents]"') from error
-    for name in sorted(archive.names):
-        if name.endswith((".xml", ".rels")):
-            archive.read_xml(name)
+    for _ in archive.xml_parts():
+        pass  # only checked
     try:
         document = docx.Document(str(path))
         body, levels, title = document.element.body, _levels(document), document.core_properties.title

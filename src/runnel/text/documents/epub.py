@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-import xml.etree.ElementTree as ElementTree
 from urllib.parse import unquote
 
 from runnel.errors import ReadError
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.html import add_page
+from runnel.text.documents.parts import parse, tag
 from runnel.text.reading import decode
 
 _CONTAINER = "META-INF/container.xml"
@@ -22,13 +22,13 @@ _SHOWN = 3  # names in a warning
 def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     """Read the pages of the spine in order. Missing pages are reported as warnings."""
     package_name = _package_name(archive)
-    package = _parse(archive, package_name)
+    package = parse(archive, package_name)
     locked = _locked(archive)
-    items = {e.get("id"): e for e in package.iter() if _tag(e) == "item"}
+    items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     canonical = Canonical()
     unknown: list[str] = []
     missing: list[str] = []
-    for reference in (e for e in package.iter() if _tag(e) == "itemref"):
+    for reference in (e for e in package.iter() if tag(e) == "itemref"):
         item = items.get(reference.get("idref"))
         if item is None:
             unknown.append(repr(reference.get("idref")))
@@ -53,7 +53,7 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     if missing:
         pages = f"the page {missing[0]} is" if len(missing) == 1 else f"{len(missing):,} pages are"
         canonical.warnings.append(f"{pages} missing from the book" + (f": {_list_names(missing)}" if len(missing) > 1 else ""))
-    title = next((e.text for e in package.iter() if _tag(e) == "title"), None)
+    title = next((e.text for e in package.iter() if tag(e) == "title"), None)
     return canonical.finish("epub", title=title)
 
 
@@ -65,8 +65,8 @@ def _list_names(names: list[str]) -> str:
 
 
 def _package_name(archive: Archive) -> str:
-    for element in _parse(archive, _CONTAINER).iter():
-        if _tag(element) == "rootfile" and element.get("full-path"):
+    for element in parse(archive, _CONTAINER).iter():
+        if tag(element) == "rootfile" and element.get("full-path"):
             return str(element.get("full-path"))
     raise ReadError(f"{_CONTAINER} names no package file; this is not a complete EPUB book")
 
@@ -75,15 +75,4 @@ def _locked(archive: Archive) -> set[str]:
     """Return the names of encrypted parts: fonts in many books, pages only in protected books."""
     if _ENCRYPTION not in archive.names:
         return set()
-    return {unquote(e.get("URI", "")) for e in _parse(archive, _ENCRYPTION).iter() if _tag(e) == "CipherReference"}
-
-
-def _parse(archive: Archive, name: str) -> ElementTree.Element:
-    try:
-        return ElementTree.fromstring(archive.read_xml(name))
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an encoding that the parser does not know
-        raise ReadError(f"its part {name!r} is not valid XML ({error}); download the book again or repair it") from error
-
-
-def _tag(element: ElementTree.Element) -> str:
-    return element.tag.rpartition("}")[2]
+    return {unquote(e.get("URI", "")) for e in parse(archive, _ENCRYPTION).iter() if tag(e) == "CipherReference"}

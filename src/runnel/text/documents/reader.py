@@ -54,7 +54,7 @@ def read_document(path: str | Path, *, limits: Limits | None = None, encoding: s
 class DocumentReader:
     """A reader of documents. Use as a context manager, from one thread at a time.
 
-    Plain text, Markdown and rows are read in this process. html, pdf, docx and epub are parsed in a second process, which starts
+    Plain text, Markdown and rows are read in this process. The other kinds are parsed in a second process, which starts
     when first needed, is reused, and is replaced after a file that crashed it or took too long: such a file raises a
     `ReadError` like any other.
 

@@ -17,6 +17,9 @@ from typing import Any
 from runnel.errors import MissingDependency, RunnelError, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
+from runnel.text.documents.odf import CONTENT, read_odf
+from runnel.text.documents.pptx import PRESENTATION, read_pptx
+from runnel.text.documents.xlsx import WORKBOOK, read_xlsx
 from runnel.text.reading import decode
 
 Parser = Callable[[str, Limits, str | None], DocumentText]
@@ -47,9 +50,15 @@ def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
             from runnel.text.documents.docx import read_docx
 
             return read_docx(path, archive)
+        if PRESENTATION in archive.names:
+            return read_pptx(archive, limits)
+        if WORKBOOK in archive.names:
+            return read_xlsx(path, archive, limits)
+        if archive.names >= {CONTENT, "mimetype"}:
+            return read_odf(archive, limits)
         held = ", ".join(sorted(archive.names)[:3])
     raise UnsupportedKind(
-        f"a zip archive that is neither docx nor epub (it holds {held or 'nothing'}); unpack or convert it first"
+        f"a zip archive that is no document of a known kind (it holds {held or 'nothing'}); unpack or convert it first"
     )
 
 

@@ -1,0 +1,132 @@
+"""Read OpenDocument files: texts (odt), spreadsheets (ods) and presentations (odp)."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+from runnel.errors import ReadError, UnsupportedKind
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.parts import attribute, parse, tag, title_of, walk
+
+CONTENT = "content.xml"
+_KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
+_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+_WRITTEN = {"s": " ", "tab": " ", "line-break": "\v"}  # a line end of the file is only a space
+_PARAGRAPHS = ("p", "h")
+_NOTES = ("note", "note-body")
+_LEFT_OUT = frozenset(["annotation", "tracked-changes", "note-citation", "ruby-text", "forms", "binary-data"])
+_META = "meta.xml"
+_MANIFEST = "META-INF/manifest.xml"
+
+
+def read_odf(archive: Archive, limits: Limits) -> DocumentText:
+    """Read the content in order, then the notes of a text. Repeated rows and cells of a spreadsheet are read once."""
+    if _MANIFEST in archive.names and any(tag(one) == "encryption-data" for one in parse(archive, _MANIFEST).iter()):
+        raise ReadError("an encrypted document; open it with its password, and save it without one")
+    body = next((one for one in parse(archive, CONTENT) if tag(one) == "body"), None)
+    content = next(iter(body), None) if body is not None else None
+    kind = "" if content is None else tag(content)
+    if content is None or kind not in _KINDS:
+        raise UnsupportedKind(f"an OpenDocument file of the kind {kind or 'unknown'!r}; save it as PDF")
+    canonical = Canonical()
+    pages = _Content(canonical, _KINDS[kind], limits).read(content)
+    return canonical.finish(_KINDS[kind], title=title_of(archive, _META), pages=pages if kind == "presentation" else None)
+
+
+def _title_frame(page: Element) -> Element | None:
+    """Return the frame with the title of a slide."""
+    return next((one for one in page.iter() if tag(one) == "frame" and attribute(one, "class") == "title"), None)
+
+
+class _Content:
+    """A collector of paragraphs' text; the paragraphs of a table row form one block."""
+
+    def __init__(self, canonical: Canonical, kind: str, limits: Limits) -> None:
+        self.canonical, self.kind, self.limits = canonical, kind, limits
+        self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
+        self.paragraphs: list[list[str]] = []  # open paragraphs: notes and text boxes nest paragraphs in a paragraph
+        self.rows: list[list[str]] = []  # the text of the cells of each open row
+        self.lists = self.in_notes = 0  # open elements
+        self.notes: list[str] = []
+        self.pages = 0
+        self.title: Element | None = None
+
+    def read(self, content: Element) -> int:
+        """Add all blocks; return the number of slides."""
+        for event, element in walk(content, lambda one: tag(one) in _LEFT_OUT or one is self.title):
+            if event == "start":
+                self._start(element, tag(element))
+                continue
+            if event == "end":
+                self.inline.pop()
+                self._end(element, tag(element))
+            if self.inline and self.inline[-1]:
+                self.paragraphs[-1].append(element.tail or "")
+        self._add_notes()
+        return self.pages
+
+    def _start(self, element: Element, name: str) -> None:
+        if name in _PARAGRAPHS:
+            self.paragraphs.append([])
+        elif name == "table-row":
+            self.rows.append([])
+        elif name in ("table-cell", "covered-table-cell") and self.rows:
+            self.rows[-1].append("")
+        elif name == "list-item":
+            self.lists += 1
+        elif name in ("note-body", "notes"):
+            self.in_notes += 1
+        elif name == "table" and self.kind == "ods":
+            self.canonical.add(attribute(element, "name"), level=1)
+        elif name == "page" and self.kind == "odp":
+            self._open_page(element)
+        inside = self.inline and self.inline[-1] and element.tag.startswith(_TEXT) and name not in _NOTES
+        self.inline.append(name in _PARAGRAPHS or bool(inside))
+        if self.inline[-1]:
+            self.paragraphs[-1].append(_WRITTEN.get(name) or element.text or "")
+
+    def _open_page(self, page: Element) -> None:
+        self.pages += 1
+        self.canonical.page = self.pages
+        self.title = _title_frame(page)
+        inside = Canonical()
+        if self.title is not None:
+            _Content(inside, "odt", self.limits).read(self.title)
+        self.canonical.add_slide(self.pages, inside.finish("odt").text)
+
+    def _end(self, element: Element, name: str) -> None:
+        if name in _PARAGRAPHS:
+            self._end_paragraph(element, name)
+        elif name == "table-row":
+            cells = [" ".join(cell.split()) for cell in self.rows.pop()]
+            text = " | ".join(filter(None, cells) if self.kind == "ods" else cells) if any(cells) else ""
+            if self.rows and self.rows[-1]:
+                self.rows[-1][-1] += f" {text}"
+            else:
+                self.canonical.add(text, "row")
+                self.limits.check_unpacked(self.canonical.length, "the text of the document")
+        elif name == "list-item":
+            self.lists -= 1
+        elif name in ("note-body", "notes"):
+            self.in_notes -= 1
+        elif name == "page" and self.kind == "odp":
+            self._add_notes()
+
+    def _end_paragraph(self, element: Element, name: str) -> None:
+        lines = "".join(self.paragraphs.pop()).split("\v")
+        text = "\n".join(" ".join(line.split()) for line in lines)
+        if self.in_notes:
+            self.notes.append(text)
+        elif self.rows and self.rows[-1]:
+            self.rows[-1][-1] += f" {text}"
+        elif name == "h":
+            level = attribute(element, "outline-level")
+            self.canonical.add(" ".join(text.split()), level=int(level) if level.isdecimal() else 1)
+        else:
+            self.canonical.add(text, "item" if self.lists else "paragraph")
+
+    def _add_notes(self) -> None:
+        for note in self.notes:
+            self.canonical.add(note, "note")
+        self.notes = []

@@ -1,0 +1,71 @@
+"""Read XML parts of zip archives by local names, so that all versions of a format's namespaces are read alike."""
+
+from __future__ import annotations
+
+import posixpath
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from xml.etree.ElementTree import Element
+
+from runnel.errors import ReadError
+from runnel.text.documents.archive import Archive
+
+
+def parse(archive: Archive, name: str) -> Element:
+    """Return the root element of a part.
+
+    Raises:
+        ReadError: the part is missing, is not valid XML, or declares entities.
+    """
+    try:
+        return ElementTree.fromstring(archive.read_xml(name))
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an encoding that the parser does not know
+        raise ReadError(f"its part {name!r} is not valid XML ({error}); download it again or repair it") from error
+
+
+def tag(element: Element) -> str:
+    """Return an element's name without its namespace."""
+    return element.tag.rpartition("}")[2]
+
+
+def attribute(element: Element, name: str) -> str:
+    """Return an attribute by its name in a namespace, without the namespace; empty if there is none."""
+    return next((value for key, value in element.attrib.items() if key.endswith("}" + name)), "")
+
+
+def title_of(archive: Archive, name: str) -> str | None:
+    """Return the title in a part with a document's properties, which may be missing."""
+    if name not in archive.names:
+        return None
+    return next((one.text for one in parse(archive, name).iter() if tag(one) == "title"), None)
+
+
+def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[str, Element]]:
+    """Yield ("start" | "end", element) in document order, without recursion; ("skip", element) for one that is left out."""
+    open_elements = [(root, iter(root))]
+    yield "start", root
+    while open_elements:
+        element, children = open_elements[-1]
+        child = next(children, None)
+        if child is None:
+            open_elements.pop()
+            yield "end", element
+        elif left_out(child):
+            yield "skip", child
+        else:
+            open_elements.append((child, iter(child)))
+            yield "start", child
+
+
+def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:
+    """Return the parts that a part of an Office file refers to: {id: (the last word of the type, name)}."""
+    folder, base = posixpath.split(name)
+    relations = f"{folder}/_rels/{base}.rels"
+    if relations not in archive.names:
+        return {}
+    found = {}
+    for one in parse(archive, relations):
+        if one.get("TargetMode") != "External":
+            target = posixpath.normpath(posixpath.join("/", folder, one.get("Target", "")))
+            found[one.get("Id", "")] = (posixpath.basename(one.get("Type", "")), target.lstrip("/"))
+    return found

@@ -1,0 +1,90 @@
+"""Read PowerPoint files (pptx): the slides in order, with their titles as headings, tables row by row, SmartArt and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.etree.ElementTree import Element
+
+from runnel.errors import ReadError
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.parts import attribute, parse, related, tag, title_of, walk
+
+PRESENTATION = "ppt/presentation.xml"
+_PROPERTIES = "docProps/core.xml"
+_TITLES = ("title", "ctrTitle")
+_REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")  # placeholders with the same content on every slide
+_PLACEHOLDERS = "./{*}nvSpPr/{*}nvPr/{*}ph"
+
+
+def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
+    """Read the text of all slides. A slide is a page; one without a title is under the heading "Slide 3"."""
+    canonical = Canonical()
+    parts = related(archive, PRESENTATION)
+    names = [parts.get(attribute(one, "id"), ("", "")) for one in parse(archive, PRESENTATION).iter() if tag(one) == "sldId"]
+    for number, (kind, name) in enumerate(names, start=1):
+        if kind != "slide":
+            raise ReadError(f"slide {number} is missing from the file; open and save it with a presentation program")
+        canonical.page = number
+        slide, others = parse(archive, name), related(archive, name).values()
+        shapes = [one for one in slide.iter() if tag(one) == "sp"]
+        title = next((one for one in shapes if _placeholder(one) in _TITLES), None)
+        canonical.add_slide(number, "" if title is None else _text(title))
+        _read(canonical, slide, [] if title is None else [title])
+        for kind, other in others:
+            if kind == "diagramData":
+                _read(canonical, parse(archive, other), [])
+            elif kind == "notesSlide":
+                notes = parse(archive, other)
+                _read(canonical, notes, [one for one in notes.iter() if tag(one) == "sp" and _placeholder(one) != "body"], "note")
+        limits.check_unpacked(canonical.length, "the text of the slides")
+    return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
+
+
+def _placeholder(shape: Element) -> str | None:
+    """Return the type of the placeholder that a shape fills ("body": the usual one); None for other shapes."""
+    found = shape.find(_PLACEHOLDERS)
+    return None if found is None else found.get("type", "body")
+
+
+def _text(shape: Element) -> str:
+    inside = Canonical()
+    _read(inside, shape, [])
+    return inside.finish("pptx").text
+
+
+def _read(canonical: Canonical, root: Element, read_before: Iterable[Element], kind: str | None = None) -> None:
+    """Add the paragraphs and rows of a part. `kind`: of all blocks (default: items in placeholders, otherwise paragraphs)."""
+    skipped = {id(element) for element in read_before}
+    paragraph: list[str] | None = None
+    cells: list[str] | None = None
+    shape_kind = "paragraph"
+
+    def left_out(element: Element) -> bool:
+        name = tag(element)
+        return id(element) in skipped or name == "Fallback" or (name == "sp" and _placeholder(element) in _REPEATED)
+
+    for event, element in walk(root, left_out):
+        name = tag(element)
+        if event == "start":
+            if name == "sp":
+                shape_kind = "item" if _placeholder(element) == "body" else "paragraph"
+            elif name == "p":
+                paragraph = []
+            elif name == "tr":
+                cells = []
+            elif name == "tc" and cells is not None:
+                cells.append("")
+            elif paragraph is not None and name in ("t", "br"):
+                paragraph.append("\n" if name == "br" else element.text or "")
+        elif event == "skip":
+            continue
+        elif name == "p" and paragraph is not None:
+            text, paragraph = "".join(paragraph), None
+            if cells:
+                cells[-1] = " ".join([*cells[-1].split(), *text.split()])
+            else:
+                canonical.add(text, kind or shape_kind)
+        elif name == "tr" and cells is not None:
+            canonical.add(" | ".join(cells) if any(cells) else "", kind or "row")
+            cells = None

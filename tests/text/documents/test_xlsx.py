@@ -1,0 +1,110 @@
+"""Excel workbooks, written by openpyxl."""
+
+import datetime
+import warnings
+
+import pytest
+from helpers.document_checks import check, paths, shown
+from helpers.document_files import replace_in_zip
+
+from runnel.errors import MissingDependency, ReadError
+from runnel.text.documents.archive import Archive
+from runnel.text.documents.document import Limits
+from runnel.text.documents.reader import read_document
+from runnel.text.documents.xlsx import read_xlsx
+
+openpyxl = pytest.importorskip("openpyxl")
+_SHEET = "xl/worksheets/sheet1.xml"
+
+
+def read(path, limits=None):
+    limits = limits or Limits()
+    with Archive(path, limits) as archive:
+        return check(read_xlsx(path, archive, limits))
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A workbook with something of everything."""
+    book = openpyxl.Workbook()
+    book.properties.title = "Prices"
+    sheet = book.active
+    sheet.title = "Goods"
+    sheet.append(["name", None, "price", "share", "day", "at", "sold"])
+    sheet.append(["ox\n and cow", None, 0.1 + 0.2, 0.125, datetime.date(2024, 2, 29), datetime.datetime(2024, 1, 2, 3, 4), True])
+    sheet["D2"].number_format = "0.0%"
+    sheet.append([None, " "])
+    sheet.append([123456789012345, 3.0, -1])
+    hidden = book.create_sheet("Hidden")
+    hidden.sheet_state = "hidden"
+    hidden["XFD9"] = "far away"
+    book.create_sheet("Empty")
+    book.create_chartsheet("Chart").add_chart(openpyxl.chart.BarChart())
+    book.save(tmp_path / "a.xlsx")
+    return tmp_path / "a.xlsx"
+
+
+def test_sheets_and_rows(path):
+    document = read(path)
+    assert (document.kind, document.title, document.pages, document.warnings) == ("xlsx", "Prices", None, ())
+    assert shown(document) == [
+        ("heading", "Goods"),
+        ("row", "name | price | share | day | at | sold"),
+        ("row", "ox and cow | 0.3 | 12.5% | 2024-02-29 | 2024-01-02 03:04:00 | TRUE"),
+        ("row", "123456789012345 | 3 | -1"),
+        ("heading", "Hidden"),
+        ("row", "far away"),
+        ("heading", "Empty"),
+    ]
+    assert paths(document)["far away"] == ("Hidden",)
+    assert read_document(path) == document
+
+
+def test_results_of_formulas_are_read_and_missing_ones_are_reported(path, tmp_path):
+    book = openpyxl.load_workbook(path)
+    book["Empty"].append(["=1+1", "=A1", "text"])
+    book.save(tmp_path / "b.xlsx")
+    document = read(tmp_path / "b.xlsx")
+    assert shown(document)[-1] == ("row", "text")
+    assert document.warnings == ("formulas without a stored result were left out (2); save the file with a spreadsheet program",)
+    results = {
+        "xl/worksheets/sheet3.xml": lambda xml: xml.replace(b"<f>1+1</f><v></v>", b"<f>1+1</f><v>2</v>").replace(
+            b"<v />", b"<v>7</v>"
+        )
+    }
+    replace_in_zip(tmp_path / "b.xlsx", tmp_path / "c.xlsx", results)
+    assert shown(read(tmp_path / "c.xlsx"))[-1][1].startswith("2 | ")
+    empty = {
+        "xl/worksheets/sheet3.xml": lambda xml: xml.replace(b'<c r="A1">', b'<c r="A1" t="str">').replace(
+            b'<c r="B1">', b'<c r="B1" t="str">'
+        )
+    }
+    replace_in_zip(tmp_path / "b.xlsx", tmp_path / "d.xlsx", empty)
+    assert read(tmp_path / "d.xlsx").warnings == ()
+
+
+def test_wrong_dimensions_do_not_hide_rows(path, tmp_path):
+    def change(xml):
+        start, end = xml.index(b"<dimension"), xml.index(b"/>", xml.index(b"<dimension"))
+        return xml[:start] + b'<dimension ref="A1"' + xml[end:]
+
+    replace_in_zip(path, tmp_path / "b.xlsx", {_SHEET: change})
+    assert shown(read(tmp_path / "b.xlsx")) == shown(read(path))
+
+
+def test_what_cannot_be_read(path, tmp_path, monkeypatch):
+    for part, change, message in (
+        ("xl/workbook.xml", lambda xml: xml[:60], "not a complete Excel workbook"),
+        (_SHEET, lambda xml: xml[:-40], "not a complete Excel workbook"),
+        (_SHEET, lambda xml: b"<!DOCTYPE x [<!ENTITY e 'e'>]>" + xml, "declares XML entities"),
+    ):
+        replace_in_zip(path, tmp_path / "b.xlsx", {part: change})
+        with pytest.raises(ReadError, match=message), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read(tmp_path / "b.xlsx")
+    with pytest.raises(ReadError, match=r"the text of the workbook is larger than 40 bytes"):
+        with Archive(path, Limits()) as archive:
+            read_xlsx(path, archive, Limits(unpacked_bytes=40))
+    monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
+    with pytest.raises(MissingDependency, match=r'reading xlsx needs openpyxl .*pip install "runnel\[documents\]"'):
+        read(path)
