@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from runnel.text.library import LibraryTokenizer
 from runnel.text.tokenizer import Tokenizer
@@ -33,6 +33,7 @@ def _byte_level(pre, normalizer=None) -> tokenizers.Tokenizer:
     library.normalizer = normalizer
     library.pre_tokenizer = pre
     library.post_processor = processors.ByteLevel(trim_offsets=True)
+    library.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     library.train_from_iterator(
         CORPUS,

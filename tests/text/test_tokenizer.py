@@ -188,6 +188,14 @@ def test_lone_surrogates_and_other_types_are_refused():
         build("bert_like").encode_batch(["a", 3])
 
 
+def test_decoding_returns_the_text():
+    tokenizer = build("neox_like")
+    for text in ("", "a", "Two  lines,\n\tna\u00efve \u4eca\u5929! <|endoftext|>"):
+        assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == text
+    assert tokenizer.decode([tokenizer.token_id("<|endoftext|>")]) == "<|endoftext|>"
+    assert tokenizer.decode(tokenizer.encode("\u0e01").ids.tolist()[:-1]).endswith("\ufffd")  # a part of a character's bytes
+
+
 def test_markers_and_names():
     tokenizer = build("bert_like")
     assert tokenizer.begin_id == tokenizer.token_id("[CLS]") and tokenizer.end_id == tokenizer.token_id("[SEP]")

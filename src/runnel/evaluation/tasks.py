@@ -12,6 +12,7 @@ from runnel.text.lines import ENDINGS, find, read_json, read_lines
 from runnel.text.trec import read_qrels, read_scores
 from runnel.training.corpora import Texts, read_corpus, read_queries
 from runnel.training.formats import qrels_of
+from runnel.training.released import is_released
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def is_evidence(path: Path) -> bool:
     if path.is_dir() or not next((line for _, line in read_lines(path)), "").startswith("{"):
         return False
     where, row = next(read_json(path))
+    if is_released(row):
+        return True
     if "evidence" not in row:
         raise InputError(
             f'{where}: expected evidence ("question", "document", "evidence") or judgments (qrels); '

@@ -101,6 +101,16 @@ def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     return tokenizer
 
 
+def load_neox_tokenizer(folder: Path) -> LibraryTokenizer:
+    """Return GPT-NeoX's tokenizer: that of the folder, if it has one, else from the hub or its cache.
+
+    Raises:
+        CheckpointError: it is missing or damaged; the message says which file to put where.
+    """
+    own = folder / LIBRARY_FILE
+    return LibraryTokenizer.read(own if own.is_file() else _fetch(_NEOX, LIBRARY_FILE, folder))
+
+
 def markers(family: type[Backbone], tokenizer: Tokenizer) -> tuple[int | None, int | None]:
     """Return the begin and end ids of a family's bare checkpoints: the published ones, or those of the tokenizer's own files."""
     own = (tokenizer.begin_id if family.begins else None, tokenizer.end_id)
@@ -118,7 +128,7 @@ def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     rows, published = backbone.vocab_size, backbone.markers
     if rows in _NEOX_ROWS and "GPT-NeoX" in published:
         log.info("%s has no tokenizer; taking %s of %s", folder, LIBRARY_FILE, _NEOX)
-        return LibraryTokenizer.read(_fetch(_NEOX, LIBRARY_FILE, folder))
+        return load_neox_tokenizer(folder)
     wanted = f"none of {', '.join(TOKENIZER_FILES)}; put this model's file into the folder"
     if rows == _WORLD_ROWS and "RWKV World" in published:
         wanted = (
@@ -143,7 +153,7 @@ def _fetch(repository: str, file: str, folder: Path) -> Path:
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"{folder} has no tokenizer: this checkpoint needs {file} of {repository}, which is not in the hub cache "
+            f"{folder} has no tokenizer: it needs {file} of {repository}, which is not in the hub cache "
             f"{constants.HF_HUB_CACHE} and could not be fetched from the hub ({reason}); put that file into the folder"
         ) from error
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -147,6 +147,10 @@ class LibraryTokenizer(Tokenizer):
         if len(text) <= 2 * _PIECE_CHARS or self._cuts is None:
             return self._encode_parts([text], [0], [0])[0]
         return Encoded.join(self.encode_pieces([text]))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, markers included; of a character whose bytes are incomplete, U+FFFD."""
+        return self._library.decode(ids, skip_special_tokens=False)
 
     def encode_inside(self, text: str) -> Encoded:
         if not self.adds_space:

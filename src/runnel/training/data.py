@@ -16,6 +16,7 @@ from runnel.errors import InputError
 from runnel.text.lines import keys, read_json
 from runnel.training.corpora import Texts
 from runnel.training.formats import Format, Raw, find_source, read_raw
+from runnel.training.released import LICENSE, Decode, is_released, load_decoder, parse_released
 
 log = logging.getLogger("runnel")
 
@@ -103,7 +104,8 @@ def read_evidence(
 ) -> Iterator[Evidence]:
     """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
 
-    Spans are Python character offsets into the document. "id" is optional, other keys are ignored.
+    Spans are Python character offsets into the document. "id" is optional, other keys are ignored. Rows of the training file that
+    paper E's authors released are read too (`runnel.training.released`).
 
     Args:
         path: the file; plain, .gz or .zst.
@@ -115,12 +117,20 @@ def read_evidence(
     Raises:
         InputError: `within` is not two rising numbers from 0 to 1; a row has another form, or a span is not inside its document;
             the message has the line.
+        CheckpointError: GPT-NeoX's tokenizer, which released rows need, is missing.
     """
     if len(within) != 2 or not 0 <= within[0] < within[1] <= 1:
         raise InputError(f"the part of a document that holds the evidence must be two rising numbers from 0 to 1, got {within}")
     reported = dropped is not None
     dropped = dropped or Dropped()
+    decode: Decode | None = None
     for where, row in read_json(path):
+        if is_released(row):
+            if decode is None:
+                log.warning("%s: released under %s, not for commercial use", path, LICENSE)
+                decode = load_decoder(Path(path))
+            question, document, spans, key = parse_released(row, where, decode)
+            row = {"question": question, "document": document, "evidence": spans, "id": key}
         evidence = _evidence(row, where)
         reason = next((r for r, bad in _emptiness(evidence, unanswered) if bad), None)
         if reason is None and not _lies_within(evidence, within):

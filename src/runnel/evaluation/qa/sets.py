@@ -56,8 +56,6 @@ class Suite:
     files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
 
 
-RELEASED_LICENSE = "CC-BY-NC"
-
 SUITES = {
     "LongBench": Suite("https://huggingface.co/datasets/THUDM/LongBench", "MIT"),
     "InfiniteBench": Suite("https://huggingface.co/datasets/xinrongzhang2022/InfiniteBench", "Apache-2.0"),

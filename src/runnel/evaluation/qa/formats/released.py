@@ -22,8 +22,9 @@ from runnel.errors import InputError
 from runnel.evaluation.qa.building import SetBuilder, text_of, texts_of
 from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.qa.records import AnswerType, Category, QaSet
-from runnel.evaluation.qa.sets import RELEASED_LICENSE, SETS, SetFacts
+from runnel.evaluation.qa.sets import SETS, SetFacts
 from runnel.text.lines import find
+from runnel.training.released import LICENSE
 
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
 log = logging.getLogger("runnel")
@@ -39,7 +40,7 @@ def read(path: Path, only: Collection[str] = ()) -> Iterator[QaSet]:
     Raises:
         InputError, ReadError: a point has another form, or the file is that of categories; the message has the place.
     """
-    log.warning("%s: released under %s, not for commercial use", path, RELEASED_LICENSE)
+    log.warning("%s: released under %s, not for commercial use", path, LICENSE)
     by_category = find(path.parent, BY_CATEGORY)
     categories = _categories(by_category) if by_category else {}
     for name, points in groupby(read_values(path, 2), key=lambda one: one[0][0]):
@@ -47,7 +48,7 @@ def read(path: Path, only: Collection[str] = ()) -> Iterator[QaSet]:
             raise InputError(f"{path} has the questions by category; give {TEST}, which names their sets")
         if only and name not in only:
             continue
-        builder = SetBuilder(SETS.get(name, SetFacts(name)), RELEASED_LICENSE)
+        builder = SetBuilder(SETS.get(name, SetFacts(name)), LICENSE)
         unknown = 0
         for (_, key), point in points:
             category = categories.get(key)

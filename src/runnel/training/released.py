@@ -1,0 +1,73 @@
+"""Rows of the training file that paper E's authors released, mambaretriever_train.jsonl, as evidence.
+
+A row has "context", the document's units; "sentence_labels", 1 for the units that answer; "sentence_indices", the last token of
+each unit; "input_ids", the question, a line end and the document in tokens of GPT-NeoX; and "datapoint_id". The row does not have
+the question as text, so it is decoded from the tokens before the first unit. Spans are those of the units with label 1.
+
+The data is under CC-BY-NC: not for commercial use.
+
+Source: https://github.com/MambaRetriever/MambaRetriever (train_data_generation/prepare_train_data.py; README.md, "License").
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+from runnel.errors import InputError
+from runnel.text.lines import keys
+
+LICENSE = "CC-BY-NC"
+_FIELDS = ("context", "sentence_labels", "sentence_indices", "input_ids")
+_HEAD = 20  # characters of the first unit by which the end of the question is found
+
+Decode = Callable[[Sequence[int]], str]
+
+
+def is_released(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is of the released training file."""
+    return "input_ids" in row and "sentence_labels" in row
+
+
+def load_decoder(path: Path) -> Decode:
+    """Return GPT-NeoX's decoder: of the tokenizer in the file's folder, else from the hub or its cache.
+
+    Raises:
+        CheckpointError: neither is there; the message says which file to put where.
+    """
+    from runnel.models.bare import load_neox_tokenizer  # not needed for other formats
+
+    return load_neox_tokenizer(path.absolute().parent).decode
+
+
+def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> tuple[str, str, list[list[int]], str]:
+    """Return (question, document, spans, id) of a row.
+
+    Raises:
+        InputError: a field is missing or malformed, or the question cannot be found; the message begins with `where`.
+    """
+    fields: list[Any] = [row.get(name) for name in _FIELDS]
+    units, labels, ends, ids = fields
+    texts = isinstance(units, list) and bool(units) and all(isinstance(unit, str) for unit in units)
+    numbers = all(isinstance(part, list) and all(type(n) is int for n in part) for part in (labels, ends, ids))
+    if not texts or not numbers:
+        names = ", ".join(map(repr, _FIELDS))
+        raise InputError(
+            f"{where}: expected a list of texts as 'context' and lists of integers as the others of {names}, got {keys(row)}"
+        )
+    if not len(units) == len(labels) == len(ends) or not 0 <= ends[0] < len(ids) or not set(labels) <= {0, 1}:
+        raise InputError(
+            f"{where}: {len(units)} units have {len(labels)} labels and {len(ends)} ends, in {len(ids)} tokens; "
+            "expected a label of 0 or 1 and an end for each"
+        )
+    start = decode(ids[: ends[0] + 1])
+    head = unicodedata.normalize("NFC", units[0])[:_HEAD]  # GPT-NeoX's tokens are of normalized text
+    question, found, _ = start.partition(f"\n{head}")
+    if not found:
+        raise InputError(f"{where}: the tokens begin with {start[:60]!r}; expected a question, a line end and {head!r}")
+    edges = pairwise(accumulate(map(len, units), initial=0))
+    spans = [[a, b] for (a, b), label in zip(edges, labels, strict=True) if label]
+    return question, "".join(units), spans, str(row.get("datapoint_id", ""))
