@@ -243,3 +243,45 @@ def test_a_folder_becomes_a_trained_model(run, stub, books, tmp_path):
     ended = run("train", "evidence-vectors", "--data", "out/link.jsonl", "--to", "adapted", *changes)
     assert ended.code == 0 and ended.out.startswith("adapted/model: 2 steps"), ended.err
     assert (tmp_path / "adapted" / "model" / "model.safetensors").exists()
+
+
+def test_examples_without_a_language_model(run, tmp_path):
+    folder = tmp_path / "manuals"
+    folder.mkdir()
+    for n in range(3):
+        (folder / f"{n}.md").write_text(
+            f"# Wheel {n} in winter\n\nKeeper Berg repaired wheel {n} every winter.\n\n# Note\n\nNone.\n"
+        )
+    (folder / "copy.md").write_text((folder / "0.md").read_text())
+    ended = run("synthesize", "manuals", "--without-llm", "--to", "out")
+    assert ended.code == 0 and ended.out == "out/structure.jsonl: 3 examples from 3 parts of documents (3 heading)\n"
+    assert "note: left out: 1 documents with the same text as another\n" in ended.err
+    found = rows(tmp_path / "out" / "structure.jsonl")
+    assert sorted(row["question"] for row in found) == [f"Wheel {n} in winter" for n in range(3)]
+    assert [example.query for example in read_evidence(tmp_path / "out" / "structure.jsonl", dropped=Dropped())] == [
+        row["question"] for row in found
+    ]
+    for row in found:
+        ((start, end),) = row["evidence"]
+        assert row["document"][start:end].startswith("Keeper Berg repaired") and row["strategy"] == "heading"
+    facts = json.loads(run("synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out)
+    assert facts == json.loads((tmp_path / "out" / "structure.json").read_text()) and facts["examples"] == 2
+
+
+def test_documents_without_structure(run, tmp_path):
+    (tmp_path / "a.txt").write_text("A plain paragraph is all there is. It has two sentences.")
+    ended = run("synthesize", "a.txt", "--without-llm", "--to", "out")
+    assert ended.code == 1 and ended.out == "out/structure.jsonl: 0 examples from 1 parts of documents (none)\n"
+    assert "note: rejected: 1 parts whose structure asks nothing\n" in ended.err
+    assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err
+
+
+def test_options_that_need_a_language_model(run, tmp_path):
+    (tmp_path / "a.txt").write_text("Text.")
+    ended = run(
+        "synthesize", "a.txt", "--without-llm", "--to", "out", "--llm", "http://x/v1", "--strategy", "pair", "--price-in", 1
+    )
+    assert ended.code == 1 and (
+        "--strategy, --llm, --price-in: without effect with --without-llm, which asks no model; remove it" in ended.err
+    )
+    assert not (tmp_path / "out").exists()

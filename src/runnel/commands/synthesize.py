@@ -1,12 +1,15 @@
-"""`runnel synthesize`: questions about documents with their evidence, written by a language model."""
+"""`runnel synthesize`: questions about documents with their evidence, by a language model or from the documents' structure."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import click
 import typer
+from click.core import ParameterSource
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import Json, Llm, LlmModel, Model
@@ -15,11 +18,18 @@ from runnel.errors import InputError
 if TYPE_CHECKING:
     from runnel.generation.synthesis.run import Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
+    from runnel.generation.synthesis.structure_rows import StructureRows
+
+_FOR_LLM = (
+    "strategy", "lengths", "unit", "llm", "llm_model", "threads", "reply_tokens", "budget_tokens", "budget_money", "price_in",
+    "price_out", "model",
+)  # fmt: skip
 
 
 def synthesize(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or jsonl of documents.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
+    without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
     strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
     limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).", show_default=False)] = None,
     lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
@@ -47,7 +57,13 @@ def synthesize(
 
     The examples are DIR/STRATEGY.jsonl, for `runnel train`. Replies are stored in DIR: repeat the command after an interruption,
     and nothing is paid for twice. The model -m counts tokens, and finds pairs.
+
+    With --without-llm, headings, questions, definitions, lists and references of the documents become the questions, in
+    DIR/structure.jsonl; of the options, --limit, --seed, --language, --exclude and --json apply.
     """
+    if without_llm:
+        _refuse_options()
+        return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
     note_compiling()
     from runnel.commands.loading import load
     from runnel.generation.endpoint import Endpoint
@@ -68,7 +84,7 @@ def synthesize(
     with Replies(endpoint, to / "replies.sqlite", budget=budget) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
         synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
-        _write(synthesis, cutter.cuts(documents), to / f"{strategy}.jsonl", limit)
+        write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
         facts = _facts(synthesis, documents, cutter)
     _write_facts(facts, to / f"{strategy}.json")
     if as_json:
@@ -80,6 +96,56 @@ def synthesize(
     return 0 if complete and facts["examples"] else 1
 
 
+def _refuse_options() -> None:
+    """Raise if options were given that only a language model needs."""
+    context = click.get_current_context()
+    given = [name for name in _FOR_LLM if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(f"{names}: without effect with --without-llm, which asks no model; remove it")
+
+
+def _from_structure(
+    sources: list[str], to: Path, limit: int | None, seed: int, language: str | None, exclude: list[str], as_json: bool
+) -> int:
+    from runnel.generation.synthesis.sources import Sources
+    from runnel.generation.synthesis.structure_rows import StructureRows
+    from runnel.training.decontaminate import Decontaminator
+
+    found, documents = StructureRows(Decontaminator(exclude), language, seed), Sources(sources, seed, say)
+    to.mkdir(exist_ok=True)
+    path = to / "structure.jsonl"
+    write_rows(found.rows(documents, limit), path, limit)
+    facts = structure_facts(found, documents)
+    _write_facts(facts, to / "structure.json")
+    if as_json:
+        print_json(facts)
+    else:
+        by_strategy = ", ".join(f"{count:,} {name}" for name, count in found.kept.most_common())
+        print_text(f"{path}: {facts['examples']:,} examples from {facts['parts']:,} parts of documents ({by_strategy or 'none'})")
+    report_left_out(facts)
+    if not facts["examples"]:
+        say("note: no examples: headings, questions, definitions or lists with sentences are needed")
+    return 0 if facts["examples"] else 1
+
+
+def structure_facts(found: StructureRows, sources: Sources) -> dict[str, Any]:
+    """Return what a run over the structure of documents has used, made and left out."""
+    from dataclasses import asdict
+
+    return {
+        "seed": found.seed,
+        "language": found.language,
+        "documents": sources.documents,
+        "repeated_documents": sources.repeated,
+        "skipped": [asdict(one) for one in sources.skipped],
+        "parts": found.read,
+        "examples": found.kept.total(),
+        "examples_by_strategy": dict(found.kept.most_common()),
+        "rejected": dict(found.rejected.most_common()),
+    }
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(one) for one in text.split(","))
@@ -87,11 +153,12 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise InputError(f"--lengths are {text!r}; expected numbers of tokens with commas, such as 2000,5000,10000") from error
 
 
-def _write(synthesis: Synthesis, subsequences: Any, path: Path, limit: int | None) -> None:
+def write_rows(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
+    """Write rows to a jsonl file, whole or not at all."""
     from runnel.files import replacing
 
     with Meter("writing", unit="examples") as meter, replacing(path) as new, new.open("wb") as file:
-        for number, row in enumerate(synthesis.rows(subsequences, limit), start=1):
+        for number, row in enumerate(rows, start=1):
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             meter(number, limit)
 
@@ -141,13 +208,10 @@ def _show(facts: dict[str, Any], path: Path) -> None:
 
 def _report(synthesis: Synthesis, facts: dict[str, Any], limit: int | None) -> None:
     """Report on stderr what was left out, and why."""
-    for reason, count in facts["rejected"].items():
-        say(f"note: rejected: {count:,} {reason}")
+    report_left_out(facts)
     if facts["short_documents"]:
         count, shortest = facts["short_documents"], min(facts["examples_by_length"])
         say(f"note: left out: {count:,} documents shorter than {shortest:,} tokens; lower --lengths to use them")
-    if facts["repeated_documents"]:
-        say(f"note: left out: {facts['repeated_documents']:,} documents with the same text as another")
     if facts["used"]["estimated"]:
         say(f"note: the endpoint did not count the tokens of {facts['used']['estimated']:,} replies; they are estimated")
     if synthesis.failure is not None:
@@ -156,3 +220,11 @@ def _report(synthesis: Synthesis, facts: dict[str, Any], limit: int | None) -> N
         say(f"note: stopped: {synthesis.stopped}; repeat the command to continue")
     elif limit is not None and facts["examples"] < limit:
         say(f"note: the sources are used up: {facts['examples']:,} of {limit:,} examples; add documents, or use another --seed")
+
+
+def report_left_out(facts: dict[str, Any]) -> None:
+    """Report on stderr what was rejected, by reason, and how many documents were repeated."""
+    for reason, count in facts["rejected"].items():
+        say(f"note: rejected: {count:,} {reason}")
+    if facts["repeated_documents"]:
+        say(f"note: left out: {facts['repeated_documents']:,} documents with the same text as another")

@@ -116,11 +116,7 @@ class Synthesis:
         return tokens | {"money": self.replies.budget.cost(used) * millions}
 
     def _refusal(self, text: Subsequence) -> str | None:
-        """Return the reason not to ask about a subsequence, if there is one."""
-        if self.guard.contaminated(Evidence("", text.text, ())):
-            return "subsequences that overlap with a test set"
-        language = self.settings.language
-        return None if language is None or is_language(text.text, language) else f"subsequences that are not in {language}"
+        return refusal(text.text, self.guard, self.settings.language)
 
     def _outcome(self, text: Subsequence, refusal: str | None) -> Draft | str | Stopped:
         """Return the example, the reason why there is none, or why it was not tried."""
@@ -166,6 +162,13 @@ class Synthesis:
             "prompts": VERSION,
             "llm_model": self.replies.endpoint.model,
         }
+
+
+def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:
+    """Return the reason not to ask about a text, a part of a document, if there is one."""
+    if guard.contaminated(Evidence("", text, ())):
+        return "subsequences that overlap with a test set"
+    return None if language is None or is_language(text, language) else f"subsequences that are not in {language}"
 
 
 def _digest(*texts: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from runnel.errors import InputError
+from runnel.records import Places
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader, Skipped
@@ -28,10 +29,15 @@ LENGTHS = (2000, 5000, 10000)
 
 @dataclass(frozen=True)
 class Source:
-    """A document and where it is from: a file, or a row of one."""
+    """A document and where it is from: a file, or a row of one.
+
+    Attributes:
+        places: its blocks; none for a row of evidence, which has only its text.
+    """
 
     name: str
     text: str
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +110,8 @@ class Sources:
 
     def _read(self, file: str, reader: DocumentReader) -> Iterator[Source]:
         for one in read_documents([file], reader, self.skipped, report=self.report):
-            yield Source(file if one.document.id is None else f"{file}: {one.document.id}", one.document.text)
+            name = file if one.document.id is None else f"{file}: {one.document.id}"
+            yield Source(name, one.document.text, one.document.places())
 
 
 def _holds_evidence(file: Path) -> bool:

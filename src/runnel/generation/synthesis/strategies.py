@@ -40,7 +40,7 @@ APART = 6  # units from one place of a pair to the other, at least: nearer ones 
 LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
 
-_BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
+BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
 
 Ask = Callable[[list[Message]], Reply]
 Encode = Callable[[list[str]], np.ndarray]  # unit vectors (n, d)
@@ -81,7 +81,7 @@ def write_chunk(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask
 def write_pair(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask, encode: Encode) -> Draft:
     """Write a question about a random place and the one with the nearest vector. Raises as `write_chunk`."""
     tiles = [range(start, start + size) for start in range(0, len(text.spans) - size + 1, size)]
-    tiles = [tile for tile in tiles if not _BOILERPLATE.search(_slice(text, tile))]
+    tiles = [tile for tile in tiles if not BOILERPLATE.search(_slice(text, tile))]
     partners = {tile: [other for other in tiles if _distance(tile, other) >= APART] for tile in tiles}
     tiles = [tile for tile in tiles if partners[tile]]
     if not tiles:
@@ -164,7 +164,7 @@ def _distance(a: range, b: range) -> int:
 
 
 def _refuse_boilerplate(texts: Iterable[str]) -> None:
-    if any(_BOILERPLATE.search(text) for text in texts):
+    if any(BOILERPLATE.search(text) for text in texts):
         raise Rejected("places or questions about boilerplate of a publisher")
 
 

@@ -301,7 +301,7 @@ def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], 
     """
     from runnel.text.sentences import split_sentences  # numpy takes a while to import
 
-    if not _is_heading(text, start, end, kind_at):
+    if not is_heading(text, start, end, kind_at):
         return end
     at = end
     for _ in range(_NESTED + 1):
@@ -309,13 +309,14 @@ def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], 
         if not ahead.strip():
             return end
         first = at + int(split_sentences(ahead)[0, 1])
-        if not _is_heading(text, at, first, kind_at):
+        if not is_heading(text, at, first, kind_at):
             return first
         at = first
     return end
 
 
-def _is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
+def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
+    """Return whether `text[start:end]`, a sentence, is a heading as in `end_of_text_below`."""
     core = text[start:end].strip()
     first = text.find(core, start)
     kind = kind_at(first)

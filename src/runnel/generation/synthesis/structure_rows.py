@@ -1,0 +1,119 @@
+"""Rows of evidence from the structure of documents, and counts of what is used and what is left out.
+
+A long document is cut into parts, which are the documents of the rows, because each row holds its document.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from runnel.errors import InputError
+from runnel.generation.synthesis.language import check_language
+from runnel.generation.synthesis.run import refusal
+from runnel.generation.synthesis.sources import Source
+from runnel.generation.synthesis.strategies import BOILERPLATE
+from runnel.generation.synthesis.structure import Asked, ask, cut
+from runnel.text.sentences import split_sentences
+from runnel.training.decontaminate import Decontaminator
+
+PART_SENTENCES = 300  # of a part, at most: training looks at that many sentences at a time
+PART_QUESTIONS = 20  # about a part, at most
+
+
+@dataclass
+class StructureRows:
+    """One run over documents. The same documents, in the same order, and the same seed give the same rows.
+
+    Args:
+        guard: parts that overlap with its test sets are left out.
+        language: a code such as "en": parts in other languages are left out.
+        seed: for the choice among more than `PART_QUESTIONS` questions of a part.
+
+    Attributes:
+        read: parts so far.
+        kept: rows by strategy.
+        rejected: parts and questions that were left out, by reason.
+
+    Raises:
+        InputError: the seed is negative, or the language is unknown.
+        MissingDependency: the package py3langid is missing, for `language`.
+    """
+
+    guard: Decontaminator
+    language: str | None = None
+    seed: int = 0
+    read: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected at least 0")
+        if self.language is not None:
+            check_language(self.language)
+
+    def rows(self, sources: Iterable[Source], limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield rows of evidence (docs/data.md), those of a document in its order, until there are `limit`."""
+        for source in sources:
+            for start, end in _parts(source.text):
+                for row in self._part(source, start, end):
+                    if limit is not None and self.kept.total() >= limit:
+                        return
+                    self.kept[row["strategy"]] += 1
+                    yield row
+
+    def _part(self, source: Source, start: int, end: int) -> Iterator[dict[str, Any]]:
+        text = source.text[start:end]
+        self.read += 1
+        reason = refusal(text, self.guard, self.language)
+        if reason is not None:
+            self.rejected[reason] += 1
+            return
+        asked = self._choose(text, ask(text, lambda offset: source.places.kind_at(start + offset)))
+        if not asked:
+            self.rejected["parts whose structure asks nothing"] += 1
+        document, place = cut(text, asked)
+        for one in asked:
+            answer = list(place(one.answer))
+            yield {
+                "id": f"structure-{_digest(source.name, document, one.question)}",
+                "question": one.question,
+                "document": document,
+                "evidence": [answer],
+                "strategy": one.strategy,
+                "places": [answer],
+                "source": source.name,
+                "source_start": start,
+                "source_question": [start + offset for offset in one.source],
+                "source_evidence": [start + offset for offset in one.answer],
+            }
+
+    def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
+        usable = [one for one in asked if not BOILERPLATE.search(one.question + text[slice(*one.answer)])]
+        left_out = {
+            "questions about boilerplate of a publisher": len(asked) - len(usable),
+            f"questions beyond {PART_QUESTIONS} about a part": max(len(usable) - PART_QUESTIONS, 0),
+        }
+        self.rejected.update({reason: count for reason, count in left_out.items() if count})
+        if len(usable) <= PART_QUESTIONS:
+            return usable
+        rng = np.random.default_rng([self.seed, int(_digest(text), 16)])
+        return [usable[number] for number in sorted(rng.choice(len(usable), PART_QUESTIONS, replace=False).tolist())]
+
+
+def _parts(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the parts [start, end) of a text: at most `PART_SENTENCES` neighboring sentences, about equally many in each."""
+    spans = split_sentences(text)
+    count = -(-len(spans) // PART_SENTENCES)
+    for sentences in np.array_split(spans, count) if count else []:
+        yield int(sentences[0, 0]), int(sentences[-1, 1])
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=8).hexdigest()
