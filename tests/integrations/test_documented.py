@@ -14,7 +14,15 @@ PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 HEAD, *SECTIONS = re.split(r"^## ", PAGE, flags=re.M)
 # title of the section -> the libraries that its blocks import
-NEEDED = {"LangChain": ["langchain_core", "lancedb"], "LlamaIndex": ["llama_index.core"], "Haystack": ["haystack"]}
+NEEDED = {
+    "LangChain": ["langchain_core", "lancedb"],
+    "LlamaIndex": ["llama_index.core"],
+    "Haystack": ["haystack"],
+    "rerankers": ["rerankers"],
+    "LanceDB": ["lancedb"],
+    "Chroma": ["chromadb"],
+    "PyTerrier": ["pyterrier", "lancedb"],
+}
 
 
 def test_every_section_is_run():
@@ -29,7 +37,7 @@ def test_blocks(section, tmp_path, monkeypatch, capsys):
         pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     program = "\n".join(BLOCK.findall(HEAD) + BLOCK.findall(text))
-    exec(compile(program, title, "exec"), {"__name__": "__main__"})
+    exec(compile(program, title, "exec", dont_inherit=True), {"__name__": "__main__"})
     shown = re.findall(r"^ *# -> (.*)$", program, re.M)
     printed = capsys.readouterr().out.splitlines()
     assert shown and printed == shown
