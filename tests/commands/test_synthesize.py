@@ -276,12 +276,10 @@ def test_documents_without_structure(run, tmp_path):
     assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err
 
 
-def test_options_that_need_a_language_model(run, tmp_path):
+@pytest.mark.parametrize("option", [("--llm", "http://x/v1"), ("--strategy", "link"), ("--price-in", 1), ("-m", "pocket")])
+def test_options_that_need_a_language_model(run, tmp_path, option):
     (tmp_path / "a.txt").write_text("Text.")
-    ended = run(
-        "synthesize", "a.txt", "--without-llm", "--to", "out", "--llm", "http://x/v1", "--strategy", "pair", "--price-in", 1
-    )
-    assert ended.code == 1 and (
-        "--strategy, --llm, --price-in: without effect with --without-llm, which asks no model; remove it" in ended.err
-    )
+    ended = run("synthesize", "a.txt", "--without-llm", "--to", "out", *option)
+    name = {"-m": "--model"}.get(option[0], option[0])
+    assert ended.code == 2 and f"{name} has no effect with --without-llm" in " ".join(ended.err.split())
     assert not (tmp_path / "out").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -69,3 +69,12 @@ def refuse(given: Mapping[str, object], why: str) -> None:
     for name, value in given.items():
         if value:
             raise typer.BadParameter(f"{name} {why}")
+
+
+def refuse_others(context: typer.Context, option: str, allowed: Iterable[str]) -> None:
+    """Raise a usage error for a given option that has no effect with `option`; those in `allowed`, and --verbose, have."""
+    for parameter in context.command.params:
+        name, source = parameter.opts[0], context.get_parameter_source(str(parameter.name))
+        has_effect = {option, "--verbose", *allowed}
+        if name not in has_effect and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"{name} has no effect with {option}")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import JsonLogLines, note_compiling, print_text, say
-from runnel.commands.options import DTYPES, Dtype, Model, refuse
+from runnel.commands.options import DTYPES, Dtype, Model, refuse, refuse_others
 from runnel.errors import InputError, MissingDependency
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
@@ -61,7 +61,8 @@ def serve(
     keeps models and indexes loaded for find, search, rerank and embed of this user's command line.
     """
     if background or status or stop:
-        _refuse_other_options(context, "--background" if background else "--status" if status else "--stop")
+        option = "--background" if background else "--status" if status else "--stop"
+        refuse_others(context, option, ["--idle"] if background else [])
         return _control(background=background, stop=stop, idle=idle or _IDLE_MINUTES)
     refuse({"--idle": idle}, "needs --background")
     try:
@@ -83,15 +84,6 @@ def serve(
         say(f"loading {model}")
         serve(create_app(settings), [socket], lambda: say(f"serving {model} at http://{shown}:{port} (routes: /docs)"))
     return 0
-
-
-def _refuse_other_options(context: typer.Context, option: str) -> None:
-    """Raise a usage error for an option without effect."""
-    allowed = {option, "--verbose", *(["--idle"] if option == "--background" else [])}
-    for parameter in context.command.params:
-        name, source = parameter.opts[0], context.get_parameter_source(str(parameter.name))
-        if name not in allowed and source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"{name} has no effect with {option}")
 
 
 def _control(*, background: bool, stop: bool, idle: float) -> int:

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 import typer
-from click.core import ParameterSource
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.options import Json, Llm, LlmModel, Model
+from runnel.commands.options import Json, Llm, LlmModel, Model, refuse_others
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,13 +18,12 @@ if TYPE_CHECKING:
     from runnel.generation.synthesis.sources import Cutter, Sources
     from runnel.generation.synthesis.structure_rows import StructureRows
 
-_FOR_LLM = (
-    "strategy", "lengths", "unit", "llm", "llm_model", "threads", "reply_tokens", "budget_tokens", "budget_money", "price_in",
-    "price_out", "model",
-)  # fmt: skip
+
+_FOR_STRUCTURE = ("sources", "--to", "--limit", "--seed", "--language", "--exclude", "--json")
 
 
 def synthesize(
+    context: typer.Context,
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or jsonl of documents.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
     without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
@@ -62,9 +59,8 @@ def synthesize(
     DIR/structure.jsonl; of the options, --limit, --seed, --language, --exclude and --json apply.
     """
     if without_llm:
-        _refuse_options()
+        refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
-    note_compiling()
     from runnel.commands.loading import load
     from runnel.generation.endpoint import Endpoint
     from runnel.generation.replies import Budget, BudgetSpent, Replies
@@ -73,10 +69,10 @@ def synthesize(
     from runnel.models.embedder import Embedder
     from runnel.training.decontaminate import Decontaminator
 
+    note_compiling()
     settings = Settings(strategy, unit, seed, reply_tokens, threads, language)
     budget = Budget(budget_tokens, budget_money, price_in, price_out)
-    endpoint = Endpoint(llm, llm_model)
-    guard = Decontaminator(exclude or [])
+    endpoint, guard = Endpoint(llm, llm_model), Decontaminator(exclude or [])
     embedder = load(Embedder.load, model)
     cutter = Cutter(embedder.model.tokenizer, _numbers(lengths), unit, seed)
     documents = Sources(sources, seed, say)
@@ -94,15 +90,6 @@ def synthesize(
     _report(synthesis, facts, limit)
     complete = synthesis.stopped is None or isinstance(synthesis.stopped, BudgetSpent)
     return 0 if complete and facts["examples"] else 1
-
-
-def _refuse_options() -> None:
-    """Raise if options were given that only a language model needs."""
-    context = click.get_current_context()
-    given = [name for name in _FOR_LLM if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InputError(f"{names}: without effect with --without-llm, which asks no model; remove it")
 
 
 def _from_structure(
