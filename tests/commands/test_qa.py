@@ -151,7 +151,7 @@ def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, mills):
     assert ended.code == 0 and report["all"]["unanswered"] == 0
     assert report["all"]["unreadable"] + report["all"]["correct"] == 6 and sum(report["notes"].values()) == 1
     unreadable = report["all"]["unreadable"]
-    assert ("questions have no verdict that can be read; they are in no accuracy" in ended.err) == bool(unreadable)
+    assert ("questions have no verdict that can be read; they are in no share of right answers" in ended.err) == bool(unreadable)
 
 
 def test_nothing_is_paid_for_twice_after_kill(run, stub, mills, tmp_path):

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from runnel.commands.display import Meter, print_json, say
+from runnel.commands.inquiries import REPLIES, BudgetTokens, Out, PriceIn, PriceOut, Threads, make_folder, say_notes
 from runnel.commands.options import Dtype, Json, Llm, LlmModel, refuse
 from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of
-from runnel.commands.qa_results import Result, save_all, say_notes, show
+from runnel.commands.qa_results import Result, save_all, say_about_sets, show
 from runnel.errors import InputError
 from runnel.files import replacing
 
@@ -45,7 +46,7 @@ def qa(
         list[str],
         typer.Argument(metavar="PATH...", help="Files or folders of questions with documents and answers.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Keep answers, scores and replies, and resume there.")],
+    out: Out,
     only: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.", show_default=False),
@@ -86,10 +87,10 @@ def qa(
         str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).", show_default=False)
     ] = None,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
-    threads: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
-    budget_tokens: Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)] = None,
-    price_in: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")] = 0.0,
-    price_out: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")] = 0.0,
+    threads: Threads = 8,
+    budget_tokens: BudgetTokens = None,
+    price_in: PriceIn = 0.0,
+    price_out: PriceOut = 0.0,
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> int:
@@ -106,7 +107,8 @@ def qa(
         refuse({"--window-tokens": window_tokens, "--stride": stride}, "is for whole documents, with MODEL whole")
         system = system_of(model, how, dtype, chunk_words, context)
         setup = read_excerpts(system, top_k or (SENTENCES if chunk_words is None else CHUNKS), context_tokens)
-    from runnel.evaluation.qa.answering import Exam, Limits
+    from runnel.evaluation.qa.answering import Exam
+    from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
     from runnel.generation.endpoint import Endpoint
     from runnel.generation.replies import Budget, Replies
@@ -114,13 +116,10 @@ def qa(
     endpoint = Endpoint(llm, llm_model)
     judging = endpoint if judge is None and judge_model is None else Endpoint(judge or llm, judge_model or llm_model)
     budget = Budget(budget_tokens, None, price_in, price_out)
-    limits = Limits(answer_tokens=answer_tokens, threads=threads)
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"{out}: the directory {out.parent} does not exist; create it first")
-    out.mkdir(exist_ok=True)
-    with Replies(endpoint, out / "replies.sqlite", budget=budget) as replies:
+    make_folder(out)
+    with Replies(endpoint, out / REPLIES, budget=budget) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}, judged by {judging.model}")
-        exam = Exam(replies, judging, limits)
+        exam = Exam(Inquiry(replies, threads), judging, answer_tokens)
         part = "" if limit is None else f".first-{limit}"
         results: dict[str, Result] = {}
         for data in (first(data, limit) for path in sets for data in read_qa_sets(path, only or ())):
@@ -133,7 +132,8 @@ def qa(
         print_json(report)
     else:
         show(report)
-    say_notes(exam, report)
+    say_about_sets(report)
+    say_notes(exam.inquiry, report["all"]["unanswered"])
     return 1 if report["all"]["unanswered"] else 0
 
 
@@ -142,7 +142,7 @@ def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> lis
     found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
     path, outcomes = out / f"{data.name}.answers.jsonl", []
     with Meter("answering", unit="questions") as meter, replacing(path) as new, new.open("wb") as file:
-        for outcome in exam.outcomes(data, iter(found)):
+        for outcome in exam.outcomes(data, found):
             outcomes.append(outcome)
             file.write(json.dumps(asdict(outcome), ensure_ascii=False).encode() + b"\n")
             meter(len(outcomes), len(found))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.commands.display import print_table, print_text, say
 from runnel.commands.evaluate_results import VERSION, save
+from runnel.commands.inquiries import costs, show_costs
 from runnel.files import write
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ class Result:
 
 def save_all(results: Sequence[Result], exam: Exam, settings: Mapping[str, object], folder: Path) -> dict[str, Any]:
     """Write the scores of each set, and the report about all of them, which is returned."""
+    from runnel.evaluation.qa.prompts import ANSWERS, JUDGMENTS
     from runnel.evaluation.qa.scores import by_category, by_length, group, mean_of_sets, summarize
 
-    facts = {**settings, "llm_model": exam.replies.endpoint.model, "judge": exam.judge.model}
+    facts = {**settings, "llm_model": exam.inquiry.replies.endpoint.model, "judge": exam.judge.model}
     sets = []
     for one in results:
         about = {"task": one.name, "kind": "qa", "suite": one.suite, "license": one.license, "notes": list(one.notes)}
@@ -47,22 +49,11 @@ def save_all(results: Sequence[Result], exam: Exam, settings: Mapping[str, objec
         "by_category": by_category(points),
         "by_length": by_length(points),
         "sets": sets,
-        "notes": dict(exam.notes.most_common()),
-        "stopped": exam.stopped and str(exam.stopped),
-        "cost": _cost(exam),
+        "notes": dict(exam.inquiry.notes.most_common()),
+        "cost": costs(exam.inquiry.replies, answers=ANSWERS, judgments=JUDGMENTS),
     }
     write(folder / "qa.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report
-
-
-def _cost(exam: Exam) -> dict[str, Any]:
-    """Return the tokens and the price of answers and judgments, and of all replies that the folder has."""
-    from runnel.evaluation.qa.prompts import ANSWERS, JUDGMENTS
-    from runnel.generation.replies import Usage
-
-    replies = exam.replies
-    used = {"answers": replies.used_by.get(ANSWERS, Usage()), "judgments": replies.used_by.get(JUDGMENTS, Usage())}
-    return {name: asdict(one) | {"money": replies.budget.cost(one)} for name, one in (used | {"spent": replies.spent}).items()}
 
 
 def show(report: Mapping[str, Any]) -> None:
@@ -75,13 +66,16 @@ def show(report: Mapping[str, Any]) -> None:
     for groups in (report["by_category"], report["by_length"]):
         rows += [_row(one["name"], one) for one in groups]
     print_table(["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"], rows)
-    for name in ("answers", "judgments"):
-        used = report["cost"][name]
-        cost = f", cost {used['money']:,.2f}" if used["money"] else ""
-        print_text(
-            f"{name}: {used['requests']:,} requests, {used['prompt_tokens']:,} tokens read, "
-            f"{used['completion_tokens']:,} written{cost}"
-        )
+    show_costs(report["cost"])
+
+
+def say_about_sets(report: Mapping[str, Any]) -> None:
+    """Report on stderr what differs in the data, its licenses, and how many verdicts cannot be read."""
+    for one in report["sets"]:
+        for note in (*one["notes"], *([f"license {one['license']}"] if one["license"] else [])):
+            say(f"note: {one['task']}: {note}")
+    if unreadable := report["all"]["unreadable"]:
+        say(f"note: {unreadable:,} questions have no verdict that can be read; they are in no share of right answers")
 
 
 def _row(name: str, one: Mapping[str, Any]) -> list[str]:
@@ -92,26 +86,3 @@ def _row(name: str, one: Mapping[str, Any]) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
-
-
-def say_notes(exam: Exam, report: Mapping[str, Any]) -> None:
-    """Report on stderr what was unusual, and what is missing."""
-    for one in report["sets"]:
-        for note in one["notes"]:
-            say(f"note: {one['task']}: {note}")
-        if one["license"]:
-            say(f"note: {one['task']}: license {one['license']}")
-    for note, count in report["notes"].items():
-        say(f"note: {count:,} {note}")
-    every = report["all"]
-    if every["unreadable"]:
-        say(f"note: {every['unreadable']:,} questions have no verdict that can be read; they are in no accuracy")
-    estimated = sum(report["cost"][name]["estimated"] for name in ("answers", "judgments"))
-    if estimated:
-        say(f"note: the endpoint did not count the tokens of {estimated:,} replies; they are estimated")
-    if exam.failure is not None:
-        say(f"note: the last failure of an endpoint: {exam.failure}")
-    if exam.stopped is not None:
-        say(f"note: stopped: {exam.stopped}")
-    if every["unanswered"]:
-        say(f"note: {every['unanswered']:,} questions have no reply yet and are in no score; repeat the command to ask again")

@@ -8,8 +8,9 @@ from helpers.exams import follow, mill_set
 from helpers.stub_endpoint import serve
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.answering import Exam, Limits
+from runnel.evaluation.qa.answering import Exam
 from runnel.evaluation.qa.context import GAP
+from runnel.evaluation.qa.inquiry import Inquiry
 from runnel.evaluation.qa.retrieving import Found, by_retrieval, by_windows, find_all
 from runnel.evaluation.sentences import by_bm25
 from runnel.generation.endpoint import Endpoint
@@ -32,12 +33,11 @@ def found(data, choose, excerpts=True):
     return [Found(questions[name], tokens, parts, excerpts) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
 
 
-def examine(stub, folder, data, read, *, budget=None, judge=None, **limits):
+def examine(stub, folder, data, read, *, budget=None, threads=1):
     endpoint = Endpoint(stub.url, "stub", retries=1, timeout_s=0.5)
-    limits = {"threads": 1} | limits
     with Replies(endpoint, folder / "replies", budget=budget) as replies:
-        exam = Exam(replies, judge or endpoint, Limits(**limits))
-        return list(exam.outcomes(data, iter(read))), exam
+        inquiry = Inquiry(replies, threads)
+        return list(Exam(inquiry, endpoint).outcomes(data, read)), inquiry
 
 
 def prompts(stub):
@@ -47,9 +47,9 @@ def prompts(stub):
 def test_answers_come_from_the_retrieved_sentences(stub, tmp_path):
     data = mill_set(wheels=7)
     read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
-    outcomes, exam = examine(stub, tmp_path, data, read, threads=8)
+    outcomes, inquiry = examine(stub, tmp_path, data, read, threads=8)
     assert [one.correct for one in outcomes] == [True] * 14 and {one.f1 for one in outcomes} == {1.0}
-    assert [one.question for one in outcomes] == [one.id for one in data.questions] and not exam.notes
+    assert [one.question for one in outcomes] == [one.id for one in data.questions] and not inquiry.notes
     assert {one.tokens for one in outcomes} == {len(TOKENIZER.encode(data.documents["d0"].text))}
     asked = [prompt for prompt in prompts(stub) if "Sentences of the document" in prompt]
     assert len(asked) == 7, "both documents have these sentences: one prompt is asked once"
@@ -117,11 +117,11 @@ def test_what_cannot_be_read_is_counted_and_not_guessed(stub, tmp_path):
     judged = iter(["They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
     answers = iter(["ANSWER: red", "red", "ANSWER: ", "ANSWER: red", "ANSWER: red"])
     stub.rule = lambda messages: next(judged if "Candidate's answer:" in messages[-1]["content"] else answers)
-    outcomes, exam = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
+    outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 3, None, TOKENIZER)))
     assert [(one.answer, one.correct) for one in outcomes] == [
         ("red", None), ("red", None), (None, False), ("red", False), ("red", True),
     ]  # fmt: skip
-    assert dict(exam.notes) == {
+    assert dict(inquiry.notes) == {
         "judgments without YES or NO": 2,
         "replies without ANSWER:, which are judged whole": 1,
         "replies without an answer, which count as wrong": 1,
@@ -133,14 +133,14 @@ def test_faults_leave_questions_open_until_they_are_asked_again(stub, tmp_path):
     data = mill_set(documents=1, wheels=8)
     read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
     stub.faults.extend([429, 500, None, "malformed", None, "no text", "slow", None, "cut", "slow", "slow"])
-    outcomes, exam = examine(stub, tmp_path, data, read)
+    outcomes, inquiry = examine(stub, tmp_path, data, read)
     state = [(one.answered, one.correct) for one in outcomes]
     # 1 busy twice and then refused: open. 2 a broken reply: open. 3 answered, the judge's reply is broken: open.
-    assert state[:3] == [(False, None)] * 3 and exam.failure is not None and exam.stopped is None
+    assert state[:3] == [(False, None)] * 3 and inquiry.failure is not None and inquiry.stopped is None
     sent = len(stub.asked)
-    again, exam = examine(stub, tmp_path, data, read)
+    again, inquiry = examine(stub, tmp_path, data, read)
     clean, _ = examine(stub, tmp_path / "..", data, read)
-    assert all(one.answered for one in again) and exam.failure is None
+    assert all(one.answered for one in again) and inquiry.failure is None
     cut = [a.question for a, b in zip(again, clean, strict=True) if a != b]
     assert len(cut) <= 1 and len(stub.asked) > sent
     sent = len(stub.asked)
@@ -150,25 +150,25 @@ def test_faults_leave_questions_open_until_they_are_asked_again(stub, tmp_path):
 def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
     data = mill_set(documents=1, wheels=30)
     stub.faults.extend([401] * 99)
-    outcomes, exam = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
+    outcomes, inquiry = examine(stub, tmp_path, data, found(data, by_retrieval(BM25, 2, None, TOKENIZER)))
     assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
-    assert "failed 5 requests in a row" in str(exam.stopped)
+    assert "failed 5 requests in a row" in str(inquiry.stopped)
 
 
 def test_a_budget_ends_the_exam_and_stored_replies_still_count(stub, tmp_path):
     data = mill_set(documents=1, wheels=24)
     read = found(data, by_retrieval(BM25, 2, None, TOKENIZER))
-    outcomes, exam = examine(stub, tmp_path, data, read, budget=Budget(tokens=2600))
+    outcomes, inquiry = examine(stub, tmp_path, data, read, budget=Budget(tokens=2600))
     done = sum(one.answered for one in outcomes)
-    assert 0 < done < 24 and "the budget is spent" in str(exam.stopped)
-    assert exam.replies.spent.prompt_tokens + exam.replies.spent.completion_tokens <= 2600
-    outcomes, exam = examine(stub, tmp_path, data, read)
-    assert all(one.answered for one in outcomes) and len(stub.asked) == 48 == exam.replies.used.requests
+    assert 0 < done < 24 and "the budget is spent" in str(inquiry.stopped)
+    assert inquiry.replies.spent.prompt_tokens + inquiry.replies.spent.completion_tokens <= 2600
+    outcomes, inquiry = examine(stub, tmp_path, data, read)
+    assert all(one.answered for one in outcomes) and len(stub.asked) == 48 == inquiry.replies.used.requests
 
 
-def test_limits_are_checked():
+def test_threads_are_checked(stub, tmp_path):
     with pytest.raises(InputError, match="threads is 0; expected at least 1"):
-        Limits(threads=0)
+        examine(stub, tmp_path, mill_set(), [], threads=0)
 
 
 def test_the_best_come_first_and_ties_in_document_order():

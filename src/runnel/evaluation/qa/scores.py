@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from runnel.evaluation.qa.judging import Verdict, any_yes
 from runnel.evaluation.qa.records import Category
 
 LENGTHS = (-1, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000)  # tokens of a document
@@ -41,14 +42,13 @@ class Outcome:
     tokens: int
     answered: bool = False
     answer: str | None = None
-    verdicts: tuple[bool | None, ...] = ()
-    correct: bool | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    correct: Verdict = None
     f1: float | None = None
 
-    def judged(self, answer: str, verdicts: Sequence[bool | None], f1: float | None) -> Outcome:
+    def judged(self, answer: str, verdicts: Sequence[Verdict], f1: float | None) -> Outcome:
         """Return the outcome of an answer with its verdicts."""
-        correct = True if True in verdicts else None if None in verdicts else False
-        return replace(self, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
+        return replace(self, answered=True, answer=answer, verdicts=tuple(verdicts), correct=any_yes(verdicts), f1=f1)
 
     def wrong(self, multiple_choice: bool) -> Outcome:
         """Return the outcome of a question to which the language model wrote no answer."""

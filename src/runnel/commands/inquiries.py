@@ -1,0 +1,66 @@
+"""What commands share that ask language models many questions: options, the folder with the replies, costs and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runnel.commands.display import print_text, say
+from runnel.errors import InputError
+
+if TYPE_CHECKING:
+    from runnel.evaluation.qa.inquiry import Inquiry
+    from runnel.generation.replies import Replies
+
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")]
+Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
+BudgetTokens = Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)]
+PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")]
+PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")]
+REPLIES = "replies.sqlite"  # in the folder
+
+
+def make_folder(out: Path) -> None:
+    """Create the folder for results, unless it exists.
+
+    Raises:
+        InputError: its parent does not exist.
+    """
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: the directory {out.parent} does not exist; create it first")
+    out.mkdir(exist_ok=True)
+
+
+def costs(replies: Replies, **versions: str) -> dict[str, Any]:
+    """Return tokens and price of the replies of this run to each kind of request, by its version, and of all that are stored."""
+    from runnel.generation.replies import Usage
+
+    used = {name: replies.used_by.get(version, Usage()) for name, version in versions.items()} | {"spent": replies.spent}
+    return {name: asdict(one) | {"money": replies.budget.cost(one)} for name, one in used.items()}
+
+
+def show_costs(found: Mapping[str, Any]) -> None:
+    """Print a line for each kind of request."""
+    for name, used in found.items():
+        if name != "spent":
+            cost = f", cost {used['money']:,.2f}" if used["money"] else ""
+            tokens = f"{used['prompt_tokens']:,} tokens read, {used['completion_tokens']:,} written"
+            print_text(f"{name}: {used['requests']:,} requests, {tokens}{cost}")
+
+
+def say_notes(inquiry: Inquiry, missing: int) -> None:
+    """Report on stderr what was unusual about replies, and how many items have none."""
+    for note, count in inquiry.notes.most_common():
+        say(f"note: {count:,} {note}")
+    if inquiry.replies.used.estimated:
+        say(f"note: the endpoint did not count the tokens of {inquiry.replies.used.estimated:,} replies; they are estimated")
+    if inquiry.failure is not None:
+        say(f"note: the last failure of an endpoint: {inquiry.failure}")
+    if inquiry.stopped is not None:
+        say(f"note: stopped: {inquiry.stopped}")
+    if missing:
+        say(f"note: {missing:,} questions have no reply yet and are in no score; repeat the command to ask again")
