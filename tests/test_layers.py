@@ -39,7 +39,7 @@ ONLY_IN = {
     "typer": {"cli", "commands"},
     "rich": {"commands", "training"},
     "numba": {"ops", "backbones", "commands", "text"},
-    "huggingface_hub": {"backbones", "models"},
+    "huggingface_hub": {"backbones", "models", "evaluation"},
     "sentencex": {"text"},
     "tokenizers": {"text", "models"},
     "transformers": {"backbones", "training", "commands"},

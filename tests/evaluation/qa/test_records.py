@@ -33,6 +33,11 @@ def test_a_set_holds_documents_once():
             lambda: QaQuestion("q", "d", "Why?", ("x",), category="legal"),
             "the category of question 'q' is 'legal'; expected one of educational, creative, official, conversational",
         ),
+        (
+            lambda: QaDocument("d", "a\ud83d"),
+            r"the text of document 'd' has half of a surrogate pair \('\\ud83d'\), which is not text",
+        ),
+        (lambda: QaQuestion("q", "d", "\udc00?", ("x",)), "question 'q' has half of a surrogate pair"),
         (lambda: QaSet("s", {}, ()), "s has no questions; expected one at least"),
         (lambda: QaSet("s", {"d": DOCUMENT}, (QUESTION, QUESTION)), "s has two questions with the id 'q'"),
         (lambda: QaSet("s", {}, (QUESTION,)), "question 'q' of s is about document 'd', which the set does not have"),

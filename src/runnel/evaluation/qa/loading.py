@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from runnel.errors import InputError
 from runnel.evaluation.qa.formats import bamboo, docfinqa, elitr, infinitebench, leval, longbench, muld, own, released
+from runnel.evaluation.qa.hub import RELEASED, fetch, fetch_set, hub_ids, suite_of
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SETS, SUITES, SetFacts
 from runnel.text.lines import ENDINGS, find
@@ -29,13 +30,14 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
 
     Args:
         path: a folder with files of any of the suites of `SUITES`, at any depth; one such file; the test file that paper E's
-            authors released, or its folder; or jsonl with "question", "document" and "answers" (`formats/own.py`).
+            authors released, or its folder; jsonl with "question", "document" and "answers" (`formats/own.py`); or the hub id of
+            a suite or of the released data (`hub_ids`), whose files are downloaded or taken from the hub's cache.
         only: paper E's names of the sets to read; (): all that are found.
 
     Raises:
         InputError: nothing is found, a name is unknown or its set is not there, a set is there twice, or a row has another form;
             the message has the place.
-        ReadError: a file is missing or damaged.
+        ReadError: a file is missing or damaged, or cannot be downloaded.
         MissingDependency: parquet needs pyarrow, zstd zstandard.
     """
     path = Path(path).expanduser()
@@ -43,6 +45,8 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
         path = test
     if path.is_dir():
         yield from _read_folder(path, only)
+    elif not path.exists() and path.as_posix() in hub_ids():
+        yield from _read_hub(path.as_posix(), only)
     else:
         yield from _expect(path, only, _read_file(path, only))
 
@@ -57,6 +61,23 @@ def _read_folder(folder: Path, only: Collection[str]) -> Iterator[QaSet]:
     for name, files in found.items():
         if not only or name in only:
             yield _reader(SETS[name].suite, folder)(files, SETS[name])
+
+
+def _read_hub(hub_id: str, only: Collection[str]) -> Iterator[QaSet]:
+    if hub_id == RELEASED:
+        fetch(hub_id, released.BY_CATEGORY)
+        yield from _expect(Path(hub_id), only, released.read(fetch(hub_id, released.TEST)[0], only))
+        return
+    suite = suite_of(hub_id)
+    sets = {name: facts for name, facts in SETS.items() if facts.suite == suite}
+    for name in only:
+        if name not in sets:
+            raise _missing(Path(hub_id), name, list(sets))
+    for name, facts in sets.items():
+        if not only or name in only:
+            with fetch_set(facts) as files:
+                one = _READERS[facts.suite](files, facts)
+            yield one
 
 
 def _read_file(path: Path, only: Collection[str]) -> Iterator[QaSet]:

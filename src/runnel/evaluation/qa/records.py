@@ -26,7 +26,7 @@ class QaDocument:
         sentences: [start, end) character spans that tile the text, if the data has them; (): the data has none.
 
     Raises:
-        InputError: the text is blank, or the spans do not tile it.
+        InputError: the text is blank or has half of a surrogate pair, or the spans do not tile it.
     """
 
     id: str
@@ -35,7 +35,7 @@ class QaDocument:
 
     def __post_init__(self) -> None:
         expect_text(self.id, "the id of a document")
-        expect_text(self.text, f"the text of document {self.id!r}")
+        _expect_characters(self.text, f"the text of document {self.id!r}")
         if not self.text.strip():
             raise InputError(f"document {self.id!r} is empty; expected a text")
         ends = [0, *(end for _, end in self.sentences)]
@@ -59,7 +59,8 @@ class QaQuestion:
         category: of its document; None: the data does not say.
 
     Raises:
-        InputError: the question or an answer is blank, no answer, or an unknown answer type or category.
+        InputError: the question or an answer is blank or has half of a surrogate pair, no answer, or an unknown answer type or
+            category.
     """
 
     id: str
@@ -73,13 +74,13 @@ class QaQuestion:
     def __post_init__(self) -> None:
         what = f"question {self.id!r}"
         for value, name in ((self.id, "the id of a question"), (self.document, f"the document of {what}"), (self.question, what)):
-            expect_text(value, name)
+            _expect_characters(value, name)
         if not self.question.strip():
             raise InputError(f"{what} is empty; expected a text")
         if not self.answers:
             raise InputError(f"{what} has no answer; expected one at least")
         for text in (*self.answers, *self.choices):
-            expect_text(text, f"an answer of {what}")
+            _expect_characters(text, f"an answer of {what}")
             if not text.strip():
                 raise InputError(f"an answer of {what} is empty; expected a text")
         if self.answer_type not in get_args(AnswerType):
@@ -125,3 +126,14 @@ class QaSet:
                     f"question {one.id!r} of {self.name} is about document {one.document!r}, which the set does not have"
                 )
             seen.add(one.id)
+
+
+def _expect_characters(value: object, what: str) -> None:
+    """Raise InputError unless `value` is text that can be encoded."""
+    expect_text(value, what)
+    try:
+        str(value).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} has half of a surrogate pair ({error.object[error.start]!r}), which is not text; remove it"
+        ) from error

@@ -41,6 +41,9 @@ class SetFacts:
     tokens: int = 0
 
 
+_HUB = "https://huggingface.co/datasets/"
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
     """A benchmark that sets are from.
@@ -48,30 +51,36 @@ class Suite:
     Attributes:
         source: its data set on the hub, or its repository.
         license: of its data, as its authors state it; "" if they state none.
-        files: patterns of the ends of its files' paths, in any case and without .gz and .zst; {task} is the task.
+        download: a pattern of a set's file on the hub; {task} is the task, {group} the task without its last part; "": not there.
+        files: patterns of the ends of its files' paths, in any case and without .gz and .zst.
     """
 
     source: str
     license: str
+    download: str = ""
     files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
+
+    @property
+    def hub(self) -> str:
+        """The hub id; "" if the data is elsewhere."""
+        return self.source.removeprefix(_HUB) if self.download else ""
 
 
 SUITES = {
-    "LongBench": Suite("https://huggingface.co/datasets/THUDM/LongBench", "MIT"),
-    "InfiniteBench": Suite("https://huggingface.co/datasets/xinrongzhang2022/InfiniteBench", "Apache-2.0"),
-    "L-Eval": Suite("https://huggingface.co/datasets/L4NLP/LEval", "GPL-3.0"),
-    "LV-Eval": Suite("https://huggingface.co/datasets/Infinigence/LVEval", "MIT"),
+    "LongBench": Suite(f"{_HUB}THUDM/LongBench", "MIT", "data.zip"),
+    "InfiniteBench": Suite(f"{_HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", "{task}.jsonl"),
+    "L-Eval": Suite(f"{_HUB}L4NLP/LEval", "GPL-3.0", "**/{task}.jsonl"),
+    "LV-Eval": Suite(f"{_HUB}Infinigence/LVEval", "MIT", "{group}.zip"),
     "BAMBOO": Suite("https://github.com/RUCAIBox/BAMBOO", "MIT"),
-    "ELITR-Bench": Suite("https://github.com/utter-project/ELITR-Bench", "CC-BY-4.0", ("{task}.json",)),
+    "ELITR-Bench": Suite("https://github.com/utter-project/ELITR-Bench", "CC-BY-4.0", files=("{task}.json",)),
     "DocFinQA": Suite(
-        "https://huggingface.co/datasets/kensho/DocFinQA",
-        "MIT",
-        ("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet", "datasets--kensho--docfinqa/snapshots/*/{task}.json"),
+        f"{_HUB}kensho/DocFinQA", "MIT", "{task}.json", files=("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet")
     ),
     "MuLD": Suite(
-        "https://huggingface.co/datasets/ghomasHudson/muld",
+        f"{_HUB}ghomasHudson/muld_Character_Archetype_Classification",
         "",
-        ("{task}_test.json", "muld_character_archetype_classification/data/test*.parquet"),
+        "data/test-*.parquet",
+        files=("{task}_test.json", "muld_character_archetype_classification/data/test*.parquet"),
     ),
 }
 

@@ -4,7 +4,7 @@ Rows: "input", the question and then the script, and "output", the class. The qu
 example of MuLD's card. The classes of all rows are the choices.
 
 Source: https://github.com/ghomasHudson/muld (muld.py) and https://huggingface.co/datasets/ghomasHudson/muld, whose file is
-data/character_id_test.json.bz2 (unpack it with bunzip2). The same rows in parquet:
+data/character_id_test.json.bz2 (unpack it with bunzip2); the same rows in parquet:
 https://huggingface.co/datasets/ghomasHudson/muld_Character_Archetype_Classification.
 """
 
