@@ -24,6 +24,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bert": _ENCODER,
     "roberta": {**_ENCODER, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1},
     "electra": {**_ENCODER, "embedding_size": 16},
+    "modernbert": {
+        **_ENCODER,
+        "local_attention": 8,  # in the second layer; the first reads all tokens
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    },
     "bart": {
         "vocab_size": VOCABULARY,
         "d_model": 32,

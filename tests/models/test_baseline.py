@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 
 TEXTS = ["the cat sat on the mat", "dog", "a river runs to the sea and the dog is executed finally", "clause 12, river!"]
 QUERY = "is the cat on the mat?"
-ENCODERS = ("bert", "roberta", "electra", "bart")  # those with a [CLS]
+ENCODERS = ("bert", "roberta", "electra", "modernbert", "bart")  # those with a [CLS]
 
 
 def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) -> Any:
@@ -39,7 +39,7 @@ def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) 
         "bart": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"),
         "llama": ("[CLS] $A", "[CLS] $A $B"),
     }
-    default = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1") if architecture in ("bert", "electra") else None
+    default = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1") if architecture in ("bert", "electra", "modernbert") else None
     names = {"sep_token": "[SEP]", "pad_token": "[PAD]"} | ({"cls_token": "[CLS]"} if architecture in ENCODERS else {})
     if frame := frames.get(architecture, default):
         tokenizer.post_processor = processors.TemplateProcessing(single=frame[0], pair=frame[1], special_tokens=special)
@@ -254,6 +254,8 @@ def test_published_cross_encoders_give_the_scores_of_the_library(checkpoint: Any
         types = None
         if architecture in ("roberta", "bart"):
             ids = [2, *q, 3, 3, *d, 3]
+        elif architecture == "modernbert":
+            ids = [2, *q, 3, *d, 3]
         elif architecture in ("bert", "electra"):
             ids = [2, *q, 3, *d, 3]
             types = [0] * (len(q) + 2) + [1] * (len(d) + 1)

@@ -112,7 +112,7 @@ def test_the_reranker_alone_is_refused(folder):
 
 
 def test_training_refuses_a_state_reranker(folder):
-    with pytest.raises(InputError, match="scores states, which cannot be trained here"):
+    with pytest.raises(InputError, match="scores a state, or the mean of a pair, which cannot be trained here"):
         make_pair(load(Reranker, folder).model, "a", "b")
 
 

@@ -132,12 +132,22 @@ def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", "mamba2")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling_mamba.EmbedMamba2"}}))
-    with pytest.raises(
-        CheckpointError, match=r"auto_map names code, modeling_mamba\.EmbedMamba2, which is never run here.*remove"
-    ):
+    message = r"auto_map names code, modeling_mamba\.EmbedMamba2, which is never run here.*remove"
+    with pytest.raises(CheckpointError, match=message):
         Embedder.load(folder)
     (folder / "modules.json").unlink()
-    Embedder.load(folder)  # a bare checkpoint is read by its tensors
+    with pytest.raises(CheckpointError, match=message):
+        Embedder.load(folder)
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean"])
+def test_modernbert(tmp_path: Path, mode: str) -> None:
+    """Ettin's encoders and Granite's embedders are folders like this one."""
+    folder = write(tmp_path / "a", "modernbert", mode=mode)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "a cat "}}))
+    ours = Embedder.load(folder, "float32", "cpu")
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)
 
 
 @pytest.mark.parametrize("types", [OLD, NEW])

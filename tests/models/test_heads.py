@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from helpers.tiny import tiny_model
 
 from runnel.errors import CheckpointError
-from runnel.models.heads import HEADS, PARTS, EndScore, MatchScore, VectorRelevance, VectorScore, known, vector_head
+from runnel.models.base import HEADS
+from runnel.models.heads import PARTS, EndScore, MatchScore, VectorRelevance, VectorScore, known, vector_head
 from runnel.models.lexical import FEATURES
 from runnel.request import Result
 

@@ -15,7 +15,8 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
-from runnel.models.heads import DenseScore, EndScore, vector_head
+from runnel.models.heads import EndScore, vector_head
+from runnel.models.published_heads import DenseScore
 from runnel.training.forward import (
     Long,
     finished,

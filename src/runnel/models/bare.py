@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import Checkpoint, read_config
-from runnel.backbones.transformer.config import foreign_code
+from runnel.backbones.checkpoint.values import code_classes
 from runnel.errors import CheckpointError
 from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
@@ -77,9 +77,9 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
             raise CheckpointError(
                 f"{folder} pools by {theirs.mode!r}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
             )
-        if code := foreign_code(read_config(folder) or {}):
+        if code := code_classes(read_config(folder) or {}):
             raise CheckpointError(
-                f"{folder}/config.json: auto_map names code, {code}, which is never run here and may change the tokens or the "
+                f"{folder}/config.json: auto_map names code, {code[0]}, which is never run here and may change the tokens or the "
                 f"vector of a text. If it only runs a plain {checkpoint.backbone.title}, remove auto_map from config.json"
             )
         text, prompts = text_template(folder), theirs.prompts

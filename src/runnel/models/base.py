@@ -34,8 +34,23 @@ from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
 from runnel.models.bare import read_bare
 from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
-from runnel.models.heads import HEADS, POOLINGS, Head, Pooling, TokenFeatures, VectorScore, vector_head
+from runnel.models.heads import (
+    POOLINGS,
+    EndScore,
+    EndVector,
+    FirstVector,
+    Head,
+    MatchScore,
+    MeanVector,
+    PlainMeanVector,
+    Pooling,
+    TokenFeatures,
+    VectorRelevance,
+    VectorScore,
+    vector_head,
+)
 from runnel.models.lexical import FEATURES
+from runnel.models.published_heads import DenseScore, ResidualVector, StateScore
 from runnel.records import arguments, expect_text
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
@@ -43,6 +58,19 @@ from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
 _TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
+HEADS: dict[str, type[Head]] = {  # by the name in config.json
+    "end_vector": EndVector,
+    "first_vector": FirstVector,
+    "plain_mean_vector": PlainMeanVector,
+    "mean_vector": MeanVector,
+    "residual_vector": ResidualVector,
+    "end_score": EndScore,
+    "dense_score": DenseScore,
+    "state_score": StateScore,
+    "match_score": MatchScore,
+    "vector_score": VectorScore,
+    "vector_relevance": VectorRelevance,
+}
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
 # job -> its model class in sentence-transformers, and its module in `runnel.integrations.sentence_transformers`
 _MODULES: dict[Job, tuple[str, str]] = {

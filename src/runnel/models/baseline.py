@@ -25,13 +25,15 @@ from torch import nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import Checkpoint, open_weights
+from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.transformer.config import FAMILIES, Family, Output, TransformerConfig
 from runnel.backbones.transformer.formats import load
 from runnel.backbones.transformer.model import Transformer
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
 from runnel.models.foreign import SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
-from runnel.models.heads import DenseScore, EndScore, Pooling, vector_head
+from runnel.models.heads import EndScore, Pooling, vector_head
+from runnel.models.published_heads import DenseScore, Norm
 from runnel.text.templates import CAPITAL_DOCUMENT_THEN_QUERY, DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
 from runnel.text.tokenizer import Tokenizer
 
@@ -181,6 +183,8 @@ def _scorer(checkpoint: Checkpoint, family: Family) -> nn.Module | None:
         names, pooling = ("classification_head.dense", "classification_head.out_proj"), "eos"
     elif family.kind == "decoder":
         names, pooling = ("", "score"), "eos"
+    elif family.title == "ModernBERT":
+        return _modern_scorer(checkpoint)
     elif family.title == "BERT":
         names, pooling = ("pooler.dense", "classifier"), "cls"
     else:
@@ -200,4 +204,31 @@ def _scorer(checkpoint: Checkpoint, family: Family) -> nn.Module | None:
         raise CheckpointError(
             f"{checkpoint.folder}: its classifier does not fit a {family.title} of width {width}: {error}"
         ) from error
+    return head
+
+
+def _modern_scorer(checkpoint: Checkpoint) -> nn.Module | None:
+    """Return the same for ModernBERT, whose classifier's pooling, bias and norm are in its config."""
+    assert isinstance(checkpoint.backbone, Transformer)
+    facts, found = checkpoint.backbone.config.for_library(), dict(checkpoint.heads)
+    if not 0 < len(found.get("classifier.weight", ())) <= 2:
+        return None
+    if facts.classifier_activation != "gelu":
+        raise CheckpointError(
+            f"{checkpoint.folder}: classifier_activation is {facts.classifier_activation!r} in its config; expected 'gelu', as "
+            "in every published model"
+        )
+    head = DenseScore(
+        checkpoint.backbone.hidden_size,
+        len(found["classifier.weight"]),
+        "gelu",
+        facts.classifier_pooling,
+        facts.classifier_bias,
+        Norm(facts.norm_eps, facts.norm_bias),
+    )
+    names = {"head.dense": "dense", "head.norm": "norm", "classifier": "linear"}
+    tensors = {f"{names[stem]}.{end}": tensor for name, tensor in found.items() for stem, _, end in [name.rpartition(".")]}
+    expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
+    check_tensors(from_tensors(tensors, "the classifier"), expected, str(checkpoint.folder))
+    head.load_state_dict(tensors)
     return head

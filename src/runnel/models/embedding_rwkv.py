@@ -22,7 +22,8 @@ from runnel.backbones.checkpoint.load import NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7
 from runnel.errors import CheckpointError
-from runnel.models.heads import Head, ResidualVector, StateScore
+from runnel.models.heads import Head
+from runnel.models.published_heads import ResidualVector, StateScore
 from runnel.text.templates import DOCUMENT, Template
 
 AnyHead = TypeVar("AnyHead", bound=Head)

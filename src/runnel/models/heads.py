@@ -2,7 +2,7 @@
 
     D  width of the hidden vectors   E  width of the embedding   V  vocabulary   K  kinds of mark   n  items
 
-The papers' heads use one hidden vector of a text (`EndVector` and its variants, `EndScore`, `DenseScore`), selected by
+The papers' heads use one hidden vector of a text (`EndVector` and its variants, `EndScore`), selected by
 `pooling`: "eos" the last token's, "cls" the first token's, "mean" the mean over all tokens, special tokens included. The
 built-in models' heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
 document (`TokenFeatures`). All heads run in fp32 (fp64 for a model in fp64) and stream: they need sums, never the whole text.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,8 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
-from runnel.errors import CheckpointError
 from runnel.models.lexical import FEATURES
 from runnel.request import Request, Result
 
@@ -96,7 +93,7 @@ class EndVector(Head):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n, D) of unit length."""
-        return F.normalize(_wide(pooled), dim=-1)
+        return F.normalize(wide(pooled), dim=-1)
 
 
 class FirstVector(EndVector):
@@ -125,22 +122,7 @@ class MeanVector(Head):
 
     def forward(self, mean: Tensor) -> Tensor:
         """(n, D) -> (n, E) of unit length."""
-        return F.normalize(self.project(_wide(mean)), dim=-1)
-
-
-class ResidualVector(Head):
-    """The hidden vector at the end marker after a feed-forward layer, a residual connection and a norm (EmbeddingRWKV)."""
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.fc2 = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.norm = nn.LayerNorm(hidden_size)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(n, D) -> (n, D) of unit length."""
-        pooled = _wide(pooled)
-        return F.normalize(self.norm(pooled + self.fc2(F.relu(self.fc1(pooled)))), dim=-1)
+        return F.normalize(self.project(wide(mean)), dim=-1)
 
 
 class EndScore(Head):
@@ -157,65 +139,7 @@ class EndScore(Head):
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n,)"""
-        return _score(self.linear(_wide(pooled)))
-
-
-class DenseScore(Head):
-    """The classifier of published cross-encoders: a layer as wide as the model, its activation, then an `EndScore`."""
-
-    def __init__(
-        self, hidden_size: int, outputs: int = 1, activation: Literal["tanh", "gelu"] = "tanh", pooling: OneToken = "cls"
-    ) -> None:
-        super().__init__(outputs=outputs, activation=activation, pooling=pooling)
-        self.pooling = pooling
-        self.activation = nn.Tanh() if activation == "tanh" else nn.GELU()
-        self.dense = nn.Linear(hidden_size, hidden_size)
-        self.linear = nn.Linear(hidden_size, outputs)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(n, D) -> (n,)"""
-        return _score(self.linear(self.activation(self.dense(_wide(pooled)))))
-
-
-class StateScore(Head):
-    """A score from the state after the last token (EmbeddingRWKV's state reranker).
-
-    Another RWKV-7 model, the reader, as wide as the backbone, reads one token, starting from the matrices of the chosen layers of
-    that state; a classifier scores its hidden vector. The reader runs in plain torch: one token is a small part of a query.
-
-    Args:
-        state_shapes: of the backbone.
-        reader: its shape, one layer for each of `layers`.
-        layers: of the backbone, from 0.
-
-    Raises:
-        CheckpointError: reader, layers and backbone do not fit together.
-    """
-
-    state = "wkv"
-
-    def __init__(self, state_shapes: Mapping[str, tuple[int, ...]], reader: Rwkv7Config, layers: tuple[int, ...]) -> None:
-        super().__init__(reader=reader.to_dict(), layers=list(layers))
-        depth, *matrices = state_shapes.get(self.state, (0,))
-        if matrices != [reader.num_heads, reader.head_size, reader.head_size] or reader.num_layers != len(layers):
-            raise CheckpointError(
-                f"the state reranker has {reader.num_layers} layers of {reader.num_heads} heads of {reader.head_size} and reads "
-                f"{len(layers)} of the {depth} layers of a state of shape {matrices}; they do not belong together"
-            )
-        if not all(0 <= layer < depth for layer in layers):
-            raise CheckpointError(f"the state reranker reads the layers {list(layers)}, the backbone has {depth}")
-        self.layers = list(layers)
-        self.reader = Rwkv7(reader)
-        self.dense = nn.Linear(reader.hidden_size, reader.hidden_size)
-        self.linear = nn.Linear(reader.hidden_size, 1, bias=False)
-
-    def forward(self, wkv: Tensor) -> Tensor:
-        """(n, L, H, N, N) -> (n,)"""
-        count = len(wkv)
-        start = self.reader.new_state(count)
-        start.tensors[self.state] = wkv[:, self.layers].to(start.dtype)
-        hidden, _ = self.reader(torch.zeros(count, dtype=torch.int64), torch.arange(count + 1), start)
-        return self.linear(torch.tanh(self.dense(hidden)))[:, 0]
+        return score(self.linear(wide(pooled)))
 
 
 class MatchScore(Head):
@@ -237,8 +161,8 @@ class MatchScore(Head):
 
     def forward(self, mean: Tensor, end: Tensor, other: Tensor, lexical: Tensor | None) -> Tensor:
         """mean, end, other (n, D) or other (1, D); lexical (n, F), None: zeros -> (n,)"""
-        score = self.linear(_wide(torch.cat([mean, end], dim=-1)))[:, 0]
-        cosine = F.cosine_similarity(self.match(_wide(mean)), self.match(_wide(other)), dim=-1)
+        score = self.linear(wide(torch.cat([mean, end], dim=-1)))[:, 0]
+        cosine = F.cosine_similarity(self.match(wide(mean)), self.match(wide(other)), dim=-1)
         score = score + self.cosine_weight * cosine
         return score if lexical is None else score + lexical.to(score.dtype) @ self.lexical_weight
 
@@ -275,7 +199,7 @@ class VectorScore(Head):
 
     def uncalibrated(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
         """Return the scores of `forward` before calibration."""
-        query, vectors, features = _wide(query), _wide(vectors), _wide(features)
+        query, vectors, features = wide(query), wide(vectors), wide(features)
         if not len(vectors):
             return query.new_zeros(0)
         return self.combine(self.query(query), vectors, known(query, vectors, features))
@@ -292,7 +216,7 @@ class VectorScore(Head):
         The average sentence has the mean of all inputs. A part's summand is its Shapley value: how much the score changes when
         the part's inputs become those of the sentence, averaged over all orders in which the parts can do so.
         """
-        query, vectors, features = _wide(query), _wide(vectors), _wide(features)
+        query, vectors, features = wide(query), wide(vectors), wide(features)
         columns, names = known(query, vectors, features), list(PARTS)
         chosen = torch.tensor(list(itertools.product([False, True], repeat=len(names))))  # (2^parts, parts), all sets of parts
         own = torch.zeros(len(chosen), columns.shape[1], dtype=torch.bool)  # the columns of the sentence itself
@@ -325,7 +249,7 @@ class VectorRelevance(Head):
 
     def forward(self, features: Tensor) -> Tensor:
         """(n, 3) -> (n,)"""
-        return self.linear(_wide(features))[:, 0]
+        return self.linear(wide(features))[:, 0]
 
 
 _COSINES = 7  # columns of `known` before the features
@@ -364,28 +288,14 @@ def _standard(x: Tensor) -> Tensor:
     return (x - x.mean()) / (x.std(correction=0) + 1e-6)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """Return x in fp32, or unchanged if it is fp64."""
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _score(logits: Tensor) -> Tensor:
+def score(logits: Tensor) -> Tensor:
+    """(n, 1 or 2) -> (n,): one output, or the second minus the first."""
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
-
-
-HEADS: dict[str, type[Head]] = {
-    "end_vector": EndVector,
-    "first_vector": FirstVector,
-    "plain_mean_vector": PlainMeanVector,
-    "mean_vector": MeanVector,
-    "residual_vector": ResidualVector,
-    "end_score": EndScore,
-    "dense_score": DenseScore,
-    "state_score": StateScore,
-    "match_score": MatchScore,
-    "vector_score": VectorScore,
-    "vector_relevance": VectorRelevance,
-}
 
 
 def vector_head(pooling: Pooling) -> EndVector:

@@ -108,8 +108,11 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
             f"{model.source} ranks by stored vectors, which this function cannot train; train a model with a head that reads "
             "pairs"
         )
-    if model.head("rerank").state is not None:
-        raise InputError(f"{model.source} scores states, which cannot be trained here; train a model that scores hidden vectors")
+    if model.head("rerank").state is not None or model.head("rerank").pooling == "mean":
+        raise InputError(
+            f"{model.source} scores a state, or the mean of a pair, which cannot be trained here; train a model that scores one "
+            "vector"
+        )
     reranker, template = Reranker(model), model.templates["rerank"]
     query_ids = template.encode_query(model.tokenizer, query)
     document_ids = template.encode(model.tokenizer, "document", document).ids

@@ -120,3 +120,32 @@ def test_reading_both_ways_is_for_decoders_that_were_checked(tmp_path: Path, arc
     write_transformer(tmp_path, architecture)
     with pytest.raises(CheckpointError, match=f"is_causal is False in this {title} config; .*Llama, Mistral and Qwen2"):
         load(with_config(tmp_path, is_causal=False))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"architectures": ["LlamaBiForMNTP"]},
+        {"architectures": ["LlamaBidirectionalModel"]},
+        {"bidirectional": True},
+        {"use_bidirectional_attention": "all"},
+        {"bi_directional": 1},
+    ],
+)
+def test_decoders_that_say_otherwise_that_they_read_both_ways(tmp_path: Path, said: dict[str, Any]) -> None:
+    """Never causally in silence: the message asks for is_causal, and then it is read as asked."""
+    (key,) = said
+    model = write_transformer(tmp_path, "llama")
+    text = "names the class LlamaBi" if key == "architectures" else f"{key} is {said[key]!r}"
+    with pytest.raises(CheckpointError, match=rf"{text}.* authors read a text both ways, .*LlamaModel reads it causally; add"):
+        load(with_config(tmp_path, **said))
+    ids = random_ids(9, 0)
+    assert_close(load(with_config(tmp_path, is_causal=False), "float32").backbone(ids)[0], read_both_ways(model, ids), 1e-5)
+    causal = load(with_config(tmp_path, is_causal=True), "float32").backbone
+    assert_close(causal(ids)[0], model(ids[None]).last_hidden_state[0], 1e-5)
+
+
+@pytest.mark.parametrize("said", [{"bidirectional": False}, {"architectures": ["LlamaForCausalLM"]}, {"architectures": None}])
+def test_decoders_that_read_one_way(tmp_path: Path, said: dict[str, Any]) -> None:
+    write_transformer(tmp_path, "llama")
+    assert load(with_config(tmp_path, **said)).backbone.config.causal

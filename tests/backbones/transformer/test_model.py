@@ -33,6 +33,7 @@ WAYS = [(name, None) for name in CONFIGS] + [("bart", "encoder"), ("bart", "firs
 SAVED_AS = {
     "bert": "ForMaskedLM",
     "electra": "ForPreTraining",
+    "modernbert": "ForMaskedLM",
     "roberta": "Model",
     "opt": "ForCausalLM",
     "gpt_neox": "ForCausalLM",
@@ -180,6 +181,7 @@ def test_costs_are_those_of_the_layers(way: tuple[Transformer, Any], request: py
         ("bert", None): encoder,
         ("roberta", None): encoder,
         ("electra", None): encoder + 16 * 32,
+        ("modernbert", None): 2 * (4 * square + 3 * feed),
         ("bart", "encoder"): encoder,
         ("bart", "first"): encoder + 2 * 2 * square,
         ("bart", None): encoder + decoder,

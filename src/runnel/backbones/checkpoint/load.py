@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from runnel.backbones.base import Backbone, BackboneConfig
 from runnel.backbones.checkpoint.files import Checkpoint, find_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.tensors import Stored, check_tensors, count_layers, from_tensors, read_tensor, some
-from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWKV, refuse_names
+from runnel.backbones.checkpoint.values import ATTENTION, FINE_TUNING, OLDER_RWKV, code_classes, reads_both_ways, refuse_names
 from runnel.backbones.families import BACKBONES, READS
 from runnel.backbones.int8 import check_int8, quantize, replace_linear
 from runnel.backbones.transformer.config import recognizes
@@ -55,6 +55,8 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
     (r"mixer\.(B_bias|C_bias|B_norm|C_norm|mimo_x)", "Mamba-3 has another recurrence (rotated states, no convolution)"),
     (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalize B, C and dt, which Mamba-1 does not"),
 )
+# Copies of the authors' classes that published folders name in auto_map.
+_KNOWN_CODE = re.compile(r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$")
 _KNOWN_TYPES = {*_REFUSED_TYPES, *(kind for cls in BACKBONES.values() for kind in cls.model_types)}
 
 
@@ -191,6 +193,19 @@ def _refuse_type(config: Mapping[str, Any], where: str) -> None:
         close = get_close_matches(kind, sorted(_KNOWN_TYPES), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise CheckpointError(f"{where} is a {kind!r} checkpoint, which runnel does not know; {READS}{hint}")
+    if "runnel" in config:
+        return
+    if (said := reads_both_ways(config)) is not None:
+        raise CheckpointError(
+            f"{where}/config.json: {said}, so its authors read a text both ways; runnel reads recurrent models in one direction "
+            "only, and would compute other vectors. Use another model"
+        )
+    strange = [name for name in code_classes(config) if not _KNOWN_CODE.search(name)]
+    if strange:
+        raise CheckpointError(
+            f"{where}/config.json: auto_map names code, {strange[0]}, which is never run here and may compute something else. "
+            "If it only runs a plain model of this kind, remove auto_map from config.json"
+        )
 
 
 def _check_sizes(backbone: Mapping[str, Stored], config: BackboneConfig, where: str) -> None:

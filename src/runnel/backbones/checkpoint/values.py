@@ -20,6 +20,27 @@ OLDER_RWKV = (
     "RWKV-4, RWKV-5 and RWKV-6 have other recurrences than RWKV-7",
 )
 
+_BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")  # BiMambaModel, LlamaBiForMNTP; not BigBird, BioGpt
+_BOTH_WAYS_KEY = re.compile("bi_?direc", re.IGNORECASE)
+
+
+def reads_both_ways(config: Mapping[str, Any]) -> str | None:
+    """Return what in a config.json says that a token is read with later tokens too; None if nothing does."""
+    if config.get("is_causal") is True:
+        return None
+    for key, value in config.items():
+        if (key == "is_causal" and value is False) or (_BOTH_WAYS_KEY.search(key) and value):
+            return f"{key} is {value!r}"
+    classes = [*(config.get("architectures") or []), *code_classes(config)]
+    named = next((name for name in classes if _BOTH_WAYS_CLASS.search(str(name))), None)
+    return named and f"it names the class {named}"
+
+
+def code_classes(config: Mapping[str, Any]) -> list[str]:
+    """Return the classes that auto_map of a config.json names, other than tokenizers."""
+    named = config.get("auto_map") or {}
+    return [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
+
 
 def refuse_names(names: Iterable[str], refused: Iterable[tuple[str, str]], where: str) -> None:
     """Raise CheckpointError with the reason of the first pattern that a tensor's name matches."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from runnel.backbones.base import BackboneConfig
+from runnel.backbones.checkpoint.values import code_classes, reads_both_ways
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
 
 Output = Literal["encoder", "decoder", "first"]
@@ -35,6 +36,7 @@ FAMILIES = {  # by model_type
     "bert": Family("BERT", "BertModel", "encoder", segments=True),
     "roberta": Family("RoBERTa", "RobertaModel", "encoder"),
     "electra": Family("ELECTRA", "ElectraModel", "encoder", segments=True),
+    "modernbert": Family("ModernBERT", "ModernBertModel", "encoder"),
     "bart": Family("BART", "BartModel", "encoder-decoder"),
     "t5": Family("T5", "T5Model", "encoder-decoder", flash=False),
     "opt": Family("OPT", "OPTModel", "decoder"),
@@ -124,8 +126,9 @@ class TransformerConfig(BackboneConfig):
         except Exception as error:  # each of its checks has errors of its own kind
             reason = " ".join(str(error).split())
             raise CheckpointError(f"the transformers library does not take this {self.family.title} config: {reason}") from error
-        scaling = (getattr(found, "rope_parameters", None) or {}).get("rope_type")
-        if scaling in ("dynamic", "longrope"):
+        positions = getattr(found, "rope_parameters", None) or {}  # ModernBERT has them by type of layer
+        kinds = [one.get("rope_type") for one in (positions, *positions.values()) if isinstance(one, dict)]
+        if scaling := next((kind for kind in kinds if kind in ("dynamic", "longrope")), None):
             raise CheckpointError(
                 f"this {self.family.title} scales its positions by {scaling!r}, so the vectors of a text change with the longest "
                 "text read with or before it; set another rope_type (yarn, linear) in its config.json"
@@ -133,16 +136,9 @@ class TransformerConfig(BackboneConfig):
         return found
 
 
-def foreign_code(config: Mapping[str, Any]) -> str | None:
-    """Return the first class that auto_map of a config.json names, other than a tokenizer; None for none."""
-    named = config.get("auto_map") or {}
-    classes = [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
-    return next(iter(classes), None)
-
-
 def _check_reading(family: Family, library: Mapping[str, Any]) -> None:
     """Raise CheckpointError unless this package reads models of this config as their authors do."""
-    code = foreign_code(library)
+    code = next(iter(code_classes(library)), None)
     both_ways = family.kind == "decoder" and library.get("is_causal") is False
     if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
         raise CheckpointError(
@@ -156,6 +152,12 @@ def _check_reading(family: Family, library: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"position_embedding_type is {positions!r} in this {family.title} config; expected 'absolute', the only one that the "
             "transformers library computes. Use another model"
+        )
+    said = None if both_ways or family.kind != "decoder" else reads_both_ways(library)
+    if said is not None:
+        raise CheckpointError(
+            f"config.json: {said}, so its authors read a text both ways, and the transformers library's {family.model} reads it "
+            'causally; add "is_causal": false to config.json to read both ways (Llama, Mistral, Qwen2), true to read causally'
         )
     if both_ways and library["model_type"] not in _BOTH_WAYS:
         raise CheckpointError(

@@ -36,9 +36,9 @@ from runnel.ops.backend import wanted_device, wanted_dtype
 # Computed from the config, or counters: no weights.
 _NO_WEIGHTS = re.compile(r"(^|\.)(position_ids|attention\.(masked_)?bias|rotary_emb\.inv_freq|(en|de)coder\.version)$")
 # Heads, which are no part of a backbone. Scoring heads are returned as `Checkpoint.heads`.
-SCORERS = re.compile(r"^(?:(?:bert|model|transformer)\.)?((?:classifier|classification_head|score|pooler)\..+)$")
+SCORERS = re.compile(r"^(?:(?:bert|model|transformer)\.)?((?:classifier|classification_head|score|pooler|head)\..+)$")
 _LANGUAGE = re.compile(
-    r"^(cls|lm_head|embed_out|qa_outputs|generator_lm_head|generator_predictions|discriminator_predictions|final_logits_bias)\b"
+    r"^(decoder\.(weight|bias)$|cls|lm_head|embed_out|qa_outputs|generator_lm_head|generator_predictions|discriminator_predictions|final_logits_bias)\b"
 )
 
 
