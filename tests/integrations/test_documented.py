@@ -18,6 +18,7 @@ NEEDED = {
     "LangChain": ["langchain_core", "lancedb"],
     "LlamaIndex": ["llama_index.core"],
     "Haystack": ["haystack"],
+    "sentence-transformers": ["sentence_transformers"],
     "rerankers": ["rerankers"],
     "LanceDB": ["lancedb"],
     "Chroma": ["chromadb"],

@@ -49,6 +49,7 @@ def test_each_is_what_mteb_calls_it(model, tmp_path):
     facts = MtebEncoder(Embedder(model), name="some/tiny", template=TEMPLATE, max_tokens=64).mteb_model_meta
     assert facts.name == "runnel/tiny" and facts.embed_dim == Embedder(model).dimension and facts.max_tokens == 64
     assert facts.n_parameters == sum(p.numel() for p in model.backbone.parameters()) and facts.use_instructions
+    assert facts.memory_usage_mb == facts.n_parameters * 4 / 2**20, "the tiny model is in fp32"
     revisions = {one.mteb_model_meta.revision for one in (encoder, reranker, index)} | {facts.revision}
     assert len(revisions) == 4, "mteb would take the results of one for those of another"
 

@@ -234,5 +234,7 @@ def _meta(model: Model, name: object, revision: str | None, settings: Sequence[o
         "framework": ["PyTorch"],
         "model_type": ["dense"],
     }
-    known["n_parameters"] = sum(parameter.numel() for parameter in model.backbone.parameters())
+    weights = list(model.backbone.parameters())
+    known["n_parameters"] = sum(weight.numel() for weight in weights)
+    known["memory_usage_mb"] = sum(weight.nbytes for weight in weights) / 2**20
     return ModelMeta.create_empty(known | facts)

@@ -49,7 +49,6 @@ from runnel.errors import CheckpointError, InputError, MissingDependency
 from runnel.models.base import Model, load_model
 from runnel.models.baseline import Job
 from runnel.models.embedder import Embedder
-from runnel.models.match import Item
 from runnel.models.reranker import Reranker
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.adapters import FILE as ADAPTER_FILE
@@ -314,13 +313,16 @@ class EmbedderModule(_ModelModule):
 class RerankerModule(_ModelModule):
     """A reranker: pairs of a query and a document to `scores`, logits (B, 1).
 
+    Models that read the query and the document apart, such as pocket, score pairs but cannot be trained here.
+
     >>> CrossEncoder(modules=[RerankerModule(model)], activation_fn=nn.Identity())       # doctest: +SKIP
     """
 
     job = "rerank"
 
     def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
-        self._reranker = Reranker(model)
+        self._reranker, head = Reranker(model), model.head("rerank")
+        self._apart = head.stored or head.state is not None
         super().__init__(model, long=long, max_seq_length=max_seq_length)
 
     def _trained(self) -> list[nn.Parameter]:
@@ -338,24 +340,39 @@ class RerankerModule(_ModelModule):
             prompt: put before each query.
 
         Raises:
-            InputError: a query is empty, or `max_seq_length` has no room for it.
+            InputError: a query is empty, `max_seq_length` has no room for it, or the model cannot be trained.
         """
         if all(isinstance(text, str) for text in inputs):
             return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]
+        if self._apart and not self.training:
+            return {"pairs": [((prompt or "") + query, document) for query, document in inputs]}
         pairs = [make_pair(self.model, (prompt or "") + query, document, self.max_seq_length) for query, document in inputs]
         self._tell(sum(pair.cut > 0 for pair in pairs))
         return {"pairs": pairs}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Return the features, and `scores` (B, 1) fp32."""
-        pairs: list[Item] = features["pairs"]
-        if self._infers():
+        pairs: list[Any] = features["pairs"]
+        if self._apart:
+            self._infers()
+            with _outside_inference():
+                found = torch.from_numpy(self._score_apart(pairs)).to(self.backbone.device)
+        elif self._infers():
             with _outside_inference():
                 found = torch.from_numpy(self._reranker.score_pairs(pairs)).to(self.backbone.device)
         else:
             with self._precision() as long:
                 found = pair_scores(self.model, pairs, long)
         return {**features, "scores": found[:, None]}
+
+    def _score_apart(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Return the scores of pairs, float32 (B,): the documents of each query in one call."""
+        scores = np.zeros(len(pairs), np.float32)
+        for query in dict.fromkeys(query for query, _ in pairs):
+            rows = [row for row, pair in enumerate(pairs) if pair[0] == query]
+            scores[rows] = self._reranker.score(query, [pairs[row][1] for row in rows], max_tokens=self.max_seq_length)
+            self._tell(self._reranker.truncated)
+        return scores
 
 
 @contextmanager
