@@ -40,6 +40,7 @@ def test_transcripts_of_both_layouts(tmp_path):
     ("meetings", "message"),
     [
         ({}, 'expected a list of objects as "meetings"'),
+        ([{"id": "../m", "questions": []}], "the id of a meeting is '../m'; expected letters, digits, _, - and ."),
         ([{"id": "m", "questions": "?"}], 'json, m: expected a list of objects as "questions"'),
         ([{"id": "m", "questions": [QUESTION | {"id": 1}]}], 'json, m: expected a text as "id", got int'),
         (

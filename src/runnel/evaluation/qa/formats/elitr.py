@@ -2,7 +2,7 @@
 
 The file elitr-bench-qa_test2.json has "meetings", each with an "id" and "questions" with "id", "question" and
 "groundtruth-answer". The transcripts are those of the ELITR Minuting Corpus, not in ELITR-Bench: MEETING.txt, as ELITR-Bench's
-script copies them, or MEETING/transcript_MAN*.txt, as the corpus has them, anywhere in the folder.
+script copies them, or MEETING/transcript_MAN*.txt, as the corpus has them, anywhere in the folder; of several, the first.
 
 Source: https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_transcripts.py).
 """
@@ -10,6 +10,7 @@ Source: https://github.com/utter-project/ELITR-Bench (README.md, preparation/ext
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ def _objects(value: object, name: str, where: object) -> list[dict[str, Any]]:
 
 
 def _transcript(folder: Path, name: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", name):  # it becomes a part of a path
+        raise InputError(f"the id of a meeting is {name!r}; expected letters, digits, _, - and .")
     paths = sorted(folder.rglob(f"{name}.txt")) or sorted(folder.rglob(f"{name}/transcript_MAN*.txt"))
     if not paths:
         raise ReadError(
