@@ -31,6 +31,7 @@ from runnel.commands.find import find
 from runnel.commands.index import index
 from runnel.commands.info import info
 from runnel.commands.judge import judge
+from runnel.commands.label import label
 from runnel.commands.mcp import mcp
 from runnel.commands.mine import mine
 from runnel.commands.options import Verbose
@@ -58,6 +59,7 @@ COMMANDS = (
     evaluate,
     qa,
     judge,
+    label,
     analyze,
     train,
     mine,

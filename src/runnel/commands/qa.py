@@ -17,7 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from runnel.commands.display import Meter, print_json, say
-from runnel.commands.inquiries import REPLIES, BudgetTokens, Out, PriceIn, PriceOut, Threads, make_folder, say_notes
+from runnel.commands.inquiries import (
+    REPLIES,
+    BudgetTokens,
+    Limit,
+    Out,
+    PriceIn,
+    PriceOut,
+    QaPaths,
+    SetNames,
+    Threads,
+    make_folder,
+    say_notes,
+)
 from runnel.commands.options import Dtype, Json, Llm, LlmModel, refuse
 from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of
 from runnel.commands.qa_results import Result, save_all, say_about_sets, show
@@ -42,15 +54,9 @@ def qa(
             metavar="MODEL", help="What retrieves: a model, bm25; or whole, to read whole documents.", show_default=False
         ),
     ],
-    sets: Annotated[
-        list[str],
-        typer.Argument(metavar="PATH...", help="Files or folders of questions with documents and answers.", show_default=False),
-    ],
+    paths: QaPaths,
     out: Out,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.", show_default=False),
-    ] = None,
+    only: SetNames = None,
     how: Annotated[
         Literal["sentences", "embed"] | None,
         typer.Option("--as", help="What MODEL does (default: sentences).", show_default=False),
@@ -75,9 +81,7 @@ def qa(
     stride: Annotated[
         int | None, typer.Option(min=1, help="Of whole: tokens to the next window (default: half).", show_default=False)
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="The first questions of each set (default: all).", show_default=False)
-    ] = None,
+    limit: Limit = None,
     llm: Llm = None,
     llm_model: LlmModel = None,
     judge: Annotated[
@@ -122,7 +126,7 @@ def qa(
         exam = Exam(Inquiry(replies, threads), judging, answer_tokens)
         part = "" if limit is None else f".first-{limit}"
         results: dict[str, Result] = {}
-        for data in (first(data, limit) for path in sets for data in read_qa_sets(path, only or ())):
+        for data in (first(data, limit) for path in paths for data in read_qa_sets(path, only or ())):
             if data.name in results:
                 raise InputError(f"two sets are called {data.name!r}; their results would be in one file: give one of them")
             outcomes = _examine(exam, data, setup, out, part)
