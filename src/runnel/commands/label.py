@@ -67,7 +67,12 @@ def label(
         inquiry = Inquiry(replies, threads)
         sets = [_label_set(inquiry, data, limit, max_tokens, out) for path in paths for data in read_qa_sets(path, only or ())]
         notes = dict(inquiry.notes.most_common())
-        report = {"llm_model": endpoint.model, "sets": sets, "notes": notes, "cost": costs(replies, labels=LABELS)}
+        report: dict[str, Any] = {
+            "llm_model": endpoint.model,
+            "sets": sets,
+            "notes": notes,
+            "cost": costs(replies, labels=LABELS),
+        }
     write(out / "label.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     if as_json:
         print_json(report)
