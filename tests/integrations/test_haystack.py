@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.errors import CheckpointError, InputError
+from runnel import Document as Stored
+from runnel import Embedder, Index, Reranker, SentenceRetriever
+from runnel.errors import CheckpointError, InputError, StoreError
 
 pytest.importorskip("haystack")
+pytest.importorskip("lancedb")
 
 from haystack import Document, Pipeline
 from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
 from haystack.core.serialization import component_from_dict, component_to_dict
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
-from runnel.integrations.haystack import RunnelDocumentEmbedder, RunnelRanker, RunnelSentences, RunnelTextEmbedder
+from runnel.integrations.haystack import (
+    RunnelDocumentEmbedder,
+    RunnelRanker,
+    RunnelRetriever,
+    RunnelSentences,
+    RunnelTextEmbedder,
+)
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
 
@@ -67,6 +76,21 @@ def test_sentences_have_their_places(model, documents):
     assert best["documents"] == found[:2]
 
 
+def test_an_index_of_runnel_is_searched(tmp_path):
+    with Index.create(tmp_path / "x", fields={"year": "int"}, store="local") as index:
+        index.add([Stored("a", TEXTS["a"], {"year": 2020}), Stored("b", TEXTS["b"], {"year": 2024}, title="B")])
+        hits = index.search("What does the river do?", sentences=1)
+    retriever = RunnelRetriever(tmp_path / "x")
+    found = retriever.run("What does the river do?")["documents"]
+    assert [(one.id, one.content, one.score) for one in found] == [(hit.id, hit.text, hit.score) for hit in hits]
+    assert found[1].meta == {"year": 2024, "source": "b", "title": "B"}
+    assert retriever.run("river", top_k=1)["documents"][0].id == "a"
+    assert [one.id for one in retriever.run("river", where={"year": 2024})["documents"]] == ["b"]
+    (one,) = RunnelRetriever(tmp_path / "x", top_k=1, sentences=1).run("What does the river do?")["documents"]
+    assert one.content == "The river runs to the sea." == TEXTS["a"][one.meta["start"] : one.meta["end"]]
+    assert one.meta["sentence_score"] == hits[0].sentences[0].score and one.score == hits[0].score
+
+
 def search_pipeline(store):
     pipeline = Pipeline()
     pipeline.add_component("embedder", RunnelTextEmbedder())
@@ -99,14 +123,15 @@ def test_a_pipeline_runs_and_is_stored(documents):
         RunnelDocumentEmbedder("some/model", ["title"], " "),
         RunnelRanker("some/model", top_k=3),
         RunnelSentences("some/model", top_k=3, min_score=-1.0),
+        RunnelRetriever("some/index", 3, sentences=2, where={"year": 2020}, options={"dense_weight": 0}),
     ],
     ids=lambda one: type(one).__name__,
 )
 def test_components_are_stored_by_name_and_loaded_when_needed(component):
     data = component_to_dict(component, "component")
-    assert data["init_parameters"]["model"] == "some/model" and data == component.to_dict()
+    assert next(iter(data["init_parameters"].values())).startswith("some/") and data == component.to_dict()
     assert component_from_dict(type(component), data, "component").to_dict() == data
-    with pytest.raises(CheckpointError, match="some/model"):
+    with pytest.raises((CheckpointError, StoreError), match="some/"):
         component.warm_up()
 
 
@@ -118,7 +143,7 @@ def test_mistakes(model):
     for call in (RunnelDocumentEmbedder(Embedder(model)).run, lambda one: RunnelRanker(Reranker(model)).run("dog", one)):
         with pytest.raises(InputError, match="document 'x' has no text; convert its file to text first"):
             call([Document(id="x")])
-    for make in (RunnelRanker, RunnelSentences):
+    for make in (RunnelRanker, RunnelSentences, partial(RunnelRetriever, "some/index")):
         with pytest.raises(InputError, match="top_k is 0; expected a whole number from 1"):
             make(top_k=0)
     with pytest.raises(InputError, match="the model is of type int; expected Reranker, or a name"):

@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 from helpers.tiny import tiny_encoder, tiny_model
 
-from runnel import Embedder, Reranker, SentenceRetriever
+from runnel import Document as Stored
+from runnel import Embedder, Index, Reranker, SentenceRetriever
 from runnel.errors import InputError
 
 pytest.importorskip("llama_index.core")
+pytest.importorskip("lancedb")
 
 from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import Document, NodeWithScore, TextNode
 from pydantic import ValidationError
 
-from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelSentences
+from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelRetriever, RunnelSentences
 
 TEXT = "  A cat ran to the sea. A cat ran. \n\nThe river runs.\n\nA cat ran. The dog sat on the mat.\n"
 OTHER = "The dog sat. The mat is executed."
@@ -116,6 +118,28 @@ def test_the_reranker_orders_nodes(model):
     titled = scored(OTHER, metadata={"title": "river"})
     (one,) = RunnelRerank(reranker).postprocess_nodes(titled, query_str="dog")
     assert one.score == reranker.score("dog", ["title: river\n\n" + OTHER])[0]
+
+
+def test_an_index_of_runnel_is_searched(model, tmp_path):
+    with Index.create(tmp_path / "x", Embedder(model), fields={"year": "int"}, store="local") as index:
+        index.add([Stored("t", TEXT, {"year": 2020}), Stored("o", OTHER, {"year": 2024}, title="Other")])
+        hits = index.search("the dog", sentences=2)
+        whole = RunnelRetriever(index).retrieve("the dog")
+        found = [(one.node.node_id, one.node.text, one.score) for one in whole]
+        assert found == [(hit.id, hit.text, hit.score) for hit in hits] and len(hits) == 2
+        assert [one.node.metadata for one in RunnelRetriever(index, where={"year": 2024}).retrieve("the dog")] == [
+            {"year": 2024, "source": "o", "title": "Other"}
+        ]
+        parts = RunnelRetriever(index, similarity_top_k=1, sentences=2).retrieve("the dog")
+        assert [one.node.text for one in parts] == [one.text.strip() for one in hits[0].sentences]
+        for one, sentence in zip(parts, hits[0].sentences, strict=True):
+            text = {"t": TEXT, "o": OTHER}[one.node.ref_doc_id]
+            assert text[one.node.start_char_idx : one.node.end_char_idx] == one.node.text
+            assert one.score == hits[0].score and one.node.metadata["sentence_score"] == sentence.score
+        again = asyncio.run(RunnelRetriever(index).aretrieve("the dog"))
+        assert [one.node.node_id for one in again] == [hit.id for hit in hits]
+        with pytest.raises(InputError, match="similarity_top_k is 0; expected a whole number from 1"):
+            RunnelRetriever(index, similarity_top_k=0)
 
 
 def test_sentences_have_their_places(model, parser):

@@ -1,4 +1,5 @@
-"""Haystack: components that embed texts and documents, rank documents, and return the sentences of documents that answer.
+"""Haystack: components that embed texts and documents, search an index of runnel, rank documents, and return the sentences of
+documents that answer.
 
     from runnel.integrations.haystack import RunnelDocumentEmbedder, RunnelRanker, RunnelSentences, RunnelTextEmbedder
 
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any, Generic
 
 from runnel.errors import InputError, MissingDependency
+from runnel.integrations.hits import search_parts
 from runnel.integrations.models import Kind, loaded, name_of
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, expect_text
+from runnel.search.index import Index
 
 try:
     from haystack import Document, component, default_to_dict
@@ -120,6 +123,64 @@ class RunnelDocumentEmbedder:
         whole = [self.embedding_separator.join([*map(str, of), text]) for of, text in zip(values, contents, strict=True)]
         vectors = self._model.get().encode_document(whole).tolist()
         return {"documents": [replace(one, embedding=vector) for one, vector in zip(documents, vectors, strict=True)]}
+
+
+@component
+class RunnelRetriever:
+    """A search of an index of runnel: whole documents, or the sentences of documents that answer, with the documents' scores.
+
+    A sentence has its `start` and `end` in the document's text in its metadata, with `sentence_score`, `page` and `headings`.
+
+    Args:
+        path: of an index (`Index.open`).
+        top_k: documents to find.
+        sentences: results per document, in reading order; 0: the whole document.
+        where: a filter by metadata (`Index.search`).
+        options: further arguments of `Index.search`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        top_k: int = 10,
+        sentences: int = 0,
+        where: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        expect_count(top_k, "top_k")
+        self.path, self.top_k, self.sentences, self.where, self.options = str(path), top_k, sentences, where, options
+        self._index: Index | None = None
+
+    def warm_up(self) -> None:
+        """Open the index and load its model.
+
+        Raises:
+            StoreError: there is no index, or it is damaged.
+        """
+        self._index = self._index or Index.open(self.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, for `from_dict`."""
+        names = ("path", "top_k", "sentences", "where", "options")
+        return default_to_dict(self, **{name: getattr(self, name) for name in names})
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, top_k: int | None = None, where: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return documents or sentences; `top_k` and `where` replace the component's.
+
+        Raises:
+            InputError: the query is empty, `top_k` is below 1, or the filter does not fit the index's fields.
+        """
+        self.warm_up()
+        assert self._index is not None
+        count, chosen = top_k if top_k is not None else self.top_k, where if where is not None else self.where
+        parts = search_parts(self._index, query, count, self.sentences, chosen, self.options or {})
+        return {
+            "documents": [
+                Document(id=one.document if one.whole else "", content=one.text, meta=one.metadata, score=one.score)
+                for one in parts
+            ]
+        }
 
 
 @component

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import MissingDependency
+from runnel.integrations.hits import search_parts
 from runnel.integrations.models import loaded
-from runnel.integrations.sentences import best_sentences, trim
+from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Hit
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 
@@ -86,26 +86,11 @@ class RunnelRetriever(BaseRetriever):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        options = (
-            {"read": self.k} if self.sentences else {}
-        ) | self.options  # by default an index reads fewer documents than it finds
-        hits = self.index.search(query, self.k, where=self.where, sentences=self.sentences, **options)
-        return [document for hit in hits for document in (_sentences(hit) if self.sentences else [_whole(hit)])]
-
-
-def _whole(hit: Hit) -> Document:
-    facts = {"source": hit.source or hit.id, **({"title": hit.title} if hit.title else {}), "score": hit.score}
-    return Document(id=hit.id, page_content=hit.text or "", metadata={**hit.metadata, **facts})
-
-
-def _sentences(hit: Hit) -> list[Document]:
-    document, results = _whole(hit), []
-    for sentence in map(trim, hit.sentences):
-        page, headings = hit.places.at(sentence.start)
-        place: dict[str, Any] = {"start": sentence.start, "end": sentence.end, "sentence_score": sentence.score}
-        place |= ({"page": page} if page is not None else {}) | ({"headings": list(headings)} if headings else {})
-        results.append(Document(page_content=sentence.text, metadata={**document.metadata, **place}))
-    return results
+        parts = search_parts(self.index, query, self.k, self.sentences, self.where, self.options)
+        return [
+            Document(id=one.document if one.whole else None, page_content=one.text, metadata=one.metadata | {"score": one.score})
+            for one in parts
+        ]
 
 
 class RunnelReranker(BaseDocumentCompressor):

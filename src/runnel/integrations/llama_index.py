@@ -1,6 +1,7 @@
-"""LlamaIndex: an embedding model, a node parser with exact places, and postprocessors that rerank or return sentences.
+"""LlamaIndex: an embedding model, a node parser with exact places, a retriever over an index of runnel, and postprocessors that
+rerank or return sentences.
 
-    from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelSentences
+    from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelRetriever, RunnelSentences
 
     pipeline = IngestionPipeline(transformations=[RunnelNodeParser(), RunnelEmbedding("pocket")])
     nodes = RunnelSentences(top_n=5).postprocess_nodes(retriever.retrieve(query), query_str=query)
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,19 @@ import numpy as np
 
 from runnel.backbones.encoder.model import passage_bounds
 from runnel.errors import InputError, MissingDependency
+from runnel.integrations.hits import search_parts
 from runnel.integrations.models import loaded, name_of
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import expect_count
+from runnel.search.filters import Filter
+from runnel.search.index import Index
 from runnel.text.sentences import read_sentences
 
 try:
+    from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
     from llama_index.core.node_parser import NodeParser
@@ -153,6 +160,52 @@ class RunnelNodeParser(NodeParser):
         edges = np.append(tokens.spans[:, 0], len(text))[passage_bounds(tokens.bounds, self.max_tokens)].tolist()
         pieces = [(start, text[start:end]) for start, end in itertools.pairwise(edges)]
         return [(start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())) for start, piece in pieces]
+
+
+class RunnelRetriever(BaseRetriever):
+    """A search of an index of runnel: whole documents, or the sentences of documents that answer, with the documents' scores.
+
+    A sentence has its place in the document, and `sentence_score`, `page` and `headings` in its metadata.
+
+    Args:
+        index: an open index.
+        similarity_top_k: documents to find.
+        sentences: nodes per document, in reading order; 0: the whole document.
+        where: a filter by metadata (`Index.search`).
+        options: further arguments of `Index.search`.
+        fields: of `BaseRetriever`.
+
+    Raises:
+        InputError: `similarity_top_k` is below 1; when retrieving, the query is empty.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        similarity_top_k: int = 10,
+        sentences: int = 0,
+        where: Filter | None = None,
+        options: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        expect_count(similarity_top_k, "similarity_top_k")
+        self._search = partial(
+            search_parts, index, top_k=similarity_top_k, sentences=sentences, where=where, options=options or {}
+        )
+        super().__init__(**fields)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        nodes = []
+        for one in self._search(query_bundle.query_str):
+            node = TextNode(text=one.text, metadata=one.metadata, start_char_idx=one.start, end_char_idx=one.end)
+            if one.whole:
+                node.id_ = one.document
+            node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=one.document)
+            nodes.append(NodeWithScore(node=node, score=one.score))
+        return nodes
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
 class RunnelRerank(BaseNodePostprocessor):
