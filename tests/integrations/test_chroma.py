@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.tiny import tiny_model
 
 from runnel import Embedder
 from runnel.errors import InputError
@@ -42,6 +43,15 @@ def test_queries_have_the_prompt_of_queries(monkeypatch):
     function = RunnelEmbeddingFunction(embedder)
     np.testing.assert_array_equal(function.embed_query(["a"])[0], embedder.encode("find: a"))
     np.testing.assert_array_equal(function(["a"])[0], embedder.encode("a"))
+
+
+def test_texts_are_cut_on_request(tmp_path):
+    embedder, long = Embedder(tiny_model(tmp_path)), "the cat sat on the mat " * 9
+    cut = RunnelEmbeddingFunction(embedder, max_tokens=20)
+    np.testing.assert_array_equal(cut([long])[0], embedder.encode_document(long, max_tokens=20))
+    np.testing.assert_array_equal(cut.embed_query([long])[0], embedder.encode_query(long, max_tokens=20))
+    again = RunnelEmbeddingFunction.build_from_config({"model": "pocket", "max_tokens": 20})
+    assert again.get_config() == {"model": "pocket", "max_tokens": 20}
 
 
 def test_mistakes():

@@ -119,9 +119,9 @@ def test_a_pipeline_runs_and_is_stored(documents):
 @pytest.mark.parametrize(
     "component",
     [
-        RunnelTextEmbedder("some/model"),
-        RunnelDocumentEmbedder("some/model", ["title"], " "),
-        RunnelRanker("some/model", top_k=3),
+        RunnelTextEmbedder("some/model", 64),
+        RunnelDocumentEmbedder("some/model", ["title"], " ", 64),
+        RunnelRanker("some/model", top_k=3, max_tokens=64),
         RunnelSentences("some/model", top_k=3, min_score=-1.0),
         RunnelRetriever("some/index", 3, sentences=2, where={"year": 2020}, options={"dense_weight": 0}),
     ],
@@ -133,6 +133,17 @@ def test_components_are_stored_by_name_and_loaded_when_needed(component):
     assert component_from_dict(type(component), data, "component").to_dict() == data
     with pytest.raises((CheckpointError, StoreError), match="some/"):
         component.warm_up()
+
+
+def test_texts_are_cut_on_request(tmp_path):
+    model, long = tiny_model(tmp_path), "the cat sat on the mat " * 9
+    embedder, reranker = Embedder(model), Reranker(model)
+    vector = RunnelTextEmbedder(embedder, max_tokens=20).run(long)["embedding"]
+    np.testing.assert_array_equal(vector, embedder.encode_query(long, max_tokens=20))
+    (one,) = RunnelDocumentEmbedder(embedder, max_tokens=20).run([Document(content=long)])["documents"]
+    np.testing.assert_array_equal(one.embedding, embedder.encode_document(long, max_tokens=20))
+    (one,) = RunnelRanker(reranker, max_tokens=20).run("a dog", [Document(content=long)])["documents"]
+    assert one.score == reranker.score("a dog", [long], max_tokens=20)[0] != reranker.score("a dog", [long])[0]
 
 
 def test_mistakes(model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.tiny import tiny_model
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError
@@ -81,6 +82,18 @@ def test_results_are_reranked(table, score):
         assert scores == sorted(scores, reverse=True)
         assert ("_distance" in rows[0] or "_score" in rows[0]) == (score == "all")
     assert table.search("zebra", query_type="fts").rerank(ours).to_list() == []
+
+
+def test_texts_are_cut_on_request(tmp_path, monkeypatch):
+    model, long = tiny_model(tmp_path), "the cat sat on the mat " * 9
+    embedder, reranker = Embedder(model), Reranker(model)
+    monkeypatch.setattr("runnel.integrations.lancedb._load", lambda name: embedder)
+    cut = get_registry().get("runnel").create(max_tokens=20)
+    np.testing.assert_array_equal(cut.compute_source_embeddings([long])[0], embedder.encode_document(long, max_tokens=20))
+    np.testing.assert_array_equal(cut.compute_query_embeddings(long)[0], embedder.encode_query(long, max_tokens=20))
+    table = lancedb.connect(tmp_path).create_table("t", [{"text": long, "vector": [1.0]}])
+    (row,) = table.search([1.0]).rerank(RunnelReranker(reranker, max_tokens=20), "a dog").to_list()
+    assert row["_relevance_score"] == reranker.score("a dog", [long], max_tokens=20)[0] != reranker.score("a dog", [long])[0]
 
 
 def test_mistakes(table):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
@@ -110,6 +111,37 @@ def test_a_chain(index, model):
     chain = RunnelRetriever(index=index) | (lambda documents: [one.page_content for one in documents])
     assert set(chain.invoke("a dog ran")) == set(TEXTS.values())
     assert [len(one) for one in chain.batch(["dog", "cat", "sea"])] == [2, 2, 2]
+
+
+def test_texts_are_cut_on_request_and_never_silently(tmp_path, caplog):
+    model, long = tiny_model(tmp_path), "the cat sat on the mat " * 9
+    embedder, reranker = Embedder(model), Reranker(model)
+    cut = RunnelEmbeddings(embedder, max_tokens=20)
+    np.testing.assert_array_equal(cut.embed_documents([long]), embedder.encode_document([long], max_tokens=20))
+    np.testing.assert_array_equal(cut.embed_query(long), embedder.encode_query(long, max_tokens=20))
+    assert caplog.text.count("1 texts were cut to 20 tokens") == 4
+    (one,) = RunnelReranker(model=reranker, max_tokens=20).compress_documents([Document(long)], "a dog")
+    assert one.metadata["relevance_score"] == reranker.score("a dog", [long], max_tokens=20)[0]
+    assert "1 documents were cut to fit into 20 tokens" in caplog.text
+    assert one.metadata["relevance_score"] != reranker.score("a dog", [long])[0]
+
+
+def test_calls_at_the_same_time_have_the_results_of_calls_alone(index, model):
+    """LangChain runs batches and asynchronous calls in threads."""
+    queries = ["a dog", "the cat", "a river", "the sea"] * 4
+    stages = [
+        RunnelRetriever(index=index, sentences=2).ainvoke,
+        partial(RunnelReranker(model=Reranker(model)).acompress_documents, DOCUMENTS),
+        partial(RunnelSentences(model=SentenceRetriever(model)).acompress_documents, DOCUMENTS),
+    ]
+
+    async def together(stage):
+        return await asyncio.gather(*map(stage, queries))
+
+    for stage in stages:
+        for query, found in zip(queries, asyncio.run(together(stage)), strict=True):
+            alone = asyncio.run(stage(query))
+            assert [one.page_content for one in found] == [one.page_content for one in alone]
 
 
 def test_mistakes(index):

@@ -161,9 +161,19 @@ def test_sentences_have_their_places(model, parser):
 def test_components_are_stored_by_name_and_loaded_again():
     sentences = RunnelSentences.from_json(RunnelSentences(top_n=2, min_score=-1.0).to_json())
     assert (sentences.model, sentences.top_n, sentences.min_score) == ("pocket", 2, -1.0)
-    embedding = RunnelEmbedding.from_dict(RunnelEmbedding(embed_batch_size=7).to_dict())
-    assert embedding.model_name == "pocket" and embedding.embed_batch_size == 7
+    embedding = RunnelEmbedding.from_dict(RunnelEmbedding(embed_batch_size=7, max_tokens=64).to_dict())
+    assert embedding.model_name == "pocket" and (embedding.embed_batch_size, embedding.max_tokens) == (7, 64)
     assert embedding.get_query_embedding("a") == RunnelEmbedding().get_query_embedding("a")
+
+
+def test_texts_are_cut_on_request(tmp_path):
+    model, long = tiny_model(tmp_path), "the cat sat on the mat " * 9
+    embedder, reranker = Embedder(model), Reranker(model)
+    cut = RunnelEmbedding(embedder, max_tokens=20)
+    np.testing.assert_array_equal(cut.get_text_embedding(long), embedder.encode_document(long, max_tokens=20))
+    np.testing.assert_array_equal(cut.get_query_embedding(long), embedder.encode_query(long, max_tokens=20))
+    (one,) = RunnelRerank(reranker, max_tokens=20).postprocess_nodes(scored(long), query_str="a dog")
+    assert one.score == reranker.score("a dog", [long], max_tokens=20)[0] != reranker.score("a dog", [long])[0]
 
 
 def test_mistakes(model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.tiny import tiny_encoder
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Index, Reranker
 from runnel.errors import InputError
@@ -82,6 +82,14 @@ def test_runs_are_exchanged_as_files(index, run, tmp_path):
     assert done.code == 0, done.err
     back = pt.io.read_results(str(tmp_path / "runnel.run"))
     assert set(zip(back["qid"], back["docno"], strict=True)) == set(zip(results["qid"], results["docno"], strict=True))
+
+
+def test_documents_are_cut_on_request(tmp_path):
+    reranker, long = Reranker(tiny_model(tmp_path)), "the cat sat on the mat " * 9
+    frame = pd.DataFrame([("q", "a dog", "d", long)], columns=["qid", "query", "docno", "text"])
+    (score,) = RunnelReranker(reranker, max_tokens=20)(frame)["score"]
+    expected = float(reranker.score("a dog", [long], max_tokens=20)[0])
+    assert score == pytest.approx(expected) and score != pytest.approx(float(reranker.score("a dog", [long])[0]))
 
 
 def test_mistakes(index, model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from helpers.tiny import tiny_encoder
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Reranker
 from runnel.errors import CheckpointError, InputError
@@ -48,6 +48,12 @@ def test_ids_metadata_and_documents_are_kept(reranker):
     }
     documents = [rerankers.Document(text, doc_id=name) for text, name in zip(TEXTS, "abc", strict=True)]
     assert {one.document for one in ranker.rank("a dog", documents)} == set(documents)
+
+
+def test_documents_are_cut_on_request(tmp_path):
+    here, long = Reranker(tiny_model(tmp_path)), "the cat sat on the mat " * 9
+    there, expected = RunnelRanker(here, max_tokens=20), here.score("a dog", [long], max_tokens=20)[0]
+    assert there.score("a dog", long) == there.rank("a dog", [long])[0].score == expected != here.score("a dog", [long])[0]
 
 
 def test_mistakes(reranker):

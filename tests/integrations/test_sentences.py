@@ -1,7 +1,7 @@
 """The best sentences of several texts."""
 
 import pytest
-from helpers.tiny import tiny_encoder
+from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import SentenceRetriever
 from runnel.errors import InputError
@@ -10,14 +10,14 @@ from runnel.integrations.sentences import best_sentences
 TEXTS = ["  The cat sat.  A dog ran to\nthe sea. ", "", " \n ", "The river runs. A dog ran to the  sea.\n\nA mat."]
 
 
-@pytest.fixture(scope="module")
-def retriever(tmp_path_factory):
-    return SentenceRetriever(tiny_encoder(tmp_path_factory.mktemp("tiny")))
+@pytest.fixture(scope="module", params=[tiny_encoder, tiny_model], ids=["vectors", "recurrent"])
+def retriever(request, tmp_path_factory):
+    return SentenceRetriever(request.param(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 50])
 def test_they_are_the_best_of_all_texts_once_each(retriever, top_k):
-    everything = [one for text in TEXTS for one in retriever.score("a river", text) if one.text.strip()]
+    everything = [one for sentences in retriever.score_many("a river", TEXTS) for one in sentences if one.text.strip()]
     assert len({" ".join(one.text.split()) for one in everything}) == len(everything) - 1  # one is in two texts
     best = best_sentences(retriever, "a river", TEXTS, top_k)
     words = [" ".join(one.text.split()) for _, one in best]

@@ -33,22 +33,23 @@ class RunnelEmbeddingFunction(EmbeddingFunction[Documents]):
 
     Args:
         model: an embedder, or what `Embedder.load` takes; collections store its name.
+        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
 
     Raises:
         CheckpointError: the model is missing or cannot embed.
         InputError (when embedding): a text is empty.
     """
 
-    def __init__(self, model: Embedder | str | Path = "pocket") -> None:
-        self._name, self._embedder = name_of(Embedder, model), loaded(Embedder, model)
+    def __init__(self, model: Embedder | str | Path = "pocket", *, max_tokens: int | None = None) -> None:
+        self._name, self._embedder, self.max_tokens = name_of(Embedder, model), loaded(Embedder, model), max_tokens
 
     def __call__(self, input: Documents) -> list[np.ndarray]:
         """Return the vectors of documents, float32 (d,) each."""
-        return list(self._embedder.encode_document(input))
+        return list(self._embedder.encode_document(input, max_tokens=self.max_tokens))
 
     def embed_query(self, input: Documents) -> list[np.ndarray]:
         """Return the vectors of queries, float32 (d,) each."""
-        return list(self._embedder.encode_query(input))
+        return list(self._embedder.encode_query(input, max_tokens=self.max_tokens))
 
     @staticmethod
     def name() -> str:
@@ -61,12 +62,12 @@ class RunnelEmbeddingFunction(EmbeddingFunction[Documents]):
 
     def get_config(self) -> dict[str, Any]:
         """Return what `build_from_config` takes."""
-        return {"model": self._name}
+        return {"model": self._name, "max_tokens": self.max_tokens}
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> RunnelEmbeddingFunction:
         """Return the function that `get_config` describes."""
-        return RunnelEmbeddingFunction(config["model"])
+        return RunnelEmbeddingFunction(config["model"], max_tokens=config["max_tokens"])
 
     def validate_config_update(self, old_config: dict[str, Any], new_config: dict[str, Any]) -> None:
         """Raise ValueError if a collection's model would change: its stored vectors are of the old one."""

@@ -51,10 +51,11 @@ class RunnelTextEmbedder:
 
     Args:
         model: an embedder, or what `Embedder.load` takes.
+        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
     """
 
-    def __init__(self, model: Embedder | str | Path = "pocket") -> None:
-        self._model = _Lazy(Embedder, model)
+    def __init__(self, model: Embedder | str | Path = "pocket", max_tokens: int | None = None) -> None:
+        self._model, self.max_tokens = _Lazy(Embedder, model), max_tokens
 
     def warm_up(self) -> None:
         """Load the model.
@@ -66,7 +67,7 @@ class RunnelTextEmbedder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments, for `from_dict`."""
-        return default_to_dict(self, model=self._model.name)
+        return default_to_dict(self, model=self._model.name, max_tokens=self.max_tokens)
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
@@ -76,7 +77,7 @@ class RunnelTextEmbedder:
             InputError: the text is empty or not a string.
         """
         expect_text(text, "the text to embed")
-        return {"embedding": self._model.get().encode_query(text).tolist()}
+        return {"embedding": self._model.get().encode_query(text, max_tokens=self.max_tokens).tolist()}
 
 
 @component
@@ -87,6 +88,7 @@ class RunnelDocumentEmbedder:
         model: an embedder, or what `Embedder.load` takes.
         meta_fields_to_embed: names of metadata whose values come before the text.
         embedding_separator: between these values and the text.
+        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
     """
 
     def __init__(
@@ -94,8 +96,9 @@ class RunnelDocumentEmbedder:
         model: Embedder | str | Path = "pocket",
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
+        max_tokens: int | None = None,
     ) -> None:
-        self._model = _Lazy(Embedder, model)
+        self._model, self.max_tokens = _Lazy(Embedder, model), max_tokens
         self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed or [], embedding_separator
 
     def warm_up(self) -> None:
@@ -109,6 +112,7 @@ class RunnelDocumentEmbedder:
             model=self._model.name,
             meta_fields_to_embed=self.meta_fields_to_embed,
             embedding_separator=self.embedding_separator,
+            max_tokens=self.max_tokens,
         )
 
     @component.output_types(documents=list[Document])
@@ -121,7 +125,7 @@ class RunnelDocumentEmbedder:
         contents = _texts(documents)
         values = ([one.meta[name] for name in self.meta_fields_to_embed if one.meta.get(name) is not None] for one in documents)
         whole = [self.embedding_separator.join([*map(str, of), text]) for of, text in zip(values, contents, strict=True)]
-        vectors = self._model.get().encode_document(whole).tolist()
+        vectors = self._model.get().encode_document(whole, max_tokens=self.max_tokens).tolist()
         return {"documents": [replace(one, embedding=vector) for one, vector in zip(documents, vectors, strict=True)]}
 
 
@@ -190,10 +194,11 @@ class RunnelRanker:
     Args:
         model: a reranker, or what `Reranker.load` takes.
         top_k: documents to return; None: all.
+        max_tokens: cut longer documents, with a warning (`Reranker.score`); default: nothing is cut.
     """
 
-    def __init__(self, model: Reranker | str | Path = "pocket", top_k: int | None = None) -> None:
-        self._model, self.top_k = _Lazy(Reranker, model), top_k
+    def __init__(self, model: Reranker | str | Path = "pocket", top_k: int | None = None, max_tokens: int | None = None) -> None:
+        self._model, self.top_k, self.max_tokens = _Lazy(Reranker, model), top_k, max_tokens
         if top_k is not None:
             expect_count(top_k, "top_k")
 
@@ -207,7 +212,7 @@ class RunnelRanker:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments, for `from_dict`."""
-        return default_to_dict(self, model=self._model.name, top_k=self.top_k)
+        return default_to_dict(self, model=self._model.name, top_k=self.top_k, max_tokens=self.max_tokens)
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
@@ -216,7 +221,8 @@ class RunnelRanker:
         Raises:
             InputError: the query is empty, a document has no text, or `top_k` is below 1.
         """
-        hits = self._model.get().rank(query, _texts(documents), top_k if top_k is not None else self.top_k)
+        count = top_k if top_k is not None else self.top_k
+        hits = self._model.get().rank(query, _texts(documents), count, max_tokens=self.max_tokens)
         return {"documents": [replace(documents[int(hit.id)], score=hit.score) for hit in hits]}
 
 

@@ -41,6 +41,7 @@ class RunnelEmbeddings(TextEmbeddingFunction):
 
     Attributes:
         name: what `Embedder.load` takes.
+        max_tokens: cut longer texts, with a warning (`Embedder.encode`); None: nothing is cut.
 
     Raises (when embedding):
         CheckpointError: the model is missing or cannot embed.
@@ -48,6 +49,7 @@ class RunnelEmbeddings(TextEmbeddingFunction):
     """
 
     name: str = "pocket"
+    max_tokens: int | None = None
 
     def ndims(self) -> int:
         """Return the width of the vectors."""
@@ -56,12 +58,12 @@ class RunnelEmbeddings(TextEmbeddingFunction):
     def generate_embeddings(self, texts: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Return the vectors of documents, float32 (d,) each, or None where there is no text."""
         full = [text for text in texts if text is not None and text.strip()]
-        vectors = iter(_load(self.name).encode_document(full))
+        vectors = iter(_load(self.name).encode_document(full, max_tokens=self.max_tokens))
         return [next(vectors) if text is not None and text.strip() else None for text in texts]
 
     def compute_query_embeddings(self, query: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Return the vector of a query, in a list."""
-        return list(_load(self.name).encode_query([query]))
+        return list(_load(self.name).encode_query([query], max_tokens=self.max_tokens))
 
     def compute_query_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Return `compute_query_embeddings` without trying again: a local model fails in the same way each time."""
@@ -79,14 +81,22 @@ class RunnelReranker(Reranker):
         model: a reranker, or what `Reranker.load` takes.
         column: the column with the text.
         return_score: "relevance", or "all" to keep the scores of the searches too.
+        max_tokens: cut longer documents, with a warning (`Reranker.score`); default: nothing is cut.
 
     Raises:
         CheckpointError: the model is missing or has no rerank head.
     """
 
-    def __init__(self, model: Model | str | Path = "pocket", column: str = "text", return_score: str = "relevance") -> None:
+    def __init__(
+        self,
+        model: Model | str | Path = "pocket",
+        column: str = "text",
+        return_score: str = "relevance",
+        *,
+        max_tokens: int | None = None,
+    ) -> None:
         super().__init__(return_score)
-        self.model, self.column = loaded(Model, model), column
+        self.model, self.column, self.max_tokens = loaded(Model, model), column, max_tokens
 
     def rerank_vector(self, query: str, vector_results: pyarrow.Table) -> pyarrow.Table:
         """Rank the results of a vector search."""
@@ -102,7 +112,7 @@ class RunnelReranker(Reranker):
         return self._rank(query, merge(vector_results, fts_results))
 
     def _rank(self, query: str, results: pyarrow.Table) -> pyarrow.Table:
-        scores = self.model.score(query, results[self.column].to_pylist())
+        scores = self.model.score(query, results[self.column].to_pylist(), max_tokens=self.max_tokens)
         column = pyarrow.array(scores, pyarrow.float32())
         ranked = results.append_column("_relevance_score", column).sort_by([("_relevance_score", "descending")])
         return self._keep_relevance_score(ranked)

@@ -42,23 +42,24 @@ class RunnelEmbeddings(Embeddings):
 
     Args:
         model: an embedder, or what `Embedder.load` takes.
+        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
 
     Raises:
         CheckpointError: the model is missing or cannot embed.
         InputError (when embedding): a text is empty.
     """
 
-    def __init__(self, model: Embedder | str | Path = "pocket") -> None:
-        self.model = loaded(Embedder, model)
+    def __init__(self, model: Embedder | str | Path = "pocket", *, max_tokens: int | None = None) -> None:
+        self.model, self.max_tokens = loaded(Embedder, model), max_tokens
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of texts."""
-        vectors: list[list[float]] = self.model.encode_document(texts).tolist()
+        vectors: list[list[float]] = self.model.encode_document(texts, max_tokens=self.max_tokens).tolist()
         return vectors
 
     def embed_query(self, text: str) -> list[float]:
         """Return the vector of a query."""
-        vector: list[float] = self.model.encode_query(text).tolist()
+        vector: list[float] = self.model.encode_query(text, max_tokens=self.max_tokens).tolist()
         return vector
 
 
@@ -99,12 +100,14 @@ class RunnelReranker(BaseDocumentCompressor):
     Attributes:
         model: a reranker, or what `Reranker.load` takes.
         top_n: documents to return; None: all.
+        max_tokens: cut longer documents, with a warning (`Reranker.score`); None: nothing is cut.
     """
 
     model_config = _STRICT
 
     model: Reranker = Field(default="pocket", validate_default=True)
     top_n: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -117,7 +120,8 @@ class RunnelReranker(BaseDocumentCompressor):
         Raises:
             InputError: the query is empty.
         """
-        hits = self.model.rank(query, [document.page_content for document in documents], self.top_n)
+        texts = [document.page_content for document in documents]
+        hits = self.model.rank(query, texts, self.top_n, max_tokens=self.max_tokens)
         ranked = ((documents[int(hit.id)], hit.score) for hit in hits)
         return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in ranked]
 

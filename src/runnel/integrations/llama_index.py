@@ -63,6 +63,7 @@ class RunnelEmbedding(BaseEmbedding):
 
     Args:
         model_name: an embedder, or what `Embedder.load` takes.
+        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
         fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
 
     Raises:
@@ -70,10 +71,12 @@ class RunnelEmbedding(BaseEmbedding):
         InputError (when embedding): a text is empty.
     """
 
+    max_tokens: int | None = Field(default=None, ge=1, description="Cut longer texts; None: nothing is cut.")
     _embedder: Embedder = PrivateAttr()
 
-    def __init__(self, model_name: Embedder | str | Path = "pocket", **fields: Any) -> None:
-        fields = {"embed_batch_size": _BATCH} | fields | {"model_name": name_of(Embedder, model_name)}
+    def __init__(self, model_name: Embedder | str | Path = "pocket", *, max_tokens: int | None = None, **fields: Any) -> None:
+        fields = {"embed_batch_size": _BATCH, "max_tokens": max_tokens} | fields
+        fields |= {"model_name": name_of(Embedder, model_name)}
         super().__init__(**fields)
         self._embedder = loaded(Embedder, model_name)
 
@@ -82,14 +85,14 @@ class RunnelEmbedding(BaseEmbedding):
         return "RunnelEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        vector: list[float] = self._embedder.encode_query(query).tolist()
+        vector: list[float] = self._embedder.encode_query(query, max_tokens=self.max_tokens).tolist()
         return vector
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        vectors: list[list[float]] = self._embedder.encode_document(texts).tolist()
+        vectors: list[list[float]] = self._embedder.encode_document(texts, max_tokens=self.max_tokens).tolist()
         return vectors
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
@@ -214,15 +217,24 @@ class RunnelRerank(BaseNodePostprocessor):
     Args:
         model: a reranker, or what `Reranker.load` takes.
         top_n: nodes to return; None: all.
+        max_tokens: cut longer documents, with a warning (`Reranker.score`); default: nothing is cut.
         fields: of `BaseNodePostprocessor`.
     """
 
     model: str = Field(description="What the model was loaded from.")
     top_n: int | None = Field(default=None, ge=1, description="Nodes to return; None: all.")
+    max_tokens: int | None = Field(default=None, ge=1, description="Cut longer documents; None: nothing is cut.")
     _reranker: Reranker = PrivateAttr()
 
-    def __init__(self, model: Reranker | str | Path = "pocket", top_n: int | None = None, **fields: Any) -> None:
-        fields |= {"model": name_of(Reranker, model), "top_n": top_n}
+    def __init__(
+        self,
+        model: Reranker | str | Path = "pocket",
+        top_n: int | None = None,
+        *,
+        max_tokens: int | None = None,
+        **fields: Any,
+    ) -> None:
+        fields |= {"model": name_of(Reranker, model), "top_n": top_n, "max_tokens": max_tokens}
         super().__init__(**fields)
         self._reranker = loaded(Reranker, model)
 
@@ -233,7 +245,7 @@ class RunnelRerank(BaseNodePostprocessor):
     def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
         query = _query(query_bundle)
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
-        hits = self._reranker.rank(query, texts, self.top_n)
+        hits = self._reranker.rank(query, texts, self.top_n, max_tokens=self.max_tokens)
         return [NodeWithScore(node=nodes[int(hit.id)].node, score=hit.score) for hit in hits]
 
 

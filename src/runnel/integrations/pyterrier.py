@@ -62,20 +62,24 @@ class RunnelReranker(pt.Transformer):
     Args:
         model: a reranker, or what `Reranker.load` takes.
         text_field: the column with the documents' text.
+        max_tokens: cut longer documents, with a warning (`Reranker.score`); default: nothing is cut.
 
     Raises:
         CheckpointError: the model is missing or has no rerank head.
         InputError (when ranking): a query is empty.
     """
 
-    def __init__(self, model: Reranker | str | Path = "pocket", text_field: str = "text") -> None:
-        self.model, self.text_field = loaded(Reranker, model), text_field
+    def __init__(
+        self, model: Reranker | str | Path = "pocket", text_field: str = "text", *, max_tokens: int | None = None
+    ) -> None:
+        self.model, self.text_field, self.max_tokens = loaded(Reranker, model), text_field, max_tokens
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Score the documents of each query; best first."""
         pt.validate.result_frame(inp, ["query", self.text_field])
         scored = inp.assign(score=0.0)
         for _, group in inp.groupby("qid", sort=False):
-            scored.loc[group.index, "score"] = self.model.score(group["query"].iloc[0], group[self.text_field].tolist())
+            texts = group[self.text_field].tolist()
+            scored.loc[group.index, "score"] = self.model.score(group["query"].iloc[0], texts, max_tokens=self.max_tokens)
         order = scored.groupby("qid", sort=False)["score"].rank(ascending=False, method="first")
         return scored.assign(rank=order.astype(int) - 1).sort_values(["qid", "rank"], ignore_index=True)

@@ -28,17 +28,20 @@ class RunnelRanker(BaseRanker):
     Args:
         model_name_or_path: a reranker, or what `Reranker.load` takes.
         verbose: has no effect; nothing is printed.
+        max_tokens: cut longer documents, with a warning (`Reranker.score`); default: nothing is cut.
 
     Raises:
         CheckpointError: the model is missing or has no rerank head.
     """
 
-    def __init__(self, model_name_or_path: Reranker | str | Path = "pocket", verbose: int = 0) -> None:
-        self.model = loaded(Reranker, model_name_or_path)
+    def __init__(
+        self, model_name_or_path: Reranker | str | Path = "pocket", verbose: int = 0, *, max_tokens: int | None = None
+    ) -> None:
+        self.model, self.max_tokens = loaded(Reranker, model_name_or_path), max_tokens
 
     def score(self, query: str, doc: str) -> float:
         """Return the score of a document."""
-        return float(self.model.score(query, [doc])[0])
+        return float(self.model.score(query, [doc], max_tokens=self.max_tokens)[0])
 
     def rank(
         self,
@@ -55,6 +58,6 @@ class RunnelRanker(BaseRanker):
         documents = prep_docs(docs, doc_ids, metadata) if docs else []
         if any(document.text is None for document in documents):
             raise InputError("a document is an image; this ranker reads text")
-        hits = self.model.rank(query, [document.text for document in documents])
+        hits = self.model.rank(query, [document.text for document in documents], max_tokens=self.max_tokens)
         results = [Result(documents[int(hit.id)], hit.score, hit.rank) for hit in hits]
         return RankedResults(results, query, has_scores=True)
