@@ -12,9 +12,10 @@ import typer
 from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model
-from runnel.commands.resume import text_digest
+from runnel.commands.resume import file_digest, text_digest
 from runnel.commands.rows import Part, read_rows
-from runnel.commands.vectors import Row, VectorLog, vector_output
+from runnel.commands.vectors import Row, VectorLog, load_ranges, vector_output
+from runnel.errors import InputError
 from runnel.records import Document
 from runnel.text.shards import Shard
 
@@ -46,12 +47,21 @@ def embed(
         Literal["cls", "eos", "mean"] | None,
         typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
     ] = None,
+    truncate_dim: Annotated[
+        int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")
+    ] = None,
+    precision: Annotated[
+        Literal["float32", "int8", "uint8", "binary", "ubinary"],
+        typer.Option(help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."),
+    ] = "float32",
+    ranges: Annotated[Path | None, typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents.")] = None,
     as_json: Json = False,
 ) -> int:
     """Write one vector for each text of INPUT. Interrupted work resumes when you repeat the command."""
     part = None if shard is None else Shard.parse(shard)
+    calibrates = _calibrates(precision, ranges, alone=part is None and not as_query)
     out = Path(to) if part is None else part.output_path(Path(to))
-    vectors = vector_output(out)
+    vectors = vector_output(out, ranges=calibrates)
     source = Part(texts, part)
     before = source.state()
     settings: dict[str, object] = {
@@ -59,6 +69,9 @@ def embed(
         "prompt": "query" if as_query else "document",
         "max_tokens": max_tokens,
         "pooling": pooling,
+        "truncate_dim": truncate_dim,
+        "precision": None if precision == "float32" else precision,
+        "ranges": None if ranges is None else file_digest(str(ranges)),
         "shard": str(part or Shard(1, 1)),
         "sha256": source.sha256(),
     }
@@ -67,7 +80,7 @@ def embed(
         note_compiling()
         from runnel.models.embedder import Embedder
 
-        embedder = loading.load(Embedder.load, model, dtype=DTYPES[dtype], pooling=pooling)
+        embedder = loading.load(Embedder.load, model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim)
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         settings["fingerprint"] = embedder.model.fingerprint()
@@ -75,7 +88,8 @@ def embed(
         if facts is not None:
             say(f"note: {out} is finished already, {facts['count']:,} vectors")
         else:
-            with VectorLog(output, embedder.dimension) as log:
+            bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
+            with VectorLog(output, embedder.dimension, precision, bounds) as log:
                 work = Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
                 work.run(read_rows(source))
                 if source.state() != before:
@@ -85,8 +99,30 @@ def embed(
     if as_json:
         print_json({"out": str(out), **facts})
     else:
-        print_text(f"{out}: {facts['count']:,} vectors of {facts['dimension']} numbers")
+        form = "" if precision == "float32" else f", {precision}"
+        print_text(f"{out}: {facts['count']:,} vectors of {facts['dimension']} numbers{form}")
     return 0
+
+
+def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
+    """Return whether ranges of 8-bit vectors must be computed.
+
+    Args:
+        alone: the input has all documents, so that its ranges are theirs.
+
+    Raises:
+        InputError: ranges are needed and missing, or have no effect.
+    """
+    if precision not in ("int8", "uint8"):
+        if ranges is not None:
+            raise InputError(f"--ranges has no effect with --precision {precision}; omit it, or choose int8 or uint8")
+        return False
+    if ranges is None and not alone:
+        raise InputError(
+            f"--precision {precision} of queries and shards needs --ranges FILE: the OUT.ranges.npy that `runnel embed` writes "
+            "for documents, or for a sample of them, without --shard"
+        )
+    return ranges is None
 
 
 def embed_corpus(

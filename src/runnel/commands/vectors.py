@@ -5,7 +5,8 @@ While the work lasts, two files are next to OUT, with those of `runnel.commands.
     OUT.part      the vectors, float32, one after the other
     OUT.part.ids  a line of JSON for each vector: [id, digest of its text, whether the text was cut]
 
-A row counts once it is whole in both. `finish` turns them into OUT, and for .npy into OUT with the ending .ids too.
+A row counts once it is whole in both. `finish` turns them into OUT in the wanted precision, and for .npy into OUT with the
+ending .ids too. Ranges of 8-bit vectors that are computed here are those of all vectors, and go to OUT with the ending .ranges.npy.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from runnel.commands.resume import Output, appending
-from runnel.errors import InputError
+from runnel.errors import InputError, describe
 from runnel.files import replacing
 
 if TYPE_CHECKING:
     import numpy as np
 
 FORMATS = (".npy", ".jsonl")
+_BLOCK_ROWS = 4096  # vectors in memory at a time
 
 
 class Row(NamedTuple):
@@ -35,8 +37,8 @@ class Row(NamedTuple):
     cut: bool
 
 
-def vector_output(path: Path) -> Output:
-    """Make the output for a `VectorLog`: .npy or .jsonl.
+def vector_output(path: Path, *, ranges: bool = False) -> Output:
+    """Make the output for a `VectorLog`: .npy or .jsonl, with `ranges` also the file of the ranges that it computes.
 
     Raises:
         InputError: the name has another ending.
@@ -45,7 +47,28 @@ def vector_output(path: Path) -> Output:
         raise InputError(f"{path}: parquet needs a package that runnel does not depend on; write .npy or .jsonl and convert that")
     if path.suffix not in FORMATS:
         raise InputError(f"{path}: cannot write {path.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
-    return Output(path, parts=(".part", ".part.ids"), also=[path.with_suffix(".ids")] if path.suffix == ".npy" else [])
+    also = [path.with_suffix(".ids")] if path.suffix == ".npy" else []
+    return Output(path, parts=(".part", ".part.ids"), also=[*also, path.with_suffix(".ranges.npy")] if ranges else also)
+
+
+def load_ranges(path: Path, size: int) -> np.ndarray:
+    """Read the ranges (2, size) of 8-bit vectors that an earlier run wrote.
+
+    Raises:
+        InputError: the file cannot be read, or has no such ranges.
+    """
+    import numpy as np
+
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"{path} cannot be read as ranges: {describe(error)}; expected OUT.ranges.npy of runnel embed"
+        ) from error
+    if not isinstance(found, np.ndarray) or found.shape != (2, size) or found.dtype != np.float32:
+        what = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else "several arrays"
+        raise InputError(f"{path} has {what}; expected the ranges of these vectors, float32 (2, {size})")
+    return found
 
 
 class VectorLog:
@@ -53,10 +76,11 @@ class VectorLog:
 
     Args:
         size: numbers in a vector.
+        precision, ranges: of OUT, as for `runnel.models.precision.quantize`; missing ranges are computed from all vectors.
     """
 
-    def __init__(self, output: Output, size: int) -> None:
-        self.output, self._size = output, size
+    def __init__(self, output: Output, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> None:
+        self.output, self._size, self._precision, self._ranges = output, size, precision, ranges
         self._part, self._names = output.parts
         self.count = self._trim()
         self._files = ExitStack()
@@ -89,7 +113,11 @@ class VectorLog:
 
     def finish(self, **more: object) -> dict[str, object]:
         """Make the output files and return what OUT.json says: the settings, counts, and `more`."""
+        from runnel.models.precision import CALIBRATED
+
         out = self.output.path
+        if self._precision in CALIBRATED and self._ranges is None:
+            self._ranges = self._compute_ranges(out.with_suffix(".ranges.npy"))
         cut = sum(row.cut for row in self.rows())
         if out.suffix == ".npy":
             with replacing(out.with_suffix(".ids")) as new, new.open("wb") as ids:
@@ -118,20 +146,52 @@ class VectorLog:
         os.truncate(self._part, count * 4 * self._size)
         return count
 
+    def _compute_ranges(self, path: Path) -> np.ndarray:
+        """Write and return the ranges of all vectors."""
+        import numpy as np
+
+        from runnel.models.precision import value_ranges
+
+        if self.count < 2:
+            raise InputError(
+                f"{self._precision} vectors need the ranges of at least two vectors, got {self.count}; give --ranges"
+            )
+        found = [value_ranges(np.concatenate([block, block])) for block in self._vectors()]
+        ranges = value_ranges(np.concatenate(found))
+        with replacing(path) as new, new.open("wb") as file:
+            np.save(file, ranges)
+        return ranges
+
+    def _vectors(self) -> Iterator[np.ndarray]:
+        """Yield the vectors float32 (rows, size), in blocks."""
+        import numpy as np
+
+        with self._part.open("rb") as part:
+            while data := part.read(4 * self._size * _BLOCK_ROWS):
+                yield np.frombuffer(data, dtype="<f4").reshape(-1, self._size)
+
     def _write_npy(self, file: BinaryIO) -> None:
         import numpy as np
 
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self._size)}
+        from runnel.models.precision import quantize
+
+        none = quantize(np.empty((0, self._size), np.float32), self._precision, self._ranges)
+        header = {"descr": none.dtype.newbyteorder("<").str, "fortran_order": False, "shape": (self.count, none.shape[1])}
         np.lib.format.write_array_header_1_0(file, header)
-        with self._part.open("rb") as part:
-            while block := part.read(1 << 22):
-                file.write(block)
+        for block in self._vectors():
+            file.write(np.ascontiguousarray(quantize(block, self._precision, self._ranges), dtype=header["descr"]).tobytes())
 
     def _write_jsonl(self, file: BinaryIO) -> None:
         import numpy as np
 
-        with self._part.open("rb") as part:
-            for row in self.rows():
-                vector = np.frombuffer(part.read(4 * self._size), dtype="<f4")
-                numbers = ", ".join(np.format_float_positional(x, trim="0") for x in vector)  # the shortest that reads back equal
-                file.write(f'{{"id": {json.dumps(row.id, ensure_ascii=False)}, "vector": [{numbers}]}}\n'.encode())
+        from runnel.models.precision import quantize
+
+        rows = self.rows()
+        for block in self._vectors():
+            for vector in quantize(block, self._precision, self._ranges):
+                if vector.dtype == np.float32:  # the shortest numbers that read back equal
+                    numbers = ", ".join(np.format_float_positional(x, trim="0") for x in vector)
+                else:
+                    numbers = ", ".join(map(str, vector.tolist()))
+                name = json.dumps(next(rows).id, ensure_ascii=False)
+                file.write(f'{{"id": {name}, "vector": [{numbers}]}}\n'.encode())

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from runnel.backbones.encoder.model import lay_out
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
+from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.stream import PassageStream, Stream
 from runnel.records import expect_text
 from runnel.request import Request
@@ -36,9 +38,13 @@ class Embedder:
     (2, 384)
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, truncate_dim: int | None = None) -> None:
         self.model = model
         self._head = model.head("embed")
+        size = self._head.options.get("size")
+        width = size if isinstance(size, int) else model.backbone.hidden_size
+        check_width(truncate_dim, width)
+        self.dimension = truncate_dim or width  # d
         self.pooling: Pooling = self._head.pooling
         self.truncated = 0  # texts cut by `max_tokens` in the last encode call
 
@@ -50,28 +56,24 @@ class Embedder:
         device: str = "auto",
         *,
         pooling: Pooling | None = None,
+        truncate_dim: int | None = None,
     ) -> Embedder:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder, a checkpoint, a sentence-transformers folder, or a hub id.
 
         Args:
             pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the
                 mean of all ("mean"); default: the pooling the model was trained with, or the papers' choice (docs/baselines.md).
+            truncate_dim: cut all vectors to this many numbers, of unit length again (docs/vectors.md).
 
         Raises:
             CheckpointError: the model is missing or cannot embed.
-            InputError: the model does not support this pooling.
+            InputError: the model does not support this pooling, or has fewer than `truncate_dim` numbers.
         """
-        return cls(load_model(name, dtype, device, pooling=pooling))
+        return cls(load_model(name, dtype, device, pooling=pooling), truncate_dim=truncate_dim)
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
         self.model.save(folder, weights=weights, job="embed")
-
-    @property
-    def dimension(self) -> int:
-        """Width d of the vectors."""
-        size = self._head.options.get("size")
-        return size if isinstance(size, int) else self.model.backbone.hidden_size
 
     # ---- encode ----------------------------------------------------------------------------------------------------
 
@@ -81,6 +83,9 @@ class Embedder:
         *,
         prompt: str | None = None,
         max_tokens: int | None = None,
+        truncate_dim: int | None = None,
+        precision: Precision = "float32",
+        ranges: np.ndarray | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> np.ndarray:
         """Return the unit vectors of texts, float32 (n, d); for one string (d,).
@@ -91,16 +96,26 @@ class Embedder:
             max_tokens: cut longer texts at their end so that text, prompt and special tokens are at most this many tokens in
                 total, as sentence-transformers counts, or as many as the model can read if that is less; the number of
                 cut texts is in `truncated`, with a warning. By default nothing is cut.
+            truncate_dim: cut the vectors to this many numbers, of unit length again.
+            precision: "float32", "int8", "uint8", "binary" or "ubinary", as `runnel.models.precision.quantize` describes.
+            ranges: for int8 and uint8; see there.
             progress: called after each step with the number of tokens just read.
 
         Raises:
             InputError: a text is not a string, is empty, or is longer than a transformer can read; the model has no prompt of
-                that name; or `max_tokens` leaves no room for the text.
+                that name; `max_tokens` leaves no room for the text; the vectors have fewer than `truncate_dim` numbers; or
+                precision and ranges do not fit together.
         """
-        if isinstance(texts, str):
-            return self.encode([texts], prompt=prompt, max_tokens=max_tokens, progress=progress)[0]
-        vectors = list(self.encode_stream(texts, prompt=prompt, max_tokens=max_tokens, progress=progress))
-        return np.stack(vectors) if vectors else np.empty((0, self.dimension), dtype=np.float32)
+        check_width(truncate_dim, self.dimension)
+        check_precision(precision, ranges)
+        one = isinstance(texts, str)
+        rows = self.encode_stream(
+            [texts] if isinstance(texts, str) else texts, prompt=prompt, max_tokens=max_tokens, progress=progress
+        )
+        found = list(rows)
+        vectors = np.stack(found) if found else np.empty((0, self.dimension), dtype=np.float32)
+        vectors = quantize(truncated(vectors, truncate_dim or self.dimension), precision, ranges)
+        return vectors[0] if one else vectors
 
     def encode_query(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
         """Run `encode` with the model's query prompt, if it has one."""
@@ -130,8 +145,12 @@ class Embedder:
         """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
         results = self.model.engine.map(map(self._head.request, rows), progress)
         while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:
-            with torch.inference_mode():
-                yield from self._head(torch.cat(batch)).numpy()
+            yield from self.vectors(torch.cat(batch))
+
+    def vectors(self, pooled: Tensor) -> np.ndarray:
+        """Return the vectors float32 (n, d) for what the engine pooled, (n, D)."""
+        with torch.inference_mode():
+            return truncated(self._head(pooled).numpy(), self.dimension)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
         """Return the tokens a text is cut to: `max_tokens`, or a transformer's limit if that is less; None: no cut."""
@@ -211,8 +230,7 @@ class Embedder:
         ranges = np.stack([places[first], places[last - 1] + 1], axis=1)
         request = Request(row, ranges=ranges) if self.pooling == "mean" else Request(row, ranges[:, 1] - 1)
         (result,) = self.model.engine.run([request])
-        with torch.inference_mode():
-            return self._head(self._head.pooled(result)).numpy()
+        return self.vectors(self._head.pooled(result))
 
     def _places(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids to read for a text, and the index of each of its tokens in them."""

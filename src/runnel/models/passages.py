@@ -296,6 +296,5 @@ def _vectors(embedder: Embedder, pooled: Sequence[Tensor]) -> list[np.ndarray]:
     """Compute the vectors of several documents in one call of the head: (n, D) -> (n, d) for each."""
     if not pooled:
         return []
-    with torch.inference_mode():
-        vectors = embedder.model.head("embed")(torch.cat(list(pooled))).numpy()
+    vectors = embedder.vectors(torch.cat(list(pooled)))
     return np.split(vectors, np.cumsum([len(part) for part in pooled])[:-1])

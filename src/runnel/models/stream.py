@@ -228,8 +228,7 @@ class PassageStream:
 
 def _vector(embedder: Embedder, pooled: Tensor) -> np.ndarray:
     """Run the head: (1, D) -> (d,) float32 of unit length."""
-    with torch.inference_mode():
-        vector: np.ndarray = embedder.model.head("embed")(pooled)[0].numpy()
+    vector: np.ndarray = embedder.vectors(pooled)[0]
     if not np.isfinite(vector).all():
         raise NumericalError(_DAMAGED)
     return vector

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
+from runnel.models.precision import check_width, truncated
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext
 from runnel.server.loading import Loaded
 from runnel.server.refusals import Refusal, error_responses
@@ -141,8 +142,11 @@ async def _embed(
     embedder = loaded.embedder
     if embedder is None:
         raise Refusal("invalid", f"{loaded.name} has no 'embed' head; it was not trained to embed")
-    if dimensions is not None and dimensions > embedder.dimension:
-        raise Refusal("invalid", f"dimensions is {dimensions}, the model's vectors have {embedder.dimension}", param="dimensions")
+    try:
+        check_width(dimensions, embedder.dimension, "dimensions")
+    except InputError as error:
+        raise Refusal("invalid", str(error), param="dimensions") from error
+    width = dimensions or embedder.dimension
     items = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
     texts = [item for item in items if isinstance(item, str)]
     rows: list[np.ndarray] = []
@@ -153,7 +157,10 @@ async def _embed(
         return sum(map(len, rows))
 
     return await context.run(
-        request, texts, lambda progress: write(_cut(embedder.encode_rows(rows, progress), dimensions)), count
+        request,
+        texts,
+        lambda progress: write(truncated(vector, width) for vector in embedder.encode_rows(rows, progress)),
+        count,
     )
 
 
@@ -172,16 +179,6 @@ def _row(embedder: Embedder, ids: object) -> np.ndarray:
             "which ids do not show: send the text"
         )
     return row
-
-
-def _cut(vectors: Iterator[np.ndarray], dimensions: int | None) -> Iterator[np.ndarray]:
-    """Cut vectors (d,) to their first `dimensions` numbers, of unit length again."""
-    for vector in vectors:
-        if dimensions is None:
-            yield vector
-        else:
-            part = vector[:dimensions]
-            yield part / np.linalg.norm(part)
 
 
 def _base64(vector: np.ndarray) -> str:

@@ -1,0 +1,128 @@
+"""Cut and quantized vectors, compared with sentence-transformers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.tiny import tiny_model
+
+from runnel import Embedder
+from runnel.errors import InputError
+from runnel.models.precision import PRECISIONS, quantize, truncated, value_ranges
+
+RNG = np.random.default_rng(0)
+TEXTS = ["the cat sat on the mat", "a river runs to the sea", "the dog"]
+
+
+def vectors(count: int, width: int) -> np.ndarray:
+    found = RNG.standard_normal((count, width)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory):
+    return Embedder(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("count", "width"), [(0, 16), (1, 8), (7, 13), (300, 64)])
+def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
+    theirs = pytest.importorskip("sentence_transformers").quantize_embeddings
+    given, ranges = vectors(count, width), None
+    if precision in ("int8", "uint8"):
+        ranges = value_ranges(vectors(50, width))  # of others: some values are beyond
+        ranges[:, 0] = 0.1  # a number that never varies
+    ours = quantize(given, precision, ranges)
+    expected = theirs(given, precision, ranges=ranges)
+    assert ours.dtype == expected.dtype and ours.shape == expected.shape and np.array_equal(ours, expected)
+
+
+def test_bits_by_hand():
+    given = np.array([[1, -1, 0, 2, -3, 4, 5, -6, 7, -8]], np.float32)
+    assert quantize(given, "ubinary").tolist() == [[0b10010110, 0b10000000]]
+    assert quantize(given, "binary").tolist() == [[0b10010110 - 128, 0]]
+
+
+def test_levels_by_hand():
+    ranges = np.array([[0, -1], [255, 1]], np.float32)
+    given = np.array([[0, -1], [1.5, 0], [254.9, 0.99], [255, 5], [-9, -2]], np.float32)
+    assert quantize(given, "uint8", ranges).tolist() == [[0, 0], [1, 127], [254, 253], [255, 255], [0, 0]]
+    assert quantize(given, "int8", ranges).tolist() == [[-128, -128], [-127, -1], [126, 125], [127, 127], [-128, -128]]
+
+
+@pytest.mark.parametrize(
+    ("precision", "ranges", "message"),
+    [
+        ("int4", None, "precision is 'int4'; expected one of float32, int8, uint8, binary, ubinary"),
+        ("int8", None, r"int8 vectors need ranges, the same for queries and documents: value_ranges\(vectors of documents\)"),
+        ("binary", np.zeros((2, 8), np.float32), "binary vectors have no ranges; omit them, or choose int8 or uint8"),
+        ("uint8", np.zeros((2, 7), np.float32), r"ranges have the shape \(2, 7\); expected \(2, 8\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(precision, ranges, message):
+    with pytest.raises(InputError, match=message):
+        quantize(vectors(3, 8), precision, ranges)
+
+
+@pytest.mark.parametrize("given", [vectors(1, 8), vectors(0, 8), vectors(2, 8)[0]])
+def test_ranges_need_several_vectors(given):
+    with pytest.raises(InputError, match=r"ranges need at least two vectors, got an array of shape \("):
+        value_ranges(given)
+
+
+def test_a_cut_vector_has_unit_length():
+    given = vectors(5, 12)
+    for width in (1, 7, 12):
+        part = truncated(given, width)
+        assert part.shape == (5, width) and np.allclose(np.linalg.norm(part, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(part[0], truncated(given[0], width), atol=1e-7)
+    assert truncated(given, 12) is given
+    assert not truncated(np.array([[0, 0, 1]], np.float32), 2).any()  # no direction
+
+
+def test_encode_cuts_and_quantizes(embedder):
+    whole = embedder.encode(TEXTS)
+    d = whole.shape[1]
+    for width in (1, 7, d):
+        expected = whole[:, :width] / np.linalg.norm(whole[:, :width], axis=1, keepdims=True)
+        np.testing.assert_allclose(embedder.encode(TEXTS, truncate_dim=width), expected, atol=1e-6)
+    assert np.array_equal(embedder.encode(TEXTS, precision="binary"), quantize(whole, "binary"))
+    ranges = value_ranges(whole[:, :7] * 2)
+    short = embedder.encode(TEXTS, truncate_dim=7, precision="int8", ranges=ranges)
+    assert np.array_equal(short, quantize(embedder.encode(TEXTS, truncate_dim=7), "int8", ranges))
+    assert embedder.encode([], truncate_dim=16, precision="ubinary").shape == (0, 2)
+    assert embedder.encode(TEXTS[0], precision="ubinary").shape == (-(-d // 8),)
+    for bad in (0, d + 1):
+        with pytest.raises(InputError, match=rf"truncate_dim is {bad}, the model's vectors have {d}; choose from 1 to {d}"):
+            embedder.encode(TEXTS, truncate_dim=bad)
+    with pytest.raises(InputError, match="int8 vectors need ranges"):
+        embedder.encode(TEXTS, precision="int8")
+
+
+def test_all_vectors_of_an_embedder_are_cut_alike(embedder):
+    short = Embedder(embedder.model, truncate_dim=5)
+    assert short.dimension == 5
+    expected = embedder.encode(TEXTS, truncate_dim=5)
+    np.testing.assert_allclose(short.encode(TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(short.stream().feed(TEXTS[1]).embedding(), expected[1], atol=1e-5)
+    spans = [(0, 7), (8, len(TEXTS[0]))]
+    np.testing.assert_allclose(
+        short.encode_spans(TEXTS[0], spans), truncated(embedder.encode_spans(TEXTS[0], spans), 5), atol=1e-6
+    )
+    assert short.encode([]).shape == (0, 5) == short.encode([], truncate_dim=5).shape
+    with pytest.raises(InputError, match="truncate_dim is 6, the model's vectors have 5"):
+        short.encode(TEXTS, truncate_dim=6)
+    with pytest.raises(InputError, match=r"truncate_dim is 1000, the model's vectors have \d+"):
+        Embedder(embedder.model, truncate_dim=1000)
+
+
+def test_an_index_of_cut_vectors(embedder, tmp_path):
+    lancedb = pytest.importorskip("lancedb")
+    assert lancedb
+    from runnel import Document, Index
+
+    short = Embedder(embedder.model, truncate_dim=5)
+    with Index.create(tmp_path / "index", short) as index:
+        index.add(Document(str(i), text) for i, text in enumerate(TEXTS))
+        assert index.store.settings.dimension == 5
+    assert Index.open(tmp_path / "index", short).search(TEXTS[1])[0].id == "1"
