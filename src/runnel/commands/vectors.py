@@ -6,7 +6,8 @@ While the work lasts, two files are next to OUT, with those of `runnel.commands.
     OUT.part.ids  a line of JSON for each vector: [id, digest of its text, whether the text was cut]
 
 A row counts once it is whole in both. `finish` turns them into OUT in the wanted precision, and for .npy into OUT with the
-ending .ids too. Ranges of 8-bit vectors that are computed here are those of all vectors, and go to OUT with the ending .ranges.npy.
+ending .ids too. Ranges of 8-bit vectors that are computed here are those of all vectors; they go to OUT with the ending
+.ranges.npy.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 n  vectors   d  numbers of a vector
 
-Source: the conventions of `sentence_transformers.quantize_embeddings`; its results are equal, bit for bit. Differs: the ranges of
-8-bit vectors are never those of the vectors at hand unless the caller computes them so, because queries and documents need the same.
+Source: the conventions of `sentence_transformers.quantize_embeddings`; its results are equal, bit for bit. Differs: ranges of
+8-bit vectors are never computed from the vectors to quantize by default, because queries and documents need the same ranges.
 """
 
 from __future__ import annotations
