@@ -34,8 +34,9 @@ def main() -> None:
     embedder = Embedder.load(options.model)
     for folder in options.folders:
         task = read_task(find_task(folder))
-        names = [document.id for document in task.corpus if document.text.strip()]
-        documents = embedder.encode_document(document.text for document in task.corpus if document.text.strip())
+        corpus = [document for document in task.corpus or () if document.text.strip()]
+        names = [document.id for document in corpus]
+        documents = embedder.encode_document(document.text for document in corpus)
         queries = embedder.encode_query(task.queries.values())
         for width in (one for one in _WIDTHS if one <= embedder.dimension):
             row = []

@@ -47,7 +47,7 @@ def release() -> None:
             cast("Store", kept.value).close()
 
 
-def load(make: Callable[..., T], name: str, **options: str | None) -> T:
+def load(make: Callable[..., T], name: str, **options: str | int | None) -> T:
     """Return `make(name, **options)`, kept if `keep_loaded` has been called.
 
     Args:

@@ -177,10 +177,11 @@ class VectorLog:
         from runnel.models.precision import quantize
 
         none = quantize(np.empty((0, self._size), np.float32), self._precision, self._ranges)
-        header = {"descr": none.dtype.newbyteorder("<").str, "fortran_order": False, "shape": (self.count, none.shape[1])}
+        kind = none.dtype.newbyteorder("<")
+        header = {"descr": kind.str, "fortran_order": False, "shape": (self.count, none.shape[1])}
         np.lib.format.write_array_header_1_0(file, header)
         for block in self._vectors():
-            file.write(np.ascontiguousarray(quantize(block, self._precision, self._ranges), dtype=header["descr"]).tobytes())
+            file.write(np.ascontiguousarray(quantize(block, self._precision, self._ranges), dtype=kind).tobytes())
 
     def _write_jsonl(self, file: BinaryIO) -> None:
         import numpy as np
