@@ -30,31 +30,38 @@ _BLOCK_CHARACTERS = 1 << 16
 _BLOCK_ROWS = 2048
 
 
+Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
+To = Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.", show_default=False)]
+AsQuery = Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy."),
+]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut texts to this many tokens, special ones included.")]
+PoolingOption = Annotated[
+    Literal["cls", "eos", "mean"] | None,
+    typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
+]
+TruncateDim = Annotated[int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")]
+PrecisionOption = Annotated[
+    Literal["float32", "int8", "uint8", "binary", "ubinary"],
+    typer.Option(help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."),
+]
+Ranges = Annotated[Path | None, typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents.")]
+
+
 def embed(
-    texts: Annotated[
-        str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")
-    ],
-    to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.", show_default=False)],
+    texts: Input,
+    to: To,
     model: Model = "pocket",
     dtype: Dtype = "auto",
-    as_query: Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")] = False,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy."),
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Cut texts to this many tokens, special ones included.")] = None,
-    pooling: Annotated[
-        Literal["cls", "eos", "mean"] | None,
-        typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
-    ] = None,
-    truncate_dim: Annotated[
-        int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")
-    ] = None,
-    precision: Annotated[
-        Literal["float32", "int8", "uint8", "binary", "ubinary"],
-        typer.Option(help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."),
-    ] = "float32",
-    ranges: Annotated[Path | None, typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents.")] = None,
+    as_query: AsQuery = False,
+    shard: ShardOf = None,
+    max_tokens: MaxTokens = None,
+    pooling: PoolingOption = None,
+    truncate_dim: TruncateDim = None,
+    precision: PrecisionOption = "float32",
+    ranges: Ranges = None,
     as_json: Json = False,
 ) -> int:
     """Write one vector for each text of INPUT. Interrupted work resumes when you repeat the command."""
