@@ -116,6 +116,26 @@ def test_files_that_cannot_be_read_are_reported_and_keep_what_is_known(index, fo
     assert len(index) == 5 and changes.deleted == []
 
 
+def test_files_that_are_not_documents_are_only_noted(index, folder, caplog):
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    (folder / "deep" / "program").write_bytes(b"\x7fELF\0\0")
+    changes = index.add_files([folder])
+    assert len(changes.added) == 5 and not changes.failed
+    root = folder.resolve()
+    assert caplog.messages == [f"note: files of kinds that are not read: {root / 'picture.png'}, {root / 'deep' / 'program'}"]
+    changes = index.add_files([folder / "picture.png"])  # the user names it
+    assert "is an image" in changes.failed[str(root / "picture.png")]
+
+
+@pytest.mark.parametrize("store", ["lance", "local"])
+def test_an_index_does_not_read_itself_or_another_one(embedder, folder, store):
+    for name in ("library", "deep/other"):
+        with Index.create(folder / name, embedder, store=store) as made:
+            made.add_files([folder])
+            made.optimize()
+            assert len(made) == 5 and len(made.add_files([folder]).unchanged) == 5
+
+
 def test_files_without_rows_are_noted(index, folder, caplog):
     (folder / "lines.tsv").write_text("one line, taken for the name of a column\n")
     (folder / "rows.jsonl").unlink()

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.search.file_hashes import FileHashes
 from runnel.search.records import ContentHashes, DocumentRow, check_storable
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before
-from runnel.text.folders import EVERYTHING, Root, Selection, find_files
+from runnel.text.folders import EVERYTHING, Root, Selection, find_files, other_kinds
 
 log = logging.getLogger("runnel")
 _MORE = "+"  # after the file's hash in all rows but the last: a file is complete once its last row is stored
@@ -32,11 +32,13 @@ class Scan:
         unchanged: ids of documents whose file has not changed.
         failed: path of a file or folder, or "path, line N" of a row -> why it was skipped.
         gone: ids of documents whose file no longer exists; complete at the end of the scan.
+        other_kinds: files in folders that are not text or a document, such as images.
     """
 
     unchanged: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
+    other_kinds: list[str] = field(default_factory=list)
 
     def fail_folder(self, error: OSError) -> None:
         """Record and log a folder, or a .gitignore file, that cannot be read."""
@@ -73,7 +75,8 @@ def read_files(
 ) -> Iterator[DocumentRow]:
     """Yield documents of new and changed files; fill `scan` with the other results meanwhile.
 
-    A folder, file or row that cannot be read is logged and recorded in `scan.failed`, and its stored content is kept.
+    A folder, file or row that cannot be read is logged and recorded in `scan.failed`, and its stored content is kept. Images and
+    other files in folders that are not documents are only noted.
 
     Args:
         known: the documents in the index.
@@ -85,7 +88,7 @@ def read_files(
     by_file: dict[str, list[str]] = {}
     for name, have in known.items():
         by_file.setdefault(have.source, []).append(name)
-    seen: set[str] = set()
+    named, seen = {root.path for root in roots}, set[str]()
     with DocumentReader(limits) as reader:
         for file in find_files(roots, selection, scan.fail_folder):
             name = str(file)
@@ -111,10 +114,15 @@ def read_files(
                     hashes.failures[name] = digest
                 scan.gone += sorted(set(old) - set(fresh))
             except (ReadError, MissingDependency, OSError) as error:
-                scan.failed[name] = str(error)
-                log.warning("%s", left_out(name, str(error)))
+                if isinstance(error, UnsupportedKind) and file not in named and name not in by_file:
+                    scan.other_kinds.append(name)
+                else:
+                    scan.failed[name] = str(error)
+                    log.warning("%s", left_out(name, str(error)))
                 if digest:
                     hashes.failures[name] = digest
+    if scan.other_kinds:
+        log.warning("note: %s", other_kinds(scan.other_kinds))
     for name, ids in by_file.items():
         file = Path(name)
         if name not in seen and any(root.covers(file) for root in roots) and not scan.failed.keys() & set(map(str, file.parents)):

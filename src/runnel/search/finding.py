@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 STANDARD_INPUT = "(standard input)"  # its name in results
-_NAMED = 3  # the most files of other kinds to name in the note about them
 
 
 @dataclass(frozen=True)
@@ -195,8 +194,9 @@ def read_documents(
             if one.error:
                 report(f"error: {one.reason}")
     if others := [one.file for one in skipped if not one.error]:
-        names = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else "")
-        report(f"note: files of kinds that are not read: {names}")
+        from runnel.text.folders import other_kinds
+
+        report(f"note: {other_kinds(others)}")
 
 
 def find(

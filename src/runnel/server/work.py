@@ -11,6 +11,7 @@ call after each step, raises `Cancelled` in its thread.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import math
 import threading
 import time
@@ -180,6 +181,8 @@ class Work:
                 finally:
                     self.running -= 1
                     lane.leave()
+                    if lane is self._lanes[True]:
+                        loop.run_in_executor(lane.count, _trim)
             finally:
                 with self._lock:
                     self.left -= max(0, job.tokens - job.read)
@@ -263,6 +266,13 @@ class Work:
 
 def _stopping() -> Refusal:
     return Refusal("unavailable", "the server is stopping; retry with another server, or when it runs again", retry_after_s=1)
+
+
+def _trim() -> None:
+    """Return free memory to the system: glibc keeps what long texts used, for each thread (0.03 s)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+    if trim is not None:
+        trim(0)
 
 
 async def _disconnect(request: Request) -> None:

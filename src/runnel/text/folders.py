@@ -16,6 +16,9 @@ from typing import NamedTuple
 from runnel.errors import InputError, ReadError
 from runnel.text.globs import Glob, decide, fixed_part, parse
 
+_INDEXES = ({"commits.lance", "documents.lance"}, {"HEAD", "index.json"})  # what an index of runnel has at least
+_SHOWN = 3  # names in one message
+
 OnError = Callable[[OSError], None]  # called with an error that names the folder or file
 
 
@@ -132,7 +135,7 @@ def find_files(
 ) -> Iterator[Path]:
     """Yield the files at `paths`, each path once: of a folder first its files, then those of its folders, by name.
 
-    Names in folders that begin with a dot, links to folders and links to nothing are skipped.
+    Names in folders that begin with a dot, links to folders, links to nothing and indexes of this package are skipped.
 
     Args:
         paths: files, folders, and globs such as notes/**/*.md.
@@ -151,6 +154,12 @@ def find_files(
                 yield file
 
 
+def other_kinds(files: Sequence[str]) -> str:
+    """Return the message about files found in folders that are not text or a document."""
+    more = f" and {len(files) - _SHOWN:,} more" if len(files) > _SHOWN else ""
+    return f"files of kinds that are not read: {', '.join(files[:_SHOWN])}{more}"
+
+
 def _raise(error: OSError) -> None:
     raise ReadError(f"{error.filename}: {error.strerror}; change its permissions, or exclude it") from error
 
@@ -167,7 +176,10 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
         except OSError as error:
             on_error(error)
             continue
-        rules = _rules_in(folder, {entry.name for entry in entries}, on_error) if selection.ignore_files else ()
+        names = {entry.name for entry in entries}
+        if folder.below and any(index <= names for index in _INDEXES):
+            continue
+        rules = _rules_in(folder, names, on_error) if selection.ignore_files else ()
         inside: list[_Folder] = []
         for entry in entries:
             below, is_folder = folder.below + entry.name, entry.is_dir(follow_symlinks=False)

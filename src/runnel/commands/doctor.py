@@ -1,0 +1,212 @@
+"""`runnel doctor`: what is installed, which kernels run and why, what is missing for what, and what it would gain."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runnel.commands import background
+from runnel.commands.display import Meter, note_compiling, print_json, print_text
+from runnel.commands.options import Json
+from runnel.errors import RunnelError, describe
+
+if TYPE_CHECKING:
+    from runnel.models.embedder import Embedder
+
+PURPOSES = {
+    "search": "indexes: runnel index, runnel search",
+    "documents": "PDF, Word, EPUB and HTML files",
+    "serve": "the HTTP server and its page: runnel serve",
+    "mcp": "tools for agents: runnel mcp",
+    "llm": "language models: runnel ask, runnel synthesize, runnel qa",
+    "train": "training: runnel train, runnel mine, runnel adapt",
+    "eval": "evaluation: runnel evaluate, runnel analyze",
+    "mteb": "MTEB's tasks: runnel evaluate mteb:NAME",
+    "baselines": "transformers as embedders and rerankers",
+    "qlora": "training with 4-bit weights",
+    "gpu": "kernels for NVIDIA GPUs",
+    "ray": "indexing with many machines: runnel index --ray",
+    "qdrant": "indexes in Qdrant",
+    "langchain": "LangChain",
+    "llama-index": "LlamaIndex",
+    "haystack": "Haystack",
+    "rerankers": "the package rerankers",
+    "chroma": "Chroma",
+    "pyterrier": "PyTerrier",
+}  # by extra
+_BUNDLES = {"all", "dev", "docs"}
+_WORDS = 600  # of the text that is timed: less than a step
+_ROUNDS = 3
+
+
+def doctor(as_json: Json = False) -> int:
+    """Check this installation: which kernels run and why, how fast pocket is with and without them, and what is missing for what.
+
+    Exit code 1 if pocket cannot be loaded or does not work.
+    """
+    note_compiling()
+    facts = _facts()
+    if as_json:
+        print_json(facts)
+    else:
+        for label, text in _lines(facts):
+            print_text(f"{label:<14}{text}".rstrip())
+    return 1 if facts["pocket"]["problem"] else 0
+
+
+def _facts() -> dict[str, Any]:
+    from runnel.hardware import available_memory
+    from runnel.ops.backend import numba_problem
+    from runnel.speed.machine import machine
+
+    with Meter("measuring pocket"):
+        pocket = _pocket()
+    return {
+        "machine": machine(),
+        "memory_free_bytes": available_memory(),
+        "kernels_problem": numba_problem(),
+        "kernel_cache": _kernel_cache(),
+        "gpu_problem": _gpu_problem(),
+        "background": background.status(),
+        "pocket": pocket,
+        "extras": extras(),
+    }
+
+
+# ---- speed -----------------------------------------------------------------------------------------------------------
+
+
+def _pocket() -> dict[str, Any]:
+    """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both vectors."""
+    from runnel.models.embedder import Embedder
+
+    facts: dict[str, Any] = {"problem": None, "dtype": None, "tokens_per_s": None, "plain_tokens_per_s": None, "cosine": None}
+    try:
+        embedder = Embedder.load("pocket")
+        backbone = embedder.model.backbone
+        facts["dtype"] = str(next(backbone.parameters()).dtype).removeprefix("torch.")
+        vector, facts["tokens_per_s"] = _measure(embedder)
+        backbone.fast, kernels = None, backbone.fast
+        if kernels is None:
+            facts["plain_tokens_per_s"], facts["tokens_per_s"] = facts["tokens_per_s"], None
+            return facts
+        plain, facts["plain_tokens_per_s"] = _measure(embedder)
+        facts["cosine"] = float(vector @ plain)
+        if facts["cosine"] < 0.99:
+            facts["problem"] = f"the kernels' vector differs from plain torch's: cosine {facts['cosine']:.3f}; please report it"
+    except (RunnelError, OSError) as error:
+        facts["problem"] = describe(error)
+    return facts
+
+
+def _measure(embedder: Embedder) -> tuple[Any, int]:
+    """Return a text's vector and the tokens per second of the fastest round; the first compiles and is not counted."""
+    text = "The river carries sand to the sea and leaves it there. " * (_WORDS // 11)
+    tokens, best, vector = len(embedder.model.tokenizer.encode(text)), 0.0, embedder.encode(text)
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        vector = embedder.encode(text)
+        best = max(best, tokens / (time.perf_counter() - start))
+    return vector, round(best)
+
+
+# ---- what is installed -----------------------------------------------------------------------------------------------
+
+
+def extras() -> dict[str, dict[str, Any]]:
+    """Return {extra: {"for": its purpose, "missing": requirements that are not installed or too old}}."""
+    from packaging.requirements import Requirement
+
+    wanted = [Requirement(line) for line in importlib.metadata.requires("runnel") or ()]
+    found: dict[str, dict[str, Any]] = {}
+    for extra, purpose in PURPOSES.items():
+        direct = [one for one in wanted if one.marker and _asks(one, extra)]
+        inner = {name for one in direct if one.name == "runnel" for name in one.extras}
+        every = direct + [one for one in wanted for name in inner if one.marker and _asks(one, name)]
+        missing = [problem for one in every if one.name != "runnel" and (problem := _missing(one))]
+        found[extra] = {"for": purpose, "missing": missing}
+    return found
+
+
+def _asks(requirement: Any, extra: str) -> bool:
+    """Return whether an extra, and not the base, has the requirement here."""
+    return bool(requirement.marker.evaluate({"extra": extra}) and not requirement.marker.evaluate({"extra": ""}))
+
+
+def _missing(requirement: Any) -> str | None:
+    try:
+        installed = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return str(requirement.name)
+    if requirement.specifier.contains(installed, prereleases=True):
+        return None
+    return f"{requirement.name}{requirement.specifier} (it is {installed})"
+
+
+def _kernel_cache() -> dict[str, Any]:
+    """Return the folder of compiled kernels, and whether new ones can be stored there."""
+    import runnel.ops
+
+    place = os.environ.get("NUMBA_CACHE_DIR") or str(Path(runnel.ops.__file__).parent)
+    return {"folder": place, "writable": os.access(place, os.W_OK)}
+
+
+def _gpu_problem() -> str | None:
+    import torch
+
+    from runnel.ops.backend import choose
+
+    if not torch.cuda.is_available():
+        return "torch sees none" + (" (this is a build for CPUs)" if torch.version.cuda is None else "")
+    try:
+        choose("ssd", "gpu", torch.empty(0, device="cuda"))
+    except RunnelError as error:
+        return describe(error)
+    return None
+
+
+# ---- in words --------------------------------------------------------------------------------------------------------
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    machine, cache = facts["machine"], facts["kernel_cache"]
+    versions = machine["versions"]
+    yield "runnel", f"{versions['runnel']}, torch {versions['torch']}, Python {machine['python']}, {machine['system']}"
+    bf16 = "bf16 in hardware" if machine["native_bf16"] else "no bf16 in hardware: models run in fp32; --dtype int8 is faster"
+    yield "processor", f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, {bf16}"
+    yield "memory", f"{facts['memory_free_bytes'] / 2**30:.1f} GiB free"
+    yield (
+        "kernels",
+        f"plain torch, because {facts['kernels_problem']}" if facts["kernels_problem"] else "compiled for this processor",
+    )
+    if not facts["kernels_problem"]:
+        stored = cache["folder"] if cache["writable"] else f"{cache['folder']} cannot be written, so that every process compiles"
+        yield "kernel cache", stored if cache["writable"] else f"{stored} its kernels; set NUMBA_CACHE_DIR to a folder of yours"
+    yield "pocket", _pocket_in_words(facts["pocket"])
+    gpu = machine["gpu"] or "none"
+    yield "gpu", gpu if facts["gpu_problem"] is None else f"{gpu}: {facts['gpu_problem']}"
+    there = facts["background"]
+    yield (
+        "background",
+        f"process {there['pid']}" if there else "none; runnel serve --background keeps find, search, rerank and embed warm",
+    )
+    for label, ready in (("installed", True), ("missing", False)):
+        for extra, one in facts["extras"].items():
+            if ready != bool(one["missing"]):
+                advice = "" if ready else f'; needs {", ".join(one["missing"])}: pip install "runnel[{extra}]"'
+                yield label, f"{extra}: {one['for']}{advice}"
+                label = ""
+
+
+def _pocket_in_words(pocket: dict[str, Any]) -> str:
+    if pocket["problem"]:
+        return f"does not work: {pocket['problem']}"
+    plain = f"{pocket['plain_tokens_per_s']:,} tokens/s in plain torch"
+    if pocket["tokens_per_s"] is None:
+        return f"works, {plain}"
+    ratio = pocket["tokens_per_s"] / pocket["plain_tokens_per_s"]
+    return f"works in {pocket['dtype']}: {pocket['tokens_per_s']:,} tokens/s with kernels, {ratio:.1f} times {plain}"

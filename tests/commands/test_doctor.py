@@ -1,0 +1,73 @@
+"""`runnel doctor`: what it measures, and what it says is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from runnel.commands import doctor
+from runnel.models.embedder import Embedder
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_extra_of_the_package_has_a_purpose():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert doctor.PURPOSES.keys() == declared.keys() - doctor._BUNDLES
+
+
+def test_speed_with_and_without_kernels(run):
+    done = run("doctor", "--json")
+    assert done.code == 0
+    pocket = json.loads(done.out)["pocket"]
+    assert pocket["problem"] is None and pocket["cosine"] > 0.99
+    assert pocket["tokens_per_s"] > 0 and pocket["plain_tokens_per_s"] > 0
+
+
+@pytest.fixture
+def without_speed(monkeypatch):
+    speed = {"problem": None, "dtype": "bfloat16", "tokens_per_s": 9000, "plain_tokens_per_s": 3000, "cosine": 1.0}
+    monkeypatch.setattr(doctor, "_pocket", lambda: speed)
+    return speed
+
+
+def test_missing_and_old_packages_are_named_with_what_they_are_for(run, monkeypatch, without_speed):
+    found = importlib.metadata.version
+    wanted = ['lancedb>=0.40; extra == "search"', 'runnel[search]; extra == "ray"', 'ray>=2.50; extra == "ray"', "torch>=2.6"]
+
+    def version(name: str) -> str:
+        if name == "lancedb":
+            return "0.1"
+        if name == "ray":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    done = run("doctor")
+    assert done.code == 0
+    assert "pocket        works in bfloat16: 9,000 tokens/s with kernels, 3.0 times 3,000 tokens/s in plain torch" in done.out
+    shown = " ".join(done.out.split())
+    assert (
+        "missing search: indexes: runnel index, runnel search; needs lancedb>=0.40 (it is 0.1): "
+        'pip install "runnel[search]" ray: indexing with many machines: runnel index --ray; '
+        'needs ray, lancedb>=0.40 (it is 0.1): pip install "runnel[ray]"'
+    ) in shown
+
+
+def test_a_model_that_does_not_work_gives_exit_code_1(run, monkeypatch):
+    def broken(name: str) -> Embedder:
+        raise OSError("[Errno 5] Input/output error")
+
+    monkeypatch.setattr(Embedder, "load", broken)
+    done = run("doctor")
+    assert done.code == 1 and "pocket        does not work: " in done.out and "Input/output error" in done.out
+
+
+def test_why_kernels_do_not_run(run, monkeypatch, without_speed):
+    monkeypatch.setattr("runnel.ops.backend.numba_problem", lambda: "NUMBA_DISABLE_JIT is set")
+    assert "kernels       plain torch, because NUMBA_DISABLE_JIT is set" in run("doctor").out
