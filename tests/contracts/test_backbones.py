@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_backbones import VOCABULARY, assert_close, assert_states_close, cumulative, tiny_backbone, token_ids
+from helpers.tiny_backbones import (
+    VOCABULARY,
+    Architecture,
+    assert_close,
+    assert_states_close,
+    cumulative,
+    open_xlstm,
+    token_ids,
+)
 from helpers.toy import Toy, ToyConfig
 from torch import nn
 from torch.nn import functional as F
@@ -22,33 +27,10 @@ from runnel.backbones.encoder.model import Encoder, EncoderConfig
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.state import State
-from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A backbone's class and the shapes it is tested at. What does not depend on the shape is tested at the one named "tiny"."""
-
-    backbone: Callable[[Any], Backbone]
-    configs: dict[str, Any]  # with VOCABULARY rows of embeddings, and such that the fused kernels take them
-
-    def build(self, config: str = "tiny", dtype: torch.dtype = torch.float32) -> Backbone:
-        """Without kernels until `prepare`; every call gives the same weights."""
-        return tiny_backbone(self.backbone, self.configs[config], dtype)
-
-
-def open_xlstm(config: XlstmConfig) -> Xlstm:
-    """Input gates at exp(-5) to exp(-1): those of a fresh model are shut, and an empty memory would hide mistakes.
-
-    A large norm_eps: a head norm magnifies rounding errors where a query is orthogonal to what it reads.
-    """
-    model = Xlstm(config)
-    for layer in model.blocks:
-        torch.linspace(-5, -1, config.num_heads, out=layer.mlstm_layer.igate_preact.bias.data)
-    return model
-
+from runnel.backbones.xlstm.model import XlstmConfig
 
 ARCHITECTURES = {
     "mamba1": Architecture(
@@ -66,6 +48,14 @@ ARCHITECTURES = {
             "one-group": Mamba2Config(VOCABULARY, 32, 2, state_size=16, head_size=16),
             "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, proj_bias=True, conv_bias=False),
             "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
+        },
+    ),
+    "mamba3": Architecture(
+        Mamba3,
+        {
+            "tiny": Mamba3Config(VOCABULARY, 24, 3, state_size=8, head_size=8, groups=3),
+            "mimo": Mamba3Config(VOCABULARY, 32, 2, state_size=12, head_size=16, ranks=3, angles=6, ffn_size=40, out_norm=True),
+            "smallest": Mamba3Config(VOCABULARY, 16, 1, state_size=2, head_size=1, expand=1, angles=1, out_norm=True),
         },
     ),
     "rwkv7": Architecture(

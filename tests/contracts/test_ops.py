@@ -5,14 +5,12 @@ The fp64 reference loop is the truth. Errors are the largest difference over the
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 import torch
+from helpers.operators import DEVICE, INTERPRETED, OPERATORS, Inputs, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -20,149 +18,8 @@ from torch.nn import functional as F
 
 from runnel import ops
 from runnel.errors import BackendUnavailable, InputError
+from runnel.ops.backend import ONLY_TORCH
 
-Inputs = dict[str, Tensor]
-Call = Callable[[Inputs, Tensor | None, Tensor | None, str], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One operator at one shape: how to make its inputs and how to call it."""
-
-    make: Callable[[int, torch.Generator], Inputs]  # tokens -> inputs in fp64; those with T rows are per token
-    run: Call  # (inputs, cu_seqlens, state, backend) -> (y, end state)
-    state_shape: tuple[int, ...] | None  # None: the operator carries nothing between tokens
-    per_token: tuple[str, ...]
-    fp32_inputs: tuple[str, ...] = ()  # stay fp32 when the others are bf16, as the backbones pass them
-
-    def call(self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        """`run` on the backend's device, with results on the CPU."""
-        device = DEVICE[backend]
-        on_device = {k: v.to(device) for k, v in inputs.items()}
-        y, end = self.run(on_device, cu, None if state is None else state.to(device), backend.partition(":")[0])
-        return y.cpu(), end.cpu()
-
-
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def _conv(channels: int, width: int, *, bias: bool, activation: str | None) -> Operator:
-    def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {"x": _normal(g, tokens, channels), "weight": _normal(g, channels, width)}
-        return inputs | ({"bias": _normal(g, channels)} if bias else {})
-
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.causal_conv1d(i["x"], i["weight"], i.get("bias"), cu, state, activation=activation, backend=backend)
-
-    return Operator(make, call, (channels, width - 1), ("x",), ("weight", "bias"))
-
-
-def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Operator:
-    def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {
-            "x": _normal(g, tokens, heads, size),
-            "dt": F.softplus(_normal(g, tokens, heads) - 2),
-            "A": -_normal(g, heads).exp() * 4,
-        }
-        inputs |= {"B": _normal(g, tokens, groups, width), "C": _normal(g, tokens, groups, width)}
-        return inputs | ({"D": _normal(g, heads)} if skip else {})
-
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.ssd(i["x"], i["dt"], i["A"], i["B"], i["C"], i.get("D"), cu, state, backend=backend)
-
-    return Operator(make, call, (heads, size, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
-
-
-def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
-    def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {"x": _normal(g, tokens, channels), "dt": F.softplus(_normal(g, tokens, channels) - 2)}
-        inputs |= {"A": -_normal(g, channels, width).exp() * 4, "B": _normal(g, tokens, width), "C": _normal(g, tokens, width)}
-        return inputs | ({"D": _normal(g, channels)} if skip else {})
-
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.selective_scan(i["x"], i["dt"], i["A"], i["B"], i["C"], i.get("D"), cu, state, backend=backend)
-
-    return Operator(make, call, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
-
-
-def _wkv7(heads: int, key_size: int, value_size: int, *, strongest: float = 0.607) -> Operator:
-    def make(tokens: int, g: torch.Generator) -> Inputs:
-        keys = (tokens, heads, key_size)
-        removal = F.normalize(_normal(g, *keys), dim=-1)
-        return {
-            "r": _normal(g, *keys),
-            "w": -strongest * _normal(g, *keys).sigmoid(),
-            "k": _normal(g, *keys),
-            "v": _normal(g, tokens, heads, value_size),
-            "a": -removal,
-            "b": removal * _normal(g, *keys).sigmoid(),
-        }
-
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        return ops.wkv7(i["r"], i["w"], i["k"], i["v"], i["a"], i["b"], cu, state, backend=backend)
-
-    return Operator(make, call, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",))
-
-
-def _mlstm(heads: int, width: int, size: int, *, gates: tuple[tuple[float, float], tuple[float, float]]) -> Operator:
-    """Gates are uniform in the ranges of i and f; the state is C, n and m in one tensor (H, K*V + K + 1)."""
-
-    def make(tokens: int, g: torch.Generator) -> Inputs:
-        # Keys and queries lean to one side: where n . q cancels, h and its gradients are as large as their rounding errors.
-        inputs = {name: 1 + _normal(g, tokens, heads, width) / 2 for name in "kq"}
-        inputs["v"] = _normal(g, tokens, heads, size)
-        for name, (low, high) in zip("if", gates, strict=True):
-            inputs[name] = low + (high - low) * torch.rand(tokens, heads, generator=g, dtype=torch.float64)
-        return inputs
-
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        parts = None
-        if state is not None:
-            C, n, m = state.split((width * size, width, 1), dim=2)
-            parts = (C.unflatten(2, (width, size)), n, m.squeeze(2))
-        h, (C, n, m) = ops.mlstm(i["q"], i["k"], i["v"], i["i"], i["f"], cu, parts, backend=backend)
-        return h, torch.cat([C.flatten(2), n, m[:, :, None]], 2)
-
-    return Operator(make, call, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"))
-
-
-_MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
-
-
-def _gated_norm(channels: int, groups: int) -> Operator:
-    def make(tokens: int, g: torch.Generator) -> Inputs:
-        return {"y": _normal(g, tokens, channels), "z": _normal(g, tokens, channels), "weight": _normal(g, channels)}
-
-    def call(i: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-        no_state = torch.zeros(0, dtype=torch.float64 if i["y"].dtype == torch.float64 else torch.float32)
-        return ops.gated_rms_norm(i["y"], i["z"], i["weight"], 1e-5, groups, backend=backend), no_state
-
-    return Operator(make, call, None, ("y", "z"), ("weight",))
-
-
-OPERATORS: dict[str, Operator] = {
-    "causal_conv1d": _conv(70, 4, bias=True, activation="silu"),
-    "causal_conv1d-plain": _conv(5, 4, bias=False, activation=None),
-    "causal_conv1d-narrow": _conv(3, 2, bias=True, activation="silu"),
-    "causal_conv1d-pointwise": _conv(3, 1, bias=True, activation=None),
-    "ssd": _ssd(3, 5, 1, 6, skip=True),
-    "ssd-groups": _ssd(6, 4, 2, 3, skip=True),
-    "ssd-group-per-head": _ssd(4, 18, 4, 17, skip=False),
-    "ssd-wide": _ssd(2, 32, 1, 32, skip=True),
-    "selective_scan": _selective_scan(40, 16, skip=True),
-    "selective_scan-narrow": _selective_scan(3, 5, skip=False),
-    "wkv7": _wkv7(1, 64, 64),
-    "wkv7-odd": _wkv7(3, 5, 7),
-    "wkv7-wide": _wkv7(2, 6, 85),
-    "wkv7-forgets": _wkv7(1, 33, 16, strongest=150.0),
-    "mlstm": _mlstm(2, 16, 32, gates=_MODERATE),
-    "mlstm-odd": _mlstm(3, 3, 5, gates=_MODERATE),
-    "mlstm-wide": _mlstm(1, 34, 70, gates=_MODERATE),
-    "mlstm-strong-gates": _mlstm(3, 5, 7, gates=_STRONG),
-    "gated_rms_norm": _gated_norm(12, 1),
-    "gated_rms_norm-groups": _gated_norm(36, 3),
-}
 BACKENDS = {
     "torch": (torch.float64, torch.float32, torch.bfloat16),
     "cpu": (torch.float32, torch.bfloat16),
@@ -170,8 +27,6 @@ BACKENDS = {
     "torch:cuda": (torch.float32,),  # what a GPU falls back on
 }
 THROUGH_FLA = ("ssd", "wkv7")  # their GPU kernels are flash-linear-attention's
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the GPU kernels run on the CPU; see tests/ops/test_gpu.py
-DEVICE = {"reference": "cpu", "torch": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda", "torch:cuda": "cuda"}
 
 
 def _marks(backend: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -187,6 +42,7 @@ CASES = [
     for o in OPERATORS
     for b, dtypes in BACKENDS.items()
     for d in dtypes
+    if not (o.partition("-")[0] in ONLY_TORCH and not b.startswith("torch"))
     if not (INTERPRETED and b == "gpu" and o.startswith(THROUGH_FLA))  # tests/ops/interpreted_fla.py has those
 ]
 CARRYING = [c for c in CASES if OPERATORS[c.values[0]].state_shape is not None]  # type: ignore[index]
@@ -219,7 +75,7 @@ def _generate(name: str, dtype: torch.dtype, lengths: tuple[int, ...], seed: int
     return (
         inputs,
         cu,
-        _normal(g, len(lengths), *operator.state_shape).to(torch.float64 if dtype == torch.float64 else torch.float32),
+        normal(g, len(lengths), *operator.state_shape).to(torch.float64 if dtype == torch.float64 else torch.float32),
     )
 
 
@@ -268,8 +124,8 @@ def test_gradients_equal_the_reference(name: str, backend: str, dtype: torch.dty
         values = {k: v.clone().requires_grad_() for k, v in values.items()}
         y, end = operator.call({k: values[k] for k in inputs}, cu, values.get("state"), backend)
         g = torch.Generator().manual_seed(1)
-        loss = (y * _normal(g, *y.shape).to(dtype).to(y.dtype)).sum().to(end.dtype)
-        loss = loss + (end * _normal(g, *end.shape).float().to(end.dtype)).sum()
+        loss = (y * normal(g, *y.shape).to(dtype).to(y.dtype)).sum().to(end.dtype)
+        loss = loss + (end * normal(g, *end.shape).float().to(end.dtype)).sum()
         return dict(zip(values, torch.autograd.grad(loss, list(values.values())), strict=True))
 
     truth = gradients(_double(leaves), "reference")
@@ -394,6 +250,11 @@ def test_bad_arguments_say_what_to_do() -> None:
         ops.causal_conv1d(x, weight, backend="tpu")
     with pytest.raises(BackendUnavailable, match="because the input is float64"):
         ops.causal_conv1d(x.double(), weight, backend="cpu")
+    zeros, gates = torch.zeros(2, 1, 1, 4), [torch.zeros(2, 1)] * 3
+    with pytest.raises(BackendUnavailable, match="trapezoid: there are no CPU kernels; use backend='auto' or 'torch'"):
+        ops.trapezoid(zeros, zeros, zeros, *gates, backend="cpu")
+    with pytest.raises(InputError, match=r"trap must have shape \(2, 1\) to fit the other inputs, got \(1, 1\)"):
+        ops.trapezoid(zeros, zeros, zeros, *gates[:2], gates[2][:1])
     with pytest.raises(InputError, match="H a multiple of G"):
         ops.ssd(torch.zeros(2, 3, 4), torch.zeros(2, 3), torch.zeros(3), torch.zeros(2, 2, 4), torch.zeros(2, 2, 4))
     with pytest.raises(InputError, match="groups must divide the 3 channels, got 2"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
+from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
 AnyBackbone = TypeVar("AnyBackbone", bound=Backbone)
 
@@ -29,6 +31,29 @@ def tiny_backbone(architecture: Callable[[Any], AnyBackbone], config: Any, dtype
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.weight.data = module.weight.data.to(dtype)
+    return model
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A backbone's class and the shapes it is tested at. What does not depend on the shape is tested at the one named "tiny"."""
+
+    backbone: Callable[[Any], Backbone]
+    configs: dict[str, Any]  # with VOCABULARY rows of embeddings, and such that the fused kernels take them
+
+    def build(self, config: str = "tiny", dtype: torch.dtype = torch.float32) -> Backbone:
+        """Without kernels until `prepare`; every call gives the same weights."""
+        return tiny_backbone(self.backbone, self.configs[config], dtype)
+
+
+def open_xlstm(config: XlstmConfig) -> Xlstm:
+    """Input gates at exp(-5) to exp(-1): those of a fresh model are shut, and an empty memory would hide mistakes.
+
+    A large norm_eps: a head norm magnifies rounding errors where a query is orthogonal to what it reads.
+    """
+    model = Xlstm(config)
+    for layer in model.blocks:
+        torch.linspace(-5, -1, config.num_heads, out=layer.mlstm_layer.igate_preact.bias.data)
     return model
 
 

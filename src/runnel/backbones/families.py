@@ -6,12 +6,13 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba1.model import Mamba1
 from runnel.backbones.mamba2.model import Mamba2
+from runnel.backbones.mamba3.model import Mamba3
 from runnel.backbones.rwkv7.model import Rwkv7
 from runnel.backbones.transformer.config import FAMILIES
 from runnel.backbones.transformer.model import Transformer
 from runnel.backbones.xlstm.model import Xlstm
 
-_RECURRENT: tuple[type[Backbone], ...] = (Mamba1, Mamba2, Rwkv7, Xlstm)
+_RECURRENT: tuple[type[Backbone], ...] = (Mamba1, Mamba2, Mamba3, Rwkv7, Xlstm)
 _ALL: tuple[type[Backbone], ...] = (*_RECURRENT, Encoder, Transformer)
 BACKBONES = {family.architecture: family for family in _ALL}
 _NAMES = ", ".join(family.title for family in _RECURRENT)

@@ -61,6 +61,13 @@ def sequence_of_token(cu: Tensor) -> Tensor:
     return torch.repeat_interleave(torch.arange(cu.numel() - 1), cu.diff())
 
 
+def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
+    """Return each sequence's last row of a tensor (T, ...), or its row of `before` (S, ...) if the sequence is empty."""
+    filled = cu.diff() > 0
+    rows, places = torch.nonzero(filled).flatten(), cu[1:][filled] - 1
+    return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
+
+
 class Chunks(NamedTuple):
     """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same result in any packing.
 

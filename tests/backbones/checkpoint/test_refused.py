@@ -265,7 +265,6 @@ def test_quantized_tensor(tmp_path: Path) -> None:
     ("model_type", "parts"),
     [
         ("falcon_mamba", ["'falcon_mamba'", "normalizes B, C and dt"]),
-        ("mamba3", ["'mamba3'", "another recurrence"]),
         ("rwkv", ["RWKV-4"]),
         ("rwkv5", ["RWKV-5"]),
         ("rwkv6", ["RWKV-6"]),
@@ -275,7 +274,7 @@ def test_quantized_tensor(tmp_path: Path) -> None:
             (kind, [repr(kind), "hybrid", "mixes attention layers"])
             for kind in ("bamba", "zamba2", "nemotron_h", "falcon_h1", "jamba")
         ),
-        ("gpt_bigcode", ["'gpt_bigcode'", "does not know", "Mamba-1, Mamba-2, RWKV-7, xLSTM"]),
+        ("gpt_bigcode", ["'gpt_bigcode'", "does not know", "Mamba-1, Mamba-2, Mamba-3, RWKV-7, xLSTM"]),
         ("mamba_2", ["'mamba_2'", "did you mean 'mamba2'?"]),
     ],
 )
@@ -290,7 +289,6 @@ def test_foreign_model_types(tmp_path: Path, model_type: str, parts: list[str]) 
         ("blocks.0.ffn.s_emb.weight", ["RWKV-7a", "tables"]),
         ("blocks.0.att.time_maa_x", ["RWKV-4, RWKV-5 and RWKV-6"]),
         ("rwkv.blocks.0.attention.time_decay", ["RWKV-4, RWKV-5 and RWKV-6"]),
-        ("backbone.layers.0.mixer.B_bias", ["Mamba-3"]),
         ("encoder.layer.0.attention.self.query.weight", ["unknown kind", "encoder.layer.0.attention.self.query.weight"]),
     ],
 )

@@ -37,7 +37,6 @@ from runnel.ops.backend import wanted_device, wanted_dtype
 
 _REFUSED_TYPES = {  # model_type -> why
     "falcon_mamba": "Falcon-Mamba normalizes B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
-    "mamba3": "Mamba-3 has another recurrence (rotated states, no convolution)",
     "rwkv": "RWKV-4 has another recurrence than RWKV-7",
     "rwkv5": "RWKV-5 has another recurrence than RWKV-7",
     "rwkv6": "RWKV-6 has another recurrence than RWKV-7",
@@ -52,7 +51,6 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
         "RWKV-7a, RWKV-7b and RWKV-8 have embedding tables in every layer",
     ),
     OLDER_RWKV,
-    (r"mixer\.(B_bias|C_bias|B_norm|C_norm|mimo_x)", "Mamba-3 has another recurrence (rotated states, no convolution)"),
     (r"(mixer|mamba)\.(b|c|dt)_layernorm", "its layers normalize B, C and dt, which Mamba-1 does not"),
 )
 # Copies of the authors' classes that published folders name in auto_map.
@@ -65,8 +63,9 @@ def load_backbone(
 ) -> Backbone:
     """Load a backbone, recognized by what the folder holds.
 
-    Reads Mamba-1 and Mamba-2 as published by state-spaces (pytorch_model.bin), by transformers (safetensors, also sharded or
-    without the `backbone.` prefix) and by Mistral (Codestral, both forms), single-pass scanners, and runnel's own folders.
+    Reads Mamba-1, Mamba-2 and Mamba-3 as published by state-spaces (pytorch_model.bin), the first two by transformers
+    (safetensors, also sharded or without the `backbone.` prefix) and Mistral (Codestral, both forms), single-pass scanners, the
+    formats of RWKV-7 and xLSTM in docs/backbones.md, and runnel's own folders.
 
     Args:
         folder_or_hub_id: a local folder, or a hub id (owner/name), which is downloaded once and cached.
@@ -152,6 +151,7 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
         return _from_runnel(config["runnel"], tensors, where)
     # imported here because runnel's own folders need none of them
     from runnel.backbones.mamba2.formats import read_mamba
+    from runnel.backbones.mamba3.formats import read_mamba3
     from runnel.backbones.rwkv7.formats import read_embedding_rwkv, read_rwkv7
     from runnel.backbones.xlstm.formats import read_xlstm
 
@@ -164,6 +164,8 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
             layout, parsed, backbone = read_rwkv7(config, tensors, where)
         elif any("mlstm_layer." in name for name in tensors):
             layout, parsed, backbone = read_xlstm(config, tensors, where)
+        elif any(name.endswith("mixer.B_bias") for name in tensors):
+            layout, parsed, backbone, heads = read_mamba3(config, tensors, where)
         else:
             refuse_names(tensors, _REFUSED_NAMES, where)
             layout, parsed, backbone, heads = read_mamba(config, tensors, where)

@@ -51,7 +51,7 @@ def read_mamba(
     Raises:
         CheckpointError: a hybrid, an unknown option, or config and tensors contradict each other.
     """
-    backbone, heads = _sort(tensors, where)
+    backbone, heads = sort_tensors(tensors, where)
     architecture = _architecture(backbone, where)
     if "dim" in config:  # before model_type: these files say "mamba" whatever they hold
         declared, layout = "mamba2", "Mistral's own"
@@ -124,10 +124,11 @@ def _from_transformers(config: Mapping[str, Any], architecture: str, where: str)
 
 def _from_native(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Mamba2Config:
     """Read Mistral's own files: they give `dim`, `n_layers` and `n_groups`; head and state size are read from the tensors."""
-    _refuse_options(config, where)
+    _refuse_feed_forward(config, where)
+    refuse_options(config, where)
     groups = whole(config, "n_groups", where, 8)
     return Mamba2Config(
-        vocab_size=_padded_vocab(config, where, multiple=1),
+        vocab_size=padded_vocab(config, where, multiple=1),
         hidden_size=whole(config, "dim", where),
         num_layers=whole(config, "n_layers", where),
         **_head_shape(tensors, groups, where),
@@ -136,13 +137,14 @@ def _from_native(config: Mapping[str, Any], tensors: Mapping[str, Stored], where
 
 def _from_original(config: Mapping[str, Any], where: str) -> tuple[str, Config]:
     """Source: MambaConfig, Mamba and Mamba2 of state-spaces/mamba e9594ce; `norm_epsilon` is not in its files, always 1e-5."""
-    _refuse_options(config, where)
+    _refuse_feed_forward(config, where)
+    refuse_options(config, where)
     ssm = dict(config.get("ssm_cfg") or {})
     layer = ssm.get("layer", "Mamba1")
     if layer not in ("Mamba1", "Mamba2"):
         raise CheckpointError(f"{where}: ssm_cfg.layer is {layer!r}; {READS}")
     shape: dict[str, Any] = {
-        "vocab_size": _padded_vocab(config, where, multiple=8),
+        "vocab_size": padded_vocab(config, where, multiple=8),
         "hidden_size": whole(config, "d_model", where),
         "num_layers": whole(config, "n_layer", where),
         "conv_width": whole(ssm, "d_conv", where, 4),
@@ -152,10 +154,10 @@ def _from_original(config: Mapping[str, Any], where: str) -> tuple[str, Config]:
     }
     known = {"d_conv", "d_state", "expand", "bias", "conv_bias"}
     if layer == "Mamba1":
-        _refuse_ssm(ssm, known | {"dt_rank"}, where)
+        refuse_ssm(ssm, known | {"dt_rank"}, where)
         rank = None if ssm.get("dt_rank", "auto") == "auto" else whole(ssm, "dt_rank", where)
         return "mamba1", Mamba1Config(**shape, state_size=whole(ssm, "d_state", where, 16), dt_rank=rank)
-    _refuse_ssm(ssm, known | {"headdim", "ngroups", "dt_limit", "d_ssm", "D_has_hdim", "rmsnorm", "norm_before_gate"}, where)
+    refuse_ssm(ssm, known | {"headdim", "ngroups", "dt_limit", "d_ssm", "D_has_hdim", "rmsnorm", "norm_before_gate"}, where)
     if ssm.get("d_ssm") not in (None, shape["expand"] * shape["hidden_size"]):
         raise CheckpointError(
             f"{where}: ssm_cfg.d_ssm is {ssm['d_ssm']}; layers with a part outside the recurrence are not supported"
@@ -221,20 +223,24 @@ def _head_shape(tensors: Mapping[str, Stored], groups: int | None, where: str) -
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def _refuse_options(config: Mapping[str, Any], where: str) -> None:
+def refuse_options(config: Mapping[str, Any], where: str) -> None:
     """Raise CheckpointError for options of the original formats that change the computation."""
     if config.get("attn_layer_idx"):
         raise CheckpointError(f"{where} is a hybrid (attn_layer_idx is {config['attn_layer_idx']}): it {ATTENTION}")
+    if config.get("rms_norm", True) is not True:
+        raise CheckpointError(f"{where} uses LayerNorm (rms_norm is {config['rms_norm']}); every published model uses RMSNorm")
+
+
+def _refuse_feed_forward(config: Mapping[str, Any], where: str) -> None:
     if config.get("d_intermediate"):
         raise CheckpointError(
             f"{where} has feed-forward layers between the recurrent ones (d_intermediate is {config['d_intermediate']}); "
             "published Mamba-1 and Mamba-2 models have none"
         )
-    if config.get("rms_norm", True) is not True:
-        raise CheckpointError(f"{where} uses LayerNorm (rms_norm is {config['rms_norm']}); every published model uses RMSNorm")
 
 
-def _refuse_ssm(ssm: Mapping[str, Any], known: set[str], where: str) -> None:
+def refuse_ssm(ssm: Mapping[str, Any], known: set[str], where: str) -> None:
+    """Raise CheckpointError for keys of ssm_cfg that are neither known nor without effect on the computation."""
     if unknown := sorted(ssm.keys() - known - _SSM_IGNORED):
         raise CheckpointError(
             f"{where}: ssm_cfg has options that runnel does not know: {some(unknown)}; its vectors would be a guess"
@@ -249,7 +255,7 @@ def _limits(config: Mapping[str, Any], key: str, where: str) -> tuple[float, flo
     return number(value[0], key, where), number(value[1], key, where)
 
 
-def _padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
+def padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
     """Return the rows of the embedding table: the vocabulary rounded up."""
     multiple = whole(config, "pad_vocab_size_multiple", where, multiple)
     return -(-whole(config, "vocab_size", where) // multiple) * multiple
@@ -258,7 +264,7 @@ def _padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
 # ---- tensor names ----------------------------------------------------------------------------------------------------
 
 
-def _sort(tensors: Mapping[str, Stored], where: str) -> tuple[dict[str, Stored], dict[str, Stored]]:
+def sort_tensors(tensors: Mapping[str, Stored], where: str) -> tuple[dict[str, Stored], dict[str, Stored]]:
     """Return tensors by the module's names, and a scanner's head; the LM head, which is not part of a backbone, is left out."""
     backbone: dict[str, Stored] = {}
     heads: dict[str, Stored] = {}

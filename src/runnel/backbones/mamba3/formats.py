@@ -1,0 +1,103 @@
+"""Mamba-3 checkpoints in the layout of state-spaces/mamba: config.json with `d_model` and `ssm_cfg`, and pytorch_model.bin.
+
+Sizes are read from the tensors, and what the config says must agree. Options that change what is computed are refused.
+
+G groups   N state size   R ranks   H heads   Di inner size
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of
+from runnel.backbones.checkpoint.values import number, whole
+from runnel.backbones.mamba2.formats import padded_vocab, refuse_options, refuse_ssm, sort_tensors
+from runnel.backbones.mamba3.model import Mamba3Config
+from runnel.errors import CheckpointError
+
+_MIXER = "layers.0.mixer."
+# Keys of ssm_cfg that say how weights were initialized or which kernel ran are among those that `refuse_ssm` ignores; and these.
+_KERNELS = {"fuse_pregate_headwise_norm", "dropout", "layer_idx", "n_layer"}
+
+
+def read_mamba3(
+    config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
+) -> tuple[str, Mamba3Config, dict[str, Stored], dict[str, Stored]]:
+    """Return the layout in words, the config, tensors by the module's names, and a scanner's head ("weight", "bias").
+
+    Args:
+        config: contents of config.json; empty if the folder has none: one group is assumed then.
+        tensors: all tensors of the checkpoint by their name in the file.
+        where: folder, for messages.
+
+    Raises:
+        CheckpointError: a hybrid, an unknown option, or config and tensors contradict each other.
+
+    Source: MambaConfig, Mamba3, Block and GatedMLP of state-spaces/mamba e9594ce.
+    """
+    refuse_options(config, where)
+    backbone, heads = sort_tensors(tensors, where)
+    ssm = dict(config.get("ssm_cfg") or {})
+    declared = {"d_state", "headdim", "expand", "ngroups", "rope_fraction", "A_floor", "is_outproj_norm", "is_mimo", "mimo_rank"}
+    refuse_ssm(ssm, declared | _KERNELS, where)
+    found = _from_shapes(backbone, ssm, where)
+    says: dict[str, Any] = {
+        **{key: ssm.get(key) for key in ("d_state", "headdim", "expand", "is_outproj_norm", "is_mimo")},
+        "layer": ssm.get("layer"),
+        "mimo_rank": ssm.get("mimo_rank") if ssm.get("is_mimo") else None,
+        "rope_fraction": ssm.get("rope_fraction"),
+        "d_model": config.get("d_model"),
+        "n_layer": config.get("n_layer"),
+        "vocab_size": padded_vocab(config, where, multiple=8) if "vocab_size" in config else None,
+        "d_intermediate": None if "d_intermediate" not in config else bool(config["d_intermediate"]),
+    }
+    is_: dict[str, Any] = {
+        "d_state": found.state_size,
+        "headdim": found.head_size,
+        "expand": found.expand,
+        "is_outproj_norm": found.out_norm,
+        "is_mimo": found.ranks is not None,
+        "layer": "Mamba3",
+        "mimo_rank": found.ranks,
+        "rope_fraction": 2 * found.turned / found.state_size,
+        "d_model": found.hidden_size,
+        "n_layer": found.num_layers,
+        "vocab_size": found.vocab_size,
+        "d_intermediate": found.ffn_size is not None,
+    }
+    for key, value in says.items():
+        if value is not None and value != is_[key]:
+            raise CheckpointError(
+                f"{where}: config.json says {key} is {value}, in the weights it is {is_[key]}; they do not belong together"
+            )
+    return "single-pass scanner" if heads else "state-spaces original", found, backbone, heads
+
+
+def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: str) -> Mamba3Config:
+    """Read the sizes of the first layer: in_proj has rows for z and x (Di each), B and C (R G N), three gates (H) and angles."""
+    vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
+    heads, rank, width = shape_of(tensors, _MIXER + "B_bias", 3, where)
+    inner = shape_of(tensors, _MIXER + "out_proj.weight", 2, where)[1]
+    rows, groups = shape_of(tensors, _MIXER + "in_proj.weight", 2, where)[0], whole(ssm, "ngroups", where, 1)
+    angles = rows - 2 * inner - 2 * rank * groups * width - 3 * heads
+    if not heads or inner % heads or not hidden or inner % hidden or not 0 < 2 * angles <= width:
+        raise CheckpointError(
+            f"{where}: mis-shaped first layer: {rows} rows of in_proj, inner size {inner}, {heads} heads, {rank} ranks of "
+            f"{width} states and {groups} groups do not fit together"
+        )
+    fc2 = "layers.0.mlp.fc2.weight"
+    return Mamba3Config(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        num_layers=count_layers(tensors),
+        state_size=width,
+        head_size=inner // heads,
+        groups=groups,
+        expand=inner // hidden,
+        ranks=rank if _MIXER + "mimo_x" in tensors else None,
+        angles=angles,
+        ffn_size=shape_of(tensors, fc2, 2, where)[1] if fc2 in tensors else None,
+        out_norm=_MIXER + "norm.weight" in tensors,
+        decay_floor=number(ssm.get("A_floor", 1e-4), "A_floor", where),
+    )

@@ -1,0 +1,269 @@
+"""Mamba-3: token ids -> hidden vectors.
+
+    T  tokens           S  sequences        L  layers         V  rows of the embedding table
+    D  hidden_size      Di inner_size = expand D              H  num_heads    P  head_size    (Di = H P)
+    N  state_size       G  groups of B and C                  R  ranks, inputs and outputs of a head (1 without mimo)
+    F  ffn_size
+
+One block: u = norm(h); z, x, B, C, dt, A, trap, angles = in_proj(u); dt = softplus(dt + dt_bias); A = -(1 + A), or
+-1 / (1 - A) below 0; k = B_norm(B) + B_bias and q = C_norm(C) + C_bias, pairs of their channels turned by the sum of
+pi dt tanh(angles) over all tokens so far; y = trapezoid(q, k, x mimo_x, dt, A, sigmoid(trap)) + D x mimo_x; y = the sum over
+the ranks of mimo_o norm(y) silu(z mimo_z); h += out_proj(y); then h += mlp(norm2(h)) if the model has feed-forward layers.
+Without mimo there are no mimo_x, mimo_z and mimo_o.
+
+Source: Lahoti et al., "Mamba-3", 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in state-spaces/mamba e9594ce.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runnel.backbones.base import Backbone, BackboneConfig, PlainForm, stream_dtype
+from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, run_layers
+from runnel.backbones.state import State
+from runnel.errors import InputError
+from runnel.ops import trapezoid
+from runnel.ops.grid import Grid, States
+from runnel.ops.packed import last_tokens
+from runnel.ops.trapezoid.torch import CHUNK
+
+_STATES = ("ssm", "k", "v", "angle")
+
+
+@dataclass(frozen=True)
+class Mamba3Config(BackboneConfig):
+    """Shape of a Mamba-3 backbone.
+
+    `ranks` None: without mimo. `angles` None: a quarter of `state_size`, as published. `ffn_size` None: no feed-forward layers.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    state_size: int = 128
+    head_size: int = 64
+    groups: int = 1
+    expand: int = 2
+    ranks: int | None = None
+    angles: int | None = None
+    ffn_size: int | None = None
+    out_norm: bool = False
+    norm_eps: float = 1e-5
+    decay_floor: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if self.angles is None:
+            object.__setattr__(self, "angles", self.state_size // 4)
+        super().__post_init__()
+        if self.inner_size % self.head_size:
+            raise InputError(
+                f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
+            )
+        if self.num_heads % self.groups:
+            raise InputError(
+                f"{self.num_heads} heads cannot be shared by {self.groups} groups; groups must divide the number of heads"
+            )
+        if self.state_size % 2 or 2 * self.turned > self.state_size:
+            raise InputError(
+                f"state_size must be even and at least twice the angles, got {self.state_size} and {self.turned} angles"
+            )
+
+    @property
+    def inner_size(self) -> int:
+        return self.expand * self.hidden_size
+
+    @property
+    def num_heads(self) -> int:
+        return self.inner_size // self.head_size
+
+    @property
+    def rank(self) -> int:
+        """R: `ranks`, or 1 without mimo."""
+        return self.ranks or 1
+
+    @property
+    def turned(self) -> int:
+        """`angles` as a number: the pairs of channels that are turned."""
+        assert self.angles is not None
+        return self.angles
+
+    @property
+    def projections(self) -> list[int]:
+        """Rows of in_proj: z, x, B, C, dt, A, trap, angles."""
+        both = self.rank * self.groups * self.state_size
+        return [self.inner_size, self.inner_size, both, both, *[self.num_heads] * 3, self.turned]
+
+
+class Mamba3Mixer(nn.Module):
+    """The part of a block between its first norm and the residual addition."""
+
+    def __init__(self, config: Mamba3Config) -> None:
+        super().__init__()
+        c = self.config = config
+        self.in_proj = nn.Linear(c.hidden_size, sum(c.projections), bias=False)
+        self.dt_bias = nn.Parameter(init_dt_bias(c.num_heads))
+        self.B_bias = nn.Parameter(torch.ones(c.num_heads, c.rank, c.state_size))
+        self.C_bias = nn.Parameter(torch.ones(c.num_heads, c.rank, c.state_size))
+        self.B_norm, self.C_norm = RMSNorm(c.state_size, c.norm_eps), RMSNorm(c.state_size, c.norm_eps)
+        if c.ranks is not None:
+            self.mimo_x = nn.Parameter(torch.full((c.num_heads, c.rank, c.head_size), 1 / c.rank))
+            self.mimo_z = nn.Parameter(torch.ones(c.num_heads, c.rank, c.head_size))
+            self.mimo_o = nn.Parameter(torch.full((c.num_heads, c.rank, c.head_size), 1 / c.rank))
+        self.D = nn.Parameter(torch.ones(c.num_heads))
+        if c.out_norm:
+            self.norm = RMSNorm(c.inner_size, c.norm_eps)
+        self.out_proj = nn.Linear(c.inner_size, c.hidden_size, bias=False)
+        init_out_proj(self.out_proj, c.num_layers)
+
+    def forward(self, u: Tensor, cu_seqlens: Tensor, state: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
+        """u (T, D), state: `_STATES` of this layer -> out (T, D) and the new state, all in u's dtype."""
+        c, mimo = self.config, self.config.ranks is not None
+        z, x, b, C, dt, A, trap, angles = apply_linear(self.in_proj, u).split(c.projections, dim=-1)
+        dt = F.softplus(dt + self.dt_bias)
+        A = -(A.clamp(min=0) + 1 / (1 - A.clamp(max=0))).clamp(min=c.decay_floor)
+        k, q = self._keys(b, self.B_norm, self.B_bias), self._keys(C, self.C_norm, self.C_bias)
+        z, x = z.unflatten(-1, (c.num_heads, c.head_size)), x.unflatten(-1, (c.num_heads, c.head_size))
+        before, last_x, angle = None, None, None
+        if state is not None:
+            ssm, key, last_x, angle = state
+            before = (ssm, key, self._inputs(last_x))
+        angle, last_angle = _sums(math.pi * torch.tanh(angles)[:, None] * dt[..., None], cu_seqlens, angle)
+        k, q = (_turn(part, angle[:, :, None], neighbors=not mimo) for part in (k, q))
+        v = self._inputs(x)
+        y, (ssm, key, _) = trapezoid(q, k, v, dt, A, torch.sigmoid(trap), cu_seqlens, before)
+        y = y + self.D[:, None, None] * v
+        if c.out_norm:
+            y = F.rms_norm(y, (c.head_size,), None, c.norm_eps) * self.norm.weight.view(c.num_heads, 1, c.head_size)
+        y = y * F.silu(z[:, :, None] * self.mimo_z if mimo else z[:, :, None])
+        y = (y * self.mimo_o).sum(2) if mimo else y.squeeze(2)
+        last_x = last_tokens(x, cu_seqlens.to("cpu"), torch.zeros_like(ssm[..., 0]) if last_x is None else last_x)
+        return apply_linear(self.out_proj, y.flatten(1)), ssm, key, last_x, last_angle
+
+    def _keys(self, x: Tensor, norm: RMSNorm, bias: Tensor) -> Tensor:
+        """x (T, R G N) -> (T, H, R, N)."""
+        c = self.config
+        normed = norm(x.unflatten(-1, (c.rank, c.groups, c.state_size))).transpose(1, 2)
+        return normed.repeat_interleave(c.num_heads // c.groups, dim=1) + bias
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        """x (..., H, P) -> (..., H, R, P)."""
+        return x[..., None, :] * self.mimo_x if self.config.ranks is not None else x[..., None, :]
+
+
+class Mamba3Mlp(nn.Module):
+    """The feed-forward part of a block."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, 2 * size, bias=False)
+        self.fc2 = nn.Linear(size, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, D) -> (T, D)"""
+        value, gate = apply_linear(self.fc1, x).chunk(2, dim=-1)
+        return apply_linear(self.fc2, value * F.silu(gate))
+
+
+class Mamba3Layer(nn.Module):
+    """One block: norms, mixer, feed-forward layer and residuals."""
+
+    def __init__(self, config: Mamba3Config) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mixer = Mamba3Mixer(config)
+        self.mlp: Mamba3Mlp | None = None
+        if config.ffn_size is not None:
+            self.norm2 = RMSNorm(config.hidden_size, config.norm_eps)
+            self.mlp = Mamba3Mlp(config.hidden_size, config.ffn_size)
+
+    def forward(self, hidden: Tensor, cu_seqlens: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
+        """hidden (T, D) and `_STATES` of this layer, all None for zero -> the same, all new."""
+        before = None if state[0] is None else state
+        out, *after = self.mixer(self.norm(hidden), cu_seqlens, before)
+        hidden = hidden + out
+        return (hidden if self.mlp is None else hidden + self.mlp(self.norm2(hidden)), *after)
+
+
+class Mamba3(Backbone):
+    """A Mamba-3 backbone with fp32 weights, freshly initialized as published."""
+
+    architecture = "mamba3"
+    title = "Mamba-3"
+    config_class = Mamba3Config
+    matrices = ("in_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight", "embeddings.weight")
+    plain = PlainForm("trapezoid", CHUNK, 9)
+    config: Mamba3Config
+
+    def __init__(self, config: Mamba3Config) -> None:
+        super().__init__()
+        self.config = config
+        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Mamba3Layer(config) for _ in range(config.num_layers))
+        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
+        nn.init.normal_(self.embeddings.weight, std=0.02)
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The state, the last token's turned keys and values, and the angles modulo a full turn."""
+        c = self.config
+        return {
+            "ssm": (c.num_layers, c.num_heads, c.head_size, c.state_size),
+            "k": (c.num_layers, c.num_heads, c.rank, c.state_size),
+            "v": (c.num_layers, c.num_heads, c.head_size),
+            "angle": (c.num_layers, c.num_heads, c.turned),
+        }
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        """Residual, projections, keys and queries of every head, inputs and outputs, feed-forward; fp32, angles fp64."""
+        c = self.config
+        turned = c.num_heads * (4 * c.rank * c.state_size + 6 * c.turned)
+        return 4 * (4 * c.hidden_size + sum(c.projections) + turned + 4 * c.rank * c.inner_size + 3 * (c.ffn_size or 0))
+
+    @property
+    def flops_per_token(self) -> int:
+        """For each state: the decay, and for each rank two inputs and the product with q."""
+        c = self.config
+        linear = c.hidden_size * (sum(c.projections) + c.inner_size + 3 * (c.ffn_size or 0))
+        return c.num_layers * (2 * linear + (1 + 6 * c.rank) * c.inner_size * c.state_size)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
+
+    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        hidden, ends = run_layers(list(self.layers), _STATES, recompute, hidden, cu_seqlens, state)
+        return self.norm_f(hidden), ends
+
+
+def _sums(x: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the angles at each token (T, H, A) and after each sequence (S, H, A): sums of x over the tokens so far, mod 2 pi.
+
+    Summed in fp64, because a sum grows with the text while only its rest modulo a full turn matters.
+    """
+    grid = Grid(cu_seqlens.to("cpu", torch.int64), CHUNK, torch.float64, x.device)
+    start = x.new_zeros(cu_seqlens.numel() - 1, *x.shape[1:]) if before is None else before
+    chunks = grid.put(x).cumsum(1)
+    sums = chunks[:, -1]
+
+    def advance(index: Tensor, states: States) -> States:
+        return (states[0] + sums[index],)
+
+    (entering,), (end,) = grid.carry((start.double(),), advance)
+    at_token, at_end = (angle - 2 * math.pi * (angle / (2 * math.pi)).round() for angle in (chunks + entering[:, None], end))
+    return grid.take(at_token).to(x.dtype), at_end.to(x.dtype)
+
+
+def _turn(x: Tensor, angle: Tensor, *, neighbors: bool) -> Tensor:
+    """Turn pairs of the channels of x (T, H, R, N) by angle (T, H, 1, A): channels 2i and 2i + 1, or i and i + N/2."""
+    pairs = x.unflatten(-1, (-1, 2)) if neighbors else x.unflatten(-1, (2, -1)).transpose(-1, -2)
+    a, b = pairs[..., : angle.shape[-1], :].unbind(-1)
+    cos, sin = angle.cos(), angle.sin()
+    turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    pairs = torch.cat([turned, pairs[..., angle.shape[-1] :, :]], dim=-2)
+    return (pairs if neighbors else pairs.transpose(-1, -2)).flatten(-2)

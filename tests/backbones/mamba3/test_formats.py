@@ -1,0 +1,114 @@
+"""Mamba-3 checkpoints of state-spaces: with and without config, runnel's own folders, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_backbones import assert_close, token_ids
+
+from runnel.backbones.checkpoint.load import build_backbone, load_backbone, load_checkpoint
+from runnel.backbones.mamba3.model import Mamba3Config
+from runnel.errors import CheckpointError, InputError, NumericalError
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SISO, MIMO = (GOLDEN / f"mamba3-{name}tiny-original" for name in ("", "mimo-"))
+
+
+def write(folder: Path, config: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None, source: Path = MIMO) -> Path:
+    """A golden checkpoint with other values of config.json and ssm_cfg, and without the tensors that are None."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    stored = json.loads((source / "config.json").read_text())
+    config = dict(config or {})
+    stored["ssm_cfg"] |= config.pop("ssm_cfg", {})
+    (folder / "config.json").write_text(json.dumps(stored | config))
+    weights = torch.load(folder / "pytorch_model.bin", weights_only=True) | (tensors or {})
+    torch.save({name: tensor for name, tensor in weights.items() if tensor is not None}, folder / "pytorch_model.bin")
+    return folder
+
+
+def test_the_sizes_are_those_of_the_tensors() -> None:
+    siso, mimo = (load_checkpoint(folder) for folder in (SISO, MIMO))
+    shape = {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "state_size": 16, "head_size": 16}
+    assert siso.backbone.config == Mamba3Config(**shape, ffn_size=128)
+    assert mimo.backbone.config == Mamba3Config(**shape, ranks=2, out_norm=True)
+    assert siso.layout == "Mamba-3, state-spaces original layout"
+
+
+@pytest.mark.parametrize("source", [SISO, MIMO])
+def test_without_config(tmp_path: Path, source: Path) -> None:
+    write(tmp_path, source=source)
+    (tmp_path / "config.json").unlink()
+    assert load_backbone(tmp_path, "float32").fingerprint() == load_backbone(source, "float32").fingerprint()
+
+
+def test_a_folder_of_our_own_gives_the_same() -> None:
+    model = load_backbone(MIMO, "float32")
+    again = build_backbone("mamba3", json.loads(json.dumps(model.config.to_dict())), model.state_dict(), "float32")
+    assert again.fingerprint() == model.fingerprint()
+    assert_close(again(token_ids(9))[0], model(token_ids(9))[0], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"ssm_cfg": {"layer": "Mamba2"}}, "says layer is Mamba2, in the weights it is Mamba3"),
+        ({"ssm_cfg": {"is_mimo": False}}, "says is_mimo is False, in the weights it is True"),
+        ({"ssm_cfg": {"mimo_rank": 4}}, "says mimo_rank is 4, in the weights it is 2"),
+        ({"ssm_cfg": {"is_outproj_norm": False}}, "says is_outproj_norm is False"),
+        ({"ssm_cfg": {"rope_fraction": 1.0}}, "says rope_fraction is 1.0, in the weights it is 0.5"),
+        ({"ssm_cfg": {"d_state": 32}}, "says d_state is 32, in the weights it is 16"),
+        ({"ssm_cfg": {"ngroups": 2}}, "mis-shaped first layer: .* 2 ranks of 16 states and 2 groups do not fit together"),
+        ({"ssm_cfg": {"speed": 2}}, "options that runnel does not know: speed"),
+        ({"n_layer": 3}, "says n_layer is 3, in the weights it is 2"),
+        ({"d_intermediate": 64}, "says d_intermediate is True, in the weights it is False"),
+        ({"vocab_size": 65}, "says vocab_size is 80, in the weights it is 64"),
+        ({"attn_layer_idx": [1]}, r"hybrid \(attn_layer_idx is \[1\]\)"),
+        ({"rms_norm": False}, "uses LayerNorm"),
+    ],
+)
+def test_configs_that_say_otherwise(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load_backbone(write(tmp_path, config))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"backbone.layers.1.mixer.mimo_o": None}, "missing tensor 'layers.1.mixer.mimo_o'"),
+        ({"backbone.layers.1.mixer.conv1d.weight": torch.zeros(2)}, "unexpected tensor 'layers.1.mixer.conv1d.weight'"),
+        ({"backbone.layers.0.mixer.D": torch.zeros(3)}, r"mis-shaped tensor 'layers.0.mixer.D' is \(3,\)"),
+        ({"backbone.layers.1.mixer.dt_bias": torch.full((4,), torch.nan)}, "NaN"),
+    ],
+)
+def test_damaged_tensors(tmp_path: Path, tensors: dict[str, Any], message: str) -> None:
+    with pytest.raises((CheckpointError, NumericalError), match=message):
+        load_backbone(write(tmp_path, tensors=tensors))
+
+
+def test_shapes_that_make_no_model() -> None:
+    for options, message in [
+        ({"head_size": 10}, "inner width 32 .* must be a multiple of head_size 10"),
+        ({"groups": 3}, "4 heads cannot be shared by 3 groups"),
+        ({"state_size": 7}, "state_size must be even and at least twice the angles, got 7 and 1 angles"),
+        ({"angles": 5}, "got 8 and 5 angles"),
+        ({"ranks": 0}, "ranks must be at least 1, got 0"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            Mamba3Config(**({"vocab_size": 9, "hidden_size": 16, "num_layers": 1, "state_size": 8, "head_size": 8} | options))
+
+
+def test_angles_of_long_texts_stay_close() -> None:
+    """After 5,000 tokens an angle differs by the rounding of its steps alone: a sum in fp32 would be off by 0.002."""
+    model, ids = load_backbone(SISO, "float32"), token_ids(5000)
+    with torch.no_grad():
+        whole, end = model(ids)
+        first, state = model(ids[:4711])
+        rest, last = model(ids[4711:], None, state)
+    assert_close(rest, whole[4711:])
+    assert_close((last["angle"] - end["angle"]).sin(), torch.zeros_like(end["angle"]), 3e-4)
+    assert end["angle"].abs().max() <= torch.pi and first.shape == (4711, 32)
