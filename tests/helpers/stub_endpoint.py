@@ -9,6 +9,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+from helpers.stub_batches import StubBatches
+
+HEAD = {"id": "1", "created": 1, "model": "stub"}
+
+
+def usage_of(text: str) -> dict[str, int]:
+    return {"prompt_tokens": 7, "completion_tokens": len(text.split()), "total_tokens": 7 + len(text.split())}
+
+
+def completion(text: str, finish: str) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    return HEAD | {"object": "chat.completion", "choices": [choice], "usage": usage_of(text)}
+
 
 class Stub:
     """What the endpoint answers, and what it was asked.
@@ -16,7 +29,7 @@ class Stub:
     Attributes:
         rule: returns the reply to a list of messages.
         faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut" or "slow".
-        asked: the bodies of all requests.
+        asked: the bodies of all requests, also of those in batches.
     """
 
     def __init__(self, rule: Callable[[list[dict[str, str]]], str]) -> None:
@@ -24,6 +37,7 @@ class Stub:
         self.faults: deque[int | str] = deque()
         self.asked: list[dict[str, Any]] = []
         self.models = ["stub"]
+        self.batches = StubBatches()
         self.url = ""
 
 
@@ -34,10 +48,21 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._send({"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
+        found = self.stub.batches.get(self.path)
+        if isinstance(found, str):
+            self._raw(found.encode(), kind="application/octet-stream")
+            return
+        self._send(found or {"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        if (answer := self.stub.batches.post(self.path, self.headers, sent, self._complete)) is not None:
+            self._send(answer)
+            return
+        if not self.path.endswith("/chat/completions"):
+            self._send({"error": {"message": "no such route"}}, 404)
+            return
+        body = json.loads(sent)
         self.stub.asked.append(body)
         fault = self.stub.faults.popleft() if self.stub.faults else None
         if isinstance(fault, int):
@@ -51,13 +76,16 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(1.0)
             self._answer(self.stub.rule(body["messages"]), bool(body.get("stream")), fault)
 
+    def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the completion of a request in a batch."""
+        self.stub.asked.append(body)
+        return completion(self.stub.rule(body["messages"]), "stop")
+
     def _answer(self, text: str, stream: bool, fault: object) -> None:
         finish = "length" if fault == "cut" else "stop"
-        usage = {"prompt_tokens": 7, "completion_tokens": len(text.split()), "total_tokens": 7 + len(text.split())}
-        head = {"id": "1", "created": 1, "model": "stub"}
+        usage, head = usage_of(text), HEAD
         if not stream:
-            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
-            self._send(head | {"object": "chat.completion", "choices": [choice], "usage": usage})
+            self._send(completion(text, finish))
             return
         chunks = [text[at : at + 3] for at in range(0, len(text), 3)]
         events: list[dict[str, Any]] = [{"index": 0, "delta": {"content": one}, "finish_reason": None} for one in chunks]

@@ -42,6 +42,9 @@ class Endpoint:
         timeout_s: the longest wait for a reply, or between two parts of a streamed one.
         retries: how often to repeat a request.
 
+    Attributes:
+        client: of the package openai.
+
     Raises:
         InputError: the URL is none.
         MissingDependency: the package openai is missing.
@@ -64,7 +67,7 @@ class Endpoint:
         except ImportError as error:
             raise MissingDependency('language models need the package openai: pip install "runnel[llm]"') from error
         key = key or os.environ.get("OPENAI_API_KEY") or "none"
-        self._client = openai.OpenAI(base_url=self.url, api_key=key, timeout=timeout_s, max_retries=retries)
+        self.client = openai.OpenAI(base_url=self.url, api_key=key, timeout=timeout_s, max_retries=retries)
         self._model = model
 
     @cached_property
@@ -76,8 +79,8 @@ class Endpoint:
         """
         if self._model is not None:
             return self._model
-        with self._errors("did not list its models"):
-            names = [one.id for one in self._client.models.list()]
+        with self.errors("did not list its models"):
+            names = [one.id for one in self.client.models.list()]
         if len(names) != 1:
             listed = ", ".join(names[:10]) or "none"
             raise EndpointError(f"{self.url} lists {len(names)} models ({listed}); choose one by its name")
@@ -95,19 +98,10 @@ class Endpoint:
         Raises:
             EndpointError: the endpoint cannot be reached, refuses the request, answers something else, or ends a stream early.
         """
-        options: dict[str, Any] = {
-            "model": self.model,
-            "messages": messages,
-            "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens": max_tokens,
-            "temperature": temperature,
-        }
+        options = self.body(messages, max_tokens, temperature)
         if on_text is None:
-            with self._errors("did not answer"):
-                reply = self._client.chat.completions.create(**options)
-                choice = reply.choices[0]
-                if not isinstance(choice.message.content, str):
-                    raise TypeError("the reply has no text")
-                return _reply(choice.message.content, choice.finish_reason, reply.usage)
+            with self.errors("did not answer"):
+                return reply_of(self.client.chat.completions.create(**options))
         stream = self._stream(options)
         while True:
             try:
@@ -117,11 +111,16 @@ class Endpoint:
                 return whole
             on_text(part)
 
+    def body(self, messages: list[Message], max_tokens: int, temperature: float) -> dict[str, Any]:
+        """Return the fields of a request."""
+        limit = "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens"
+        return {"model": self.model, "messages": messages, limit: max_tokens, "temperature": temperature}
+
     def _stream(self, options: dict[str, Any]) -> Generator[str, None, Reply]:
         """Yield the parts of a streamed reply; return it whole."""
         parts, finish, usage = [], None, None
         options |= {"stream": True, "stream_options": {"include_usage": True}}
-        with self._errors("did not answer"), self._client.chat.completions.create(**options) as stream:
+        with self.errors("did not answer"), self.client.chat.completions.create(**options) as stream:
             for chunk in stream:
                 usage = chunk.usage or usage
                 for choice in chunk.choices[:1]:
@@ -135,8 +134,8 @@ class Endpoint:
             return _reply(text, finish, usage)
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        """Turn every failure of the request into an `EndpointError`."""
+    def errors(self, what: str) -> Iterator[None]:
+        """Turn every failure of a request into an `EndpointError`, whose message says what the endpoint did."""
         import openai
 
         try:
@@ -150,6 +149,14 @@ class Endpoint:
             raise EndpointError(f"{self.url} cannot be reached ({_short(str(why))}); is the endpoint running?") from error
         except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
             raise EndpointError(f"{self.url} {what} as expected of a chat endpoint: {_short(str(error))}") from error
+
+
+def reply_of(completion: Any) -> Reply:
+    """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
+    choice = completion.choices[0]
+    if not isinstance(choice.message.content, str):
+        raise TypeError("the reply has no text")
+    return _reply(choice.message.content, choice.finish_reason, completion.usage)
 
 
 def _reply(text: str, finish: str | None, usage: Any) -> Reply:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Condition
 from types import TracebackType
+from typing import NoReturn
 
 from runnel.errors import EndpointError, InputError, RunnelError, StoreError
 from runnel.generation.endpoint import Endpoint, Message, Reply
@@ -17,6 +18,7 @@ from runnel.lock import WriterLock
 
 _PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
 _BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
+BATCH_BYTES = 150_000_000  # of the texts of a batch; OpenAI takes files of 200 MB
 _TABLE = """CREATE TABLE IF NOT EXISTS replies (
     key BLOB PRIMARY KEY, version TEXT NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
     prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, estimated INTEGER NOT NULL
@@ -25,6 +27,10 @@ _TABLE = """CREATE TABLE IF NOT EXISTS replies (
 
 class Stopped(RunnelError):
     """No further request is sent: the budget is spent, or the endpoint fails again and again."""
+
+
+class Deferred(EndpointError):
+    """The request waits for a batch; see `runnel.generation.batches`."""
 
 
 class BudgetSpent(Stopped):
@@ -85,6 +91,21 @@ class Budget:
         return fits and (self.money is None or self.cost(usage) <= self.money)
 
 
+@dataclass(frozen=True)
+class Request:
+    """A request that waits for a batch.
+
+    Attributes:
+        expected: what it may cost.
+    """
+
+    endpoint: Endpoint
+    messages: list[Message]
+    max_tokens: int
+    version: str
+    expected: Usage
+
+
 class Replies:
     """A language model whose replies are stored. Use as a context manager, from any number of threads.
 
@@ -96,8 +117,11 @@ class Replies:
         path: the store, an SQLite file, created if it does not exist.
         budget: see `Budget`.
         temperature: of all requests.
+        batch_size: collect up to this many requests instead of sending them, for `runnel.generation.batches`.
 
     Attributes:
+        file: the open store.
+        waiting: the requests collected, by their keys.
         spent: by all runs with this store.
         used: by the replies of this run, including stored ones, each once.
         used_by: the same for each `version` of `ask`.
@@ -107,8 +131,18 @@ class Replies:
         StoreError: the file is damaged, or not a store of replies.
     """
 
-    def __init__(self, endpoint: Endpoint, path: Path, *, budget: Budget | None = None, temperature: float = 0.0) -> None:
-        self.endpoint, self.budget, self._temperature = endpoint, budget or Budget(), temperature
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        path: Path,
+        *,
+        budget: Budget | None = None,
+        temperature: float = 0.0,
+        batch_size: int | None = None,
+    ) -> None:
+        self.endpoint, self.budget, self.temperature, self.batch_size = endpoint, budget or Budget(), temperature, batch_size
+        self.waiting: dict[bytes, Request] = {}
+        self._failed: dict[bytes, str] = {}  # requests of a batch without a reply
         self.spent = self.used = Usage()
         self.used_by: dict[str, Usage] = {}
         self._path, self._lock = path, WriterLock(path.with_name(path.name + ".lock"), path)
@@ -117,21 +151,22 @@ class Replies:
         self._seen: set[bytes] = set()
         self._reserved = Usage()
         self._failures = 0
+        self._bytes = 0  # of the requests that wait
 
     def __enter__(self) -> Replies:
         self._lock.acquire()
         try:
-            self._file = sqlite3.connect(self._path, check_same_thread=False)
-            self._file.execute(_TABLE)
+            self.file = sqlite3.connect(self._path, check_same_thread=False)
+            self.file.execute(_TABLE)
             sums = "COUNT(*), SUM(prompt_tokens), SUM(completion_tokens), SUM(estimated)"
-            self.spent = Usage(*(n or 0 for n in self._file.execute(f"SELECT {sums} FROM replies").fetchone()))
+            self.spent = Usage(*(n or 0 for n in self.file.execute(f"SELECT {sums} FROM replies").fetchone()))
         except sqlite3.Error as error:
             self._lock.release(remove=True)
             raise StoreError(f"{self._path} cannot be used as a store of replies ({error}); move it away") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        self.file.close()
         self._lock.release(remove=True)
 
     def ask(self, messages: list[Message], *, max_tokens: int, version: str, endpoint: Endpoint | None = None) -> Reply:
@@ -144,21 +179,24 @@ class Replies:
 
         Raises:
             BudgetSpent: the request might exceed the budget; it was not sent.
+            Deferred: the request waits for a batch.
             EndpointError: the endpoint does not answer this request.
             Stopped: the last requests all failed; this one was not sent.
         """
         endpoint = endpoint or self.endpoint
-        key = _digest(endpoint.model, messages, max_tokens, self._temperature, version)
+        key = _digest(endpoint.model, messages, max_tokens, self.temperature, version)
         expected = Usage(1, _tokens("".join(one["content"] for one in messages)), max_tokens)
         with self._changed:
             while key in self._asking:
                 self._changed.wait()
             if (stored := self._stored(key, version)) is not None:
                 return stored
+            if self.batch_size is not None:
+                self._defer(key, Request(endpoint, messages, max_tokens, version, expected), self.batch_size)
             self._reserve(expected, endpoint)
             self._asking.add(key)
         try:
-            reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=self._temperature)
+            reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=self.temperature)
             with self._changed:
                 self._failures = 0
                 self._store(key, version, reply, expected)
@@ -173,6 +211,33 @@ class Replies:
                 self._asking.discard(key)
                 self._changed.notify_all()
 
+    def _defer(self, key: bytes, request: Request, batch_size: int) -> NoReturn:
+        if key in self._failed:
+            raise EndpointError(f"{request.endpoint.url} did not answer a request of a batch: {self._failed[key]}")
+        if key not in self.waiting:
+            if len(self.waiting) >= batch_size or self._bytes + _size(request) > BATCH_BYTES:
+                raise Stopped(f"{len(self.waiting):,} requests wait for a batch; no more were added")
+            self._reserve(request.expected, request.endpoint)
+            self.waiting[key] = request
+            self._bytes += _size(request)
+        raise Deferred(f"{request.endpoint.url} has not answered a request of a batch yet")
+
+    def take_waiting(self) -> dict[bytes, Request]:
+        """Return the requests that wait for a batch; they wait no longer, and nothing is reserved for them."""
+        with self._changed:
+            taken, self.waiting, self._bytes = self.waiting, {}, 0
+            for request in taken.values():
+                self._reserved -= request.expected
+            return taken
+
+    def deliver(self, key: bytes, version: str, expected: Usage, result: Reply | str) -> None:
+        """Store the reply of a batch to a request, or remember for this run why there is none."""
+        with self._changed:
+            if isinstance(result, str):
+                self._failed[key] = result
+            elif self._stored(key, version) is None:
+                self._store(key, version, result, expected)
+
     def _reserve(self, expected: Usage, endpoint: Endpoint) -> None:
         if self._failures >= _PATIENCE:
             raise Stopped(f"{endpoint.url} failed {_PATIENCE} requests in a row; no more were sent")
@@ -182,7 +247,7 @@ class Replies:
 
     def _stored(self, key: bytes, version: str) -> Reply | None:
         query = "SELECT text, finish, prompt_tokens, completion_tokens, estimated FROM replies WHERE key = ?"
-        row = self._file.execute(query, [key]).fetchone()
+        row = self.file.execute(query, [key]).fetchone()
         if row is None:
             return None
         self._count(key, version, Usage(1, *row[2:]))
@@ -194,8 +259,8 @@ class Replies:
         completion_tokens = _tokens(reply.text) if reply.completion_tokens is None else reply.completion_tokens
         usage = Usage(1, prompt_tokens, completion_tokens, 0 if counted else 1)
         row = (key, version, reply.text, reply.finish, usage.prompt_tokens, usage.completion_tokens, usage.estimated)
-        with self._file:
-            self._file.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        with self.file:
+            self.file.execute("INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self.spent += usage
         self._count(key, version, usage)
 
@@ -208,6 +273,10 @@ class Replies:
 
 def _digest(*request: object) -> bytes:
     return hashlib.blake2b(json.dumps(request).encode(), digest_size=16).digest()
+
+
+def _size(request: Request) -> int:
+    return sum(len(one["content"].encode()) for one in request.messages)
 
 
 def _tokens(text: str) -> int:
