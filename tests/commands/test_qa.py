@@ -184,6 +184,17 @@ def test_nothing_is_paid_for_twice_after_kill(run, stub, mills, tmp_path):
     free.set()
 
 
+def test_batches(run, stub, mills, monkeypatch):
+    monkeypatch.setattr("runnel.generation.batches.POLL_S", 0.01)
+    stub.batches.faults.extend([None, 500])
+    ended = run(*BM25, "--batch")
+    assert ended.code == 1 and stub.batches.created == 2 and "note: 1 questions have no reply yet" in ended.err
+    assert "note: batch batch-2: 5 requests sent to" in ended.err
+    report = json.loads(run(*BM25, "--batch", "--json").out)
+    assert report["all"]["accuracy"] == 1.0 and stub.batches.created == 4
+    assert len(stub.asked) == 12 and len({json.dumps(one) for one in stub.asked}) == 12
+
+
 def test_an_endpoint_that_is_down(run, stub, mills):
     stub.faults.extend([401] * 99)
     ended = run(*BM25, "--threads", 1)

@@ -118,6 +118,23 @@ def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, books, 
     assert ids[:11] == same[:2] + same[3:12], "all but the one that was cut"
 
 
+def test_batches_give_the_same_examples(run, stub, books, tmp_path, monkeypatch):
+    monkeypatch.setattr("runnel.generation.batches.POLL_S", 0.01)
+    command = ("synthesize", books, "--limit", 7, *LENGTHS)
+    assert run(*command, "--to", "one-by-one").code == 0
+    stub.asked.clear()
+    stub.batches.faults.extend([None, 500, "missing"])
+    ended = run(*command, "--to", "out", "--batch")
+    assert ended.code == 0 and "7 examples from 9 subsequences" in ended.out, ended.err
+    assert "note: rejected: 2 requests that the endpoint did not answer; repeat the command to ask again" in ended.err
+    created = stub.batches.created
+    assert created >= 4 and f"runnel: note: batch batch-{created}: completed" in ended.err
+    ended = run(*command, "--to", "out", "--batch")
+    assert rows(tmp_path / "out" / "link.jsonl") == rows(tmp_path / "one-by-one" / "link.jsonl"), ended.err
+    asked = [json.dumps(one["messages"]) for one in stub.asked]
+    assert len(asked) == len(set(asked)) == 27, "two subsequences more than the seven, for those that failed at first"
+
+
 def test_bad_replies_are_counted_by_reason(run, stub, books):
     answers = iter(["no JSON", "{", '{"question": 1}', "[]"])
     stub.rule = lambda messages: next(answers, None) or follow(messages)

@@ -54,9 +54,9 @@ def test_work_ends_in_as_many_batches_as_it_has_steps(stub, tmp_path):
         "model": "model-0", "messages": [{"role": "user", "content": "a"}], "max_tokens": 10, "temperature": 0.0
     }  # fmt: skip
     assert work.reports[:3] == [
-        f"batch batch-1: 3 requests sent to {stub.url}",
-        "batch batch-1: in_progress, 0 of 3 requests answered",
-        "batch batch-1: completed, 3 of 3 requests answered",
+        f"note: batch batch-1: 3 requests sent to {stub.url}",
+        "note: batch batch-1: in_progress, 0 of 3 requests answered",
+        "note: batch batch-1: completed, 3 of 3 requests answered",
     ]
     assert Work(stub, tmp_path, ["a", "b", "c"]).run().rounds == 1 and len(stub.asked) == 6, "all replies are stored"
 

@@ -24,7 +24,7 @@ from runnel.commands.inquiries import (
     say_notes,
     show_costs,
 )
-from runnel.commands.options import Json, Llm, LlmModel
+from runnel.commands.options import Batch, Json, Llm, LlmModel
 from runnel.files import write
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def judge(
     llm: Llm = None,
     llm_model: LlmModel = None,
     threads: Threads = 8,
+    batch: Batch = False,
     budget_tokens: BudgetTokens = None,
     price_in: PriceIn = 0.0,
     price_out: PriceOut = 0.0,
@@ -50,15 +51,18 @@ def judge(
     """
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.judging import read_attempts
+    from runnel.generation.batches import BATCH_SIZE, Batches
     from runnel.generation.endpoint import Endpoint
     from runnel.generation.replies import Budget, Replies
 
     endpoint, attempts = Endpoint(llm, llm_model), read_attempts(file)
     make_folder(out)
-    with Replies(endpoint, out / REPLIES, budget=Budget(budget_tokens, None, price_in, price_out)) as replies:
+    budget = Budget(budget_tokens, None, price_in, price_out)
+    with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
-        inquiry = Inquiry(replies, threads)
-        report = _judge_all(inquiry, attempts, out)
+        for _ in Batches(replies, [endpoint], say).rounds():
+            inquiry = Inquiry(replies, threads)
+            report = _judge_all(inquiry, attempts, out)
     write(out / "judge.json", json.dumps(report, indent=2) + "\n")
     if as_json:
         print_json(report)

@@ -27,7 +27,7 @@ from runnel.commands.inquiries import (
     say_notes,
     show_costs,
 )
-from runnel.commands.options import Json, Llm, LlmModel
+from runnel.commands.options import Batch, Json, Llm, LlmModel
 from runnel.files import replacing, write
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def label(
     llm: Llm = None,
     llm_model: LlmModel = None,
     threads: Threads = 8,
+    batch: Batch = False,
     budget_tokens: BudgetTokens = None,
     price_in: PriceIn = 0.0,
     price_out: PriceOut = 0.0,
@@ -57,15 +58,20 @@ def label(
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
     from runnel.evaluation.qa.prompts import LABELS
+    from runnel.generation.batches import BATCH_SIZE, Batches
     from runnel.generation.endpoint import Endpoint
     from runnel.generation.replies import Budget, Replies
 
     endpoint = Endpoint(llm, llm_model)
     make_folder(out)
-    with Replies(endpoint, out / REPLIES, budget=Budget(budget_tokens, None, price_in, price_out)) as replies:
+    budget = Budget(budget_tokens, None, price_in, price_out)
+    with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
-        inquiry = Inquiry(replies, threads)
-        sets = [_label_set(inquiry, data, limit, max_tokens, out) for path in paths for data in read_qa_sets(path, only or ())]
+        for _ in Batches(replies, [endpoint], say).rounds():
+            inquiry = Inquiry(replies, threads)
+            sets = [
+                _label_set(inquiry, data, limit, max_tokens, out) for path in paths for data in read_qa_sets(path, only or ())
+            ]
         notes = dict(inquiry.notes.most_common())
         report: dict[str, Any] = {
             "llm_model": endpoint.model,

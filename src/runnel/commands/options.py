@@ -42,6 +42,7 @@ Llm = Annotated[
 LlmModel = Annotated[
     str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
 ]
+Batch = Annotated[bool, typer.Option("--batch", help="Send requests in batches, which cost less and take up to a day.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")]
 Plain = Annotated[

@@ -10,6 +10,7 @@ and for all of them qa.json, and replies.sqlite with every reply, so that none i
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,7 +31,7 @@ from runnel.commands.inquiries import (
     make_folder,
     say_notes,
 )
-from runnel.commands.options import Dtype, Json, Llm, LlmModel, refuse
+from runnel.commands.options import Batch, Dtype, Json, Llm, LlmModel, refuse
 from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of
 from runnel.commands.qa_results import Result, save_all, say_about_sets, show
 from runnel.errors import InputError
@@ -92,6 +93,7 @@ def qa(
     ] = None,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
     threads: Threads = 8,
+    batch: Batch = False,
     budget_tokens: BudgetTokens = None,
     price_in: PriceIn = 0.0,
     price_out: PriceOut = 0.0,
@@ -114,6 +116,7 @@ def qa(
     from runnel.evaluation.qa.answering import Exam
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
+    from runnel.generation.batches import BATCH_SIZE, Batches
     from runnel.generation.endpoint import Endpoint
     from runnel.generation.replies import Budget, Replies
 
@@ -121,17 +124,13 @@ def qa(
     judging = endpoint if judge is None and judge_model is None else Endpoint(judge or llm, judge_model or llm_model)
     budget = Budget(budget_tokens, None, price_in, price_out)
     make_folder(out)
-    with Replies(endpoint, out / REPLIES, budget=budget) as replies:
+    with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}, judged by {judging.model}")
-        exam = Exam(Inquiry(replies, threads), judging, answer_tokens)
-        part = "" if limit is None else f".first-{limit}"
-        results: dict[str, Result] = {}
-        for data in (first(data, limit) for path in paths for data in read_qa_sets(path, only or ())):
-            if data.name in results:
-                raise InputError(f"two sets are called {data.name!r}; their results would be in one file: give one of them")
-            outcomes = _examine(exam, data, setup, out, part)
-            results[data.name] = Result(data.name, data.suite, data.license, data.notes, outcomes)
-        report = save_all(list(results.values()), exam, setup.settings, out)
+        for _ in Batches(replies, [endpoint, judging], say).rounds():
+            exam = Exam(Inquiry(replies, threads), judging, answer_tokens)
+            data = (first(data, limit) for path in paths for data in read_qa_sets(path, only or ()))
+            results = _examine_all(exam, data, setup, out, "" if limit is None else f".first-{limit}")
+        report = save_all(results, exam, setup.settings, out)
     if as_json:
         print_json(report)
     else:
@@ -141,8 +140,19 @@ def qa(
     return 1 if report["all"]["unanswered"] else 0
 
 
+def _examine_all(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str) -> list[Result]:
+    """Return the outcomes of all sets, or of a part of each that is named."""
+    results: dict[str, Result] = {}
+    for data in sets:
+        if data.name in results:
+            raise InputError(f"two sets are called {data.name!r}; their results would be in one file: give one of them")
+        outcomes = _examine(exam, data, setup, out, part)
+        results[data.name] = Result(data.name, data.suite, data.license, data.notes, outcomes)
+    return list(results.values())
+
+
 def _examine(exam: Exam, data: QaSet, setup: Setup, out: Path, part: str) -> list[Outcome]:
-    """Return the outcome of each question of a set, or of a part of it that is named; they are also written to OUT."""
+    """Return the outcome of each question of a set; they are also written to OUT."""
     found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
     path, outcomes = out / f"{data.name}.answers.jsonl", []
     with Meter("answering", unit="questions") as meter, replacing(path) as new, new.open("wb") as file:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.options import Json, Llm, LlmModel, Model, refuse_others
+from runnel.commands.options import Batch, Json, Llm, LlmModel, Model, refuse_others
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def synthesize(
     llm: Llm = None,
     llm_model: LlmModel = None,
     threads: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
+    batch: Batch = False,
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     budget_tokens: Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)] = None,
     budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.", show_default=False)] = None,
@@ -62,6 +63,7 @@ def synthesize(
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
     from runnel.commands.loading import load
+    from runnel.generation.batches import BATCH_SIZE, Batches
     from runnel.generation.endpoint import Endpoint
     from runnel.generation.replies import Budget, BudgetSpent, Replies
     from runnel.generation.synthesis.run import Settings, Synthesis
@@ -74,13 +76,14 @@ def synthesize(
     budget = Budget(budget_tokens, budget_money, price_in, price_out)
     endpoint, guard = Endpoint(llm, llm_model), Decontaminator(exclude or [])
     embedder = load(Embedder.load, model)
-    cutter = Cutter(embedder.model.tokenizer, _numbers(lengths), unit, seed)
-    documents = Sources(sources, seed, say)
+    tokens = _numbers(lengths)
     to.mkdir(exist_ok=True)
-    with Replies(endpoint, to / "replies.sqlite", budget=budget) as replies:
+    with Replies(endpoint, to / "replies.sqlite", budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
-        synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
-        write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
+        for _ in Batches(replies, [endpoint], say).rounds():
+            cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
+            synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
+            write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
         facts = _facts(synthesis, documents, cutter)
     _write_facts(facts, to / f"{strategy}.json")
     if as_json:

@@ -82,7 +82,7 @@ class Batches:
                     self._forget(mark)
                 raise
             self._set_id(mark, name)
-            self.report(f"batch {name}: {len(requests):,} requests sent to {endpoint.url}")
+            self.report(f"note: batch {name}: {len(requests):,} requests sent to {endpoint.url}")
 
     def _finish_all(self) -> None:
         """Wait for all batches under way, and store their replies."""
@@ -111,7 +111,7 @@ class Batches:
                 f"{batch.status}, {counts.completed if counts else 0:,} of {counts.total if counts else 0:,} requests answered"
             )
             if state != seen:
-                self.report(f"batch {name}: {state}")
+                self.report(f"note: batch {name}: {state}")
                 seen = state
             if batch.status not in _OPEN:
                 return batch
