@@ -47,7 +47,7 @@ SENTENCES, CHUNKS = 50, 5  # to read, as in paper E
 WINDOW = 120_000  # tokens, as in paper E
 
 
-# Long: 20 lines are its options.
+# Long: 50 lines are its options.
 def qa(
     model: Annotated[
         str,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FOR_STRUCTURE = ("sources", "--to", "--limit", "--seed", "--language", "--exclude", "--json")
 
 
+# Long: 27 lines are its options.
 def synthesize(
     context: typer.Context,
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or jsonl of documents.")],
