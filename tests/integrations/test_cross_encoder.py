@@ -1,4 +1,4 @@
-"""Rerankers that read query and document apart, as a `CrossEncoder`: scored as by runnel, not trained."""
+"""Rerankers that do not score one vector of a pair, as a `CrossEncoder`: scored as by runnel, not trained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runnel import Reranker
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder
-from runnel.models.heads import StateScore
+from runnel.models.published_heads import StateScore
 
 TEXTS = ["The cat sat on the mat. " * 20, "A dog ran to the sea.", "The river runs.", "A dog ran to the sea."]
 PAIRS = [(query, text) for query in ("a dog", "the river") for text in TEXTS]
@@ -55,7 +55,9 @@ def test_a_saved_folder_loads_in_the_library(model, tmp_path):
 
 def test_it_cannot_be_trained_or_cut(model, tmp_path):
     there = cross_encoder(model)
-    with pytest.raises(InputError, match=r"which this function cannot train|which cannot be trained here"):
+    with pytest.raises(
+        InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here; train a model that scores one vector"
+    ):
         there[0].train().preprocess(PAIRS)
     if model.head("rerank").stored:
         with pytest.raises(InputError, match="reads documents of any length, in passages; do not give max_tokens"):

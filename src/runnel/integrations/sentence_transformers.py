@@ -53,7 +53,7 @@ from runnel.models.reranker import Reranker
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.adapters import FILE as ADAPTER_FILE
 from runnel.training.adapters import save_adapter
-from runnel.training.forward import Long, make_pair, pair_scores, vectors
+from runnel.training.forward import Long, make_pair, pair_scores, trains_pairs, vectors
 
 try:
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -313,7 +313,7 @@ class EmbedderModule(_ModelModule):
 class RerankerModule(_ModelModule):
     """A reranker: pairs of a query and a document to `scores`, logits (B, 1).
 
-    Models that read the query and the document apart, such as pocket, score pairs but cannot be trained here.
+    Models that do not score one vector of a pair, such as pocket, score pairs but cannot be trained here (`trains_pairs`).
 
     >>> CrossEncoder(modules=[RerankerModule(model)], activation_fn=nn.Identity())       # doctest: +SKIP
     """
@@ -321,8 +321,7 @@ class RerankerModule(_ModelModule):
     job = "rerank"
 
     def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
-        self._reranker, head = Reranker(model), model.head("rerank")
-        self._apart = head.stored or head.state is not None
+        self._reranker, self._trains = Reranker(model), trains_pairs(model)
         super().__init__(model, long=long, max_seq_length=max_seq_length)
 
     def _trained(self) -> list[nn.Parameter]:
@@ -344,7 +343,7 @@ class RerankerModule(_ModelModule):
         """
         if all(isinstance(text, str) for text in inputs):
             return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]
-        if self._apart and not self.training:
+        if not self._trains and not self.training:
             return {"pairs": [((prompt or "") + query, document) for query, document in inputs]}
         pairs = [make_pair(self.model, (prompt or "") + query, document, self.max_seq_length) for query, document in inputs]
         self._tell(sum(pair.cut > 0 for pair in pairs))
@@ -353,10 +352,10 @@ class RerankerModule(_ModelModule):
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Return the features, and `scores` (B, 1) fp32."""
         pairs: list[Any] = features["pairs"]
-        if self._apart:
+        if not self._trains:
             self._infers()
             with _outside_inference():
-                found = torch.from_numpy(self._score_apart(pairs)).to(self.backbone.device)
+                found = torch.from_numpy(self._score_texts(pairs)).to(self.backbone.device)
         elif self._infers():
             with _outside_inference():
                 found = torch.from_numpy(self._reranker.score_pairs(pairs)).to(self.backbone.device)
@@ -365,7 +364,7 @@ class RerankerModule(_ModelModule):
                 found = pair_scores(self.model, pairs, long)
         return {**features, "scores": found[:, None]}
 
-    def _score_apart(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+    def _score_texts(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return the scores of pairs, float32 (B,): the documents of each query in one call."""
         scores = np.zeros(len(pairs), np.float32)
         for query in dict.fromkeys(query for query, _ in pairs):
