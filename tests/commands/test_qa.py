@@ -123,6 +123,12 @@ def test_whole_documents_in_windows(run, stub, mills, tmp_path):
     assert report["cost"]["answers"]["requests"] == 6 * (parts + 1) and report["cost"]["judgments"]["requests"] == 6
 
 
+def test_generative_retrieval(run, stub, mills):
+    ended = run("qa", "copied", mills, "--out", "out", "--window-tokens", 100)
+    assert ended.code == 0 and ended.out.startswith("copied as copied: answers by stub") and "copies: " in ended.out
+    assert " mills                     6   100.0%" in ended.out
+
+
 def test_another_judge(run, stub, mills):
     with serve(lambda messages: "DECISION: NO") as strict:
         ended = run(*BM25, "--llm-model", "small", "--judge", strict.url, "--judge-model", "strict", "--json")
@@ -206,8 +212,8 @@ def test_an_endpoint_that_is_down(run, stub, mills):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("whole", "mills.jsonl", "-k", 3), "--top-k is for retrieval; MODEL whole reads whole documents"),
-        (("bm25", "mills.jsonl", "--stride", 3), "--stride is for whole documents, with MODEL whole"),
+        (("whole", "mills.jsonl", "-k", 3), "--top-k is for retrieval by a model; whole reads whole documents"),
+        (("bm25", "mills.jsonl", "--stride", 3), "--stride is for whole documents, with MODEL whole or copied"),
         (("whole", "mills.jsonl", "--window-tokens", 3, "--stride", 4), "--stride is 4; expected 1 to the tokens of a window, 3"),
         (("bm25", "mills.jsonl", "--as", "embed"), "bm25 cannot retrieve as embed; leave --as out"),
         (("api:x", "mills.jsonl", "--as", "sentences"), "api:x cannot retrieve as sentences; leave --as out"),

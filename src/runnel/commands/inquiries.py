@@ -53,9 +53,9 @@ def costs(replies: Replies, **versions: str) -> dict[str, Any]:
 
 
 def show_costs(found: Mapping[str, Any]) -> None:
-    """Print a line for each kind of request."""
+    """Print a line for each kind of request that there was."""
     for name, used in found.items():
-        if name != "spent":
+        if name != "spent" and used["requests"]:
             cost = f", cost {used['money']:,.2f}" if used["money"] else ""
             tokens = f"{used['prompt_tokens']:,} tokens read, {used['completion_tokens']:,} written"
             print_text(f"{name}: {used['requests']:,} requests, {tokens}{cost}")

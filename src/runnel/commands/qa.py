@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from runnel.evaluation.qa.records import QaSet
     from runnel.evaluation.qa.scores import Outcome
 
-WHOLE = "whole"  # instead of a model: nothing is retrieved, the language model reads whole documents
+WINDOWED: tuple[Literal["whole", "copied"], ...] = ("whole", "copied")  # instead of a model; see `retrieving.Way`
 SENTENCES, CHUNKS = 50, 5  # to read, as in paper E
 WINDOW = 120_000  # tokens, as in paper E
 
@@ -52,7 +52,7 @@ def qa(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="What retrieves: a model, bm25; or whole, to read whole documents.", show_default=False
+            metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.", show_default=False
         ),
     ],
     paths: QaPaths,
@@ -106,11 +106,11 @@ def qa(
     after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
     """
     excerpts = {"--as": how, "--top-k": top_k, "--chunk-words": chunk_words, "--context": context}
-    if model == WHOLE:
-        refuse({**excerpts, "--context-tokens": context_tokens}, "is for retrieval; MODEL whole reads whole documents")
-        setup = read_windows(window_tokens or WINDOW, stride)
+    if way := next((way for way in WINDOWED if way == model), None):
+        refuse({**excerpts, "--context-tokens": context_tokens}, f"is for retrieval by a model; {way} reads whole documents")
+        setup = read_windows(way, window_tokens or WINDOW, stride)
     else:
-        refuse({"--window-tokens": window_tokens, "--stride": stride}, "is for whole documents, with MODEL whole")
+        refuse({"--window-tokens": window_tokens, "--stride": stride}, "is for whole documents, with MODEL whole or copied")
         system = system_of(model, how, dtype, chunk_words, context)
         setup = read_excerpts(system, top_k or (SENTENCES if chunk_words is None else CHUNKS), context_tokens)
     from runnel.evaluation.qa.answering import Exam

@@ -20,7 +20,7 @@ from runnel.errors import InputError
 if TYPE_CHECKING:
     from runnel.commands.evaluate_retrieval import How, System
     from runnel.evaluation.qa.records import QaSet
-    from runnel.evaluation.qa.retrieving import Choose, Found, Parts
+    from runnel.evaluation.qa.retrieving import Choose, Found, Parts, Way
     from runnel.text.tokenizer import Tokenizer
 
 
@@ -30,12 +30,12 @@ class Setup:
 
     Attributes:
         settings: what that depends on, besides the questions and the weights of the model.
-        excerpts: whether it is retrieved.
+        way: how it is used.
         load: returns what chooses it from the documents of a set, and the fingerprint of the model.
     """
 
     settings: Mapping[str, object]
-    excerpts: bool
+    way: Way
     load: Callable[[Tokenizer, QaSet], tuple[Choose, str | None]]
 
 
@@ -73,13 +73,14 @@ def read_excerpts(system: System, top_k: int, max_tokens: int | None) -> Setup:
         return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
 
     settings = {"model": system.model, "as": system.how, "context": system.context, "chunk_words": system.chunk_words}
-    return Setup({**settings, "top_k": top_k, "context_tokens": max_tokens}, True, load)
+    return Setup({**settings, "top_k": top_k, "context_tokens": max_tokens}, "excerpts", load)
 
 
-def read_windows(size: int, stride: int | None) -> Setup:
+def read_windows(way: Way, size: int, stride: int | None) -> Setup:
     """Read whole documents in windows of `size` tokens.
 
     Args:
+        way: "whole" or "copied".
         stride: tokens from one window to the next; None: half of a window.
     """
     step = max(1, size // 2) if stride is None else stride
@@ -91,7 +92,7 @@ def read_windows(size: int, stride: int | None) -> Setup:
 
         return by_windows(tokenizer, size, step), None
 
-    return Setup({"model": "whole", "as": "whole", "window_tokens": size, "stride": step}, False, load)
+    return Setup({"model": way, "as": way, "window_tokens": size, "stride": step}, way, load)
 
 
 def first(data: QaSet, limit: int | None) -> QaSet:
@@ -116,9 +117,7 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Found]:
         else:
             say(f"note: {out} is finished already")
     rows = read_lines_of(out)
-    return [
-        Found(question, row["tokens"], row["parts"], setup.excerpts) for question, row in zip(data.questions, rows, strict=True)
-    ]
+    return [Found(question, row["tokens"], row["parts"], setup.way) for question, row in zip(data.questions, rows, strict=True)]
 
 
 def _row(found: tuple[str, int, Parts]) -> dict[str, object]:

@@ -31,7 +31,7 @@ class Result:
 
 def save_all(results: Sequence[Result], exam: Exam, settings: Mapping[str, object], folder: Path) -> dict[str, Any]:
     """Write the scores of each set, and the report about all of them, which is returned."""
-    from runnel.evaluation.qa.prompts import ANSWERS, JUDGMENTS
+    from runnel.evaluation.qa.prompts import ANSWERS, COPIES, JUDGMENTS
     from runnel.evaluation.qa.scores import by_category, by_length, group, mean_of_sets, summarize
 
     facts = {**settings, "llm_model": exam.inquiry.replies.endpoint.model, "judge": exam.judge.model}
@@ -50,7 +50,7 @@ def save_all(results: Sequence[Result], exam: Exam, settings: Mapping[str, objec
         "by_length": by_length(points),
         "sets": sets,
         "notes": dict(exam.inquiry.notes.most_common()),
-        "cost": costs(exam.inquiry.replies, answers=ANSWERS, judgments=JUDGMENTS),
+        "cost": costs(exam.inquiry.replies, copies=COPIES, answers=ANSWERS, judgments=JUDGMENTS),
     }
     write(folder / "qa.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report

@@ -28,9 +28,9 @@ def stub():
         yield one
 
 
-def found(data, choose, excerpts=True):
+def found(data, choose, way="excerpts"):
     questions = {one.id: one for one in data.questions}
-    return [Found(questions[name], tokens, parts, excerpts) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
+    return [Found(questions[name], tokens, parts, way) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
 
 
 def examine(stub, folder, data, read, *, budget=None, threads=1):
@@ -66,7 +66,7 @@ def test_one_sentence_too_few_is_a_wrong_answer(stub, tmp_path):
 
 def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_path):
     data = mill_set(documents=1, wheels=8)
-    read = found(data, by_windows(TOKENIZER, 150, 75), excerpts=False)
+    read = found(data, by_windows(TOKENIZER, 150, 75), way="whole")
     parts = len(read[0].parts)
     outcomes, _ = examine(stub, tmp_path, data, read)
     assert all(one.correct for one in outcomes) and parts == 4
@@ -83,8 +83,21 @@ def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_
 
 def test_a_document_of_one_window_is_asked_about_once(stub, tmp_path):
     data = mill_set(documents=1, wheels=3)
-    examine(stub, tmp_path, data, found(data, by_windows(TOKENIZER, 10_000, 5_000), excerpts=False))
+    examine(stub, tmp_path, data, found(data, by_windows(TOKENIZER, 10_000, 5_000), way="whole"))
     assert len(stub.asked) == 6 and not any("readers" in prompt for prompt in prompts(stub))
+
+
+def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
+    data = mill_set(documents=1, wheels=8)
+    read = found(data, by_windows(TOKENIZER, 150, 75), way="copied")
+    parts = len(read[0].parts)
+    outcomes, inquiry = examine(stub, tmp_path, data, read)
+    assert all(one.correct for one in outcomes) and not inquiry.notes
+    kinds = [("word for word" in prompt, "Sentences of the document" in prompt) for prompt in prompts(stub)]
+    assert parts > 2 and kinds.count((True, False)) == 8 * parts and kinds.count((False, True)) == 8
+    assert {one["max_tokens"] for one in stub.asked} == {2000 // parts, 2000, 1000}
+    asked = next(prompt for prompt in prompts(stub) if "Sentences of the document" in prompt)
+    assert asked.count("Wheel number 10 was painted red.") == 1, "windows overlap, but what is copied twice is read once"
 
 
 def test_the_budget_of_excerpts(stub):

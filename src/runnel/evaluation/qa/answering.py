@@ -14,6 +14,8 @@ from runnel.evaluation.qa.retrieving import Found
 from runnel.evaluation.qa.scores import Outcome, best_f1
 from runnel.generation.endpoint import Endpoint, Message, Reply
 
+COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
+
 
 @dataclass(frozen=True)
 class Exam:
@@ -51,10 +53,11 @@ class Exam:
 
     def _answer(self, document: str, found: Found, notes: list[str]) -> str | None:
         question, kind = found.question, found.question.answer_type
-        replies = [
-            self._ask(prompts.ask_answer(question.question, join(document, part), kind, excerpts=found.excerpts))
-            for part in found.parts
-        ]
+        texts = [join(document, part) for part in found.parts]
+        if found.way == "copied":
+            texts = [self._copies(question.question, texts, notes)]
+        excerpts = found.way != "whole"
+        replies = [self._ask(prompts.ask_answer(question.question, text, kind, excerpts=excerpts)) for text in texts]
         if len(replies) > 1:
             replies = [self._ask(prompts.ask_combined(question.question, [reply.text for reply in replies], kind))]
         (reply,) = replies
@@ -66,6 +69,17 @@ class Exam:
         elif not prompts.has_mark(reply):
             notes.append("replies without ANSWER:, which are judged whole")
         return answer
+
+    def _copies(self, question: str, windows: list[str], notes: list[str]) -> str:
+        """Return the lines that a language model copies from the windows of a document, each once, of `COPIED` tokens in all."""
+        lines: dict[str, None] = {}
+        for window in windows:
+            messages, most = prompts.ask_copies(question, window), max(1, COPIED // len(windows))
+            reply = self.inquiry.replies.ask(messages, max_tokens=most, version=prompts.COPIES)
+            if reply.finish == "length":
+                notes.append("copies cut at their limit of tokens")
+            lines |= dict.fromkeys(line.strip() for line in reply.text.split("\n") if line.strip())
+        return "\n".join(lines)
 
     def _ask(self, messages: list[Message]) -> Reply:
         return self.inquiry.replies.ask(messages, max_tokens=self.answer_tokens, version=prompts.ANSWERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -20,19 +21,23 @@ Choose = Callable[[str, str], Parts]
 """Of a question and a document: what to read."""
 
 
+Way = Literal["excerpts", "whole", "copied"]
+"""How parts are used: excerpts that were retrieved are read; so are windows of the whole document; or a language model first
+copies the sentences that matter from each window, and reads these."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a language model is to read for a question.
 
     Attributes:
         tokens: of the whole document.
-        excerpts: whether a part is excerpts that were retrieved, or a window of the whole document.
     """
 
     question: QaQuestion
     tokens: int
     parts: Parts
-    excerpts: bool
+    way: Way
 
 
 def find_all(data: QaSet, choose: Choose, tokenizer: Tokenizer) -> Iterator[tuple[str, int, Parts]]:
