@@ -125,6 +125,18 @@ def test_find_in_an_empty_document_is_an_empty_result(run, fake, tmp_path):
     assert run("find", "dog", "a.txt").out == ""
 
 
+def test_the_most_likely_mistakes_are_explained(run, tmp_path):
+    (tmp_path / "a file.txt").write_text("One dog.")
+    swapped = run("find", "a file.txt", "is it a dog?")
+    assert (swapped.code, swapped.out) == (2, "")
+    assert swapped.err == "runnel: error: the question comes before the files: runnel find 'is it a dog?' 'a file.txt'\n"
+    address = run("find", "dog", "https://example.org/a.pdf")
+    assert address.err == "runnel: error: https://example.org/a.pdf is an address; download it and give the file\n"
+    misspelled = run("find", "dog", "a file.txt", "-m", "poket")
+    assert misspelled.code == 2 and "check the spelling (built-in models: pocket, pocket-mamba2)" in misspelled.err
+    assert run("find", "x" * 5000, "a file.txt", "-m", "poket").code == 2  # no name of a file
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

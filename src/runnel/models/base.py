@@ -272,7 +272,7 @@ def load_model(
     """
     if pooling is not None and pooling not in POOLINGS:
         raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
-    found = BUILT_IN.get(str(name)) or find_checkpoint(name)
+    found = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
     folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
     config = read_config(found) or {}
     if "runnel" in config:

@@ -47,6 +47,8 @@ def open_bytes(path: str | Path) -> BinaryIO:
     try:
         return sys.stdin.buffer if name == "-" else open(path, "rb")
     except FileNotFoundError as error:
+        if name.startswith(("http://", "https://")):
+            raise ReadError(f"{name} is an address; download it and give the file") from error
         raise ReadError(f"no file {name}; check the path (relative paths start at {Path.cwd()})") from error
     except IsADirectoryError as error:
         raise ReadError(f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}") from error

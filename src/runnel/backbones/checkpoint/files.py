@@ -51,12 +51,13 @@ class Checkpoint:
 # ---- where it is -----------------------------------------------------------------------------------------------------
 
 
-def find_checkpoint(source: str | Path) -> Path:
+def find_checkpoint(source: str | Path, built_in: Iterable[str] = ()) -> Path:
     """Return the local folder or weights file of a model, downloaded if `source` is a hub id that is not cached.
 
     Args:
         source: a folder; a weights file (.safetensors, .pth, .bin), whose config and tokenizer are in the same folder;
             a hub id, owner/name; or one file of a hub model, owner/name/file.pth.
+        built_in: names that the caller knows, for the message.
 
     Raises:
         CheckpointError: there is no such folder or file, and the hub or its cache has no such model.
@@ -77,9 +78,10 @@ def find_checkpoint(source: str | Path) -> Path:
     hub = re.fullmatch(rf"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?:/([\w.-]+(?:{suffixes})))?", str(source))
     if not isinstance(source, str) or not hub or (hub[2] is None and path.suffix in _SUFFIXES):
         kind = "file" if path.suffix in _SUFFIXES else "folder"
+        known = f" (built-in models: {', '.join(built_in)})" if built_in else ""
         raise CheckpointError(
             f"unknown model {str(source)!r}: there is no {kind} {path.absolute()}, and a hub id has the form owner/name, "
-            "or owner/name/file.pth for one of its files; check the spelling"
+            f"or owner/name/file.pth for one of its files; check the spelling{known}"
         )
     return _download(hub[1], hub[2])
 
