@@ -9,7 +9,7 @@ BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 DEMO := runs/demo
 
-.PHONY: demo test check check-base fix bench bench-check pocket clean
+.PHONY: demo test check check-base fix bench bench-check docs pocket clean
 
 demo: $(BASE)
 	mkdir -p $(DEMO)
@@ -46,6 +46,10 @@ bench: $(READY)
 # Seven minutes: measures every bar of speed and memory that this machine can show; fails if one is lost.
 bench-check: $(READY)
 	$(BIN)/python -m benchmarks check
+
+# The pages of docs/ as a site in build/site, with the reference of commands and of Python; any warning is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Fits the heads of pocket again, for an hour: make pocket DATA=folder. tools/train_pocket says what the folder holds.
 pocket: $(READY)

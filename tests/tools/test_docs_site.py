@@ -1,0 +1,96 @@
+"""The site of the docs: built as `make docs` builds it, with warnings as errors."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import runnel
+from runnel.cli import COMMANDS
+
+pytest.importorskip("mkdocs", reason="the site needs the extra docs")
+pytest.importorskip("mkdocstrings", reason="the site needs the extra docs")
+from tools import docs_site
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def text_of(page):
+    return html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
+
+
+def test_every_page_is_built_and_listed(site):
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    assert sorted(["README.md", *listed]) == PAGES
+    assert all((site / name).with_suffix(".html").exists() for name in listed) and (site / "index.html").exists()
+
+
+@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+def test_the_page_of_commands_has_what_help_prints(site, run, terminal, command):
+    _, _, section = docs_site.commands_page().partition(f"\n## {command}\n")
+    section = html.unescape(section.partition("\n## ")[0])
+    options = set(re.findall(r"(?<![\w-])--\w[\w-]*", run(command, "--help").out)) - {"--help"}
+    assert options and {option for option in options if option not in section} == set()
+    assert f'id="{command}"' in (site / "reference" / "commands.html").read_text(encoding="utf-8")
+
+
+def test_the_page_of_names_has_those_of_the_package_and_of_the_pages(site):
+    page = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    names = {
+        *(f"runnel.{name}" for name in runnel.__all__),
+        "runnel.Embedder.encode",
+        "runnel.Index.search",
+        "runnel.search.project.Project.update",
+        "runnel.text.documents.reader.read_document",
+    }
+    assert {name for name in names if f'id="{name}"' not in page} == set()
+    assert "the query is empty" in text_of(site / "reference" / "python.html")  # docstrings with what they raise
+
+
+def test_files_that_pages_link_to_are_on_the_site(site):
+    assert 'href="repository/examples/finetune_pairs.py.html"' in (site / "training.html").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "finetune_pairs.py").read_text(encoding="utf-8")
+    assert example.strip() in text_of(site / "repository" / "examples" / "finetune_pairs.py.html")
+    recipes = text_of(site / "repository" / "src" / "runnel" / "training" / "recipes.html")
+    assert "pairs.toml" in recipes and "evidence-vectors.toml" in recipes
+
+
+def test_blocks_show_the_names_of_their_files(site):
+    assert '<span class="filename">columns.jsonl</span>' in (site / "data.html").read_text(encoding="utf-8")
+
+
+def test_nothing_is_loaded_from_other_hosts(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    loaded = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)="?(?:https?:)?//')
+    assert [page for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_links_are_moved_outside_of_code_only():
+    markdown = "[a](../examples/x.py#top) [b](search.md#filters) [c](https://a.b/c)\n\n```python\nfind[0](search.md)\n```\n[d](../LICENSE)\n"
+    assert docs_site.relink(markdown, PurePosixPath("docs/training.md")) == (
+        "[a](repository/examples/x.py.md#top) [b](search.md#filters) [c](https://a.b/c)\n\n"
+        "```python\nfind[0](search.md)\n```\n[d](repository/LICENSE.md)\n"
+    )
+    assert docs_site.relink("[s](docs/search.md) [d](docs)", PurePosixPath("README.md")) == "[s](../search.md) [d](../README.md)"
+
+
+def test_a_link_to_a_missing_file_is_an_error():
+    with pytest.raises(FileNotFoundError, match=r"missing\.py"):
+        docs_site.file_page(PurePosixPath("examples/missing.py"))
