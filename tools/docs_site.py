@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import typer
 from mkdocs.config.defaults import MkDocsConfig
@@ -46,15 +47,15 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 def commands_page() -> str:
     """Return the page of all commands, as Markdown."""
-    group = typer.main.get_command(app)
+    group: Any = typer.main.get_command(app)  # typer's classes, or click's
     with group.make_context("runnel", [], resilient_parsing=True) as context:
         parts = ["# Commands", f"{group.help} `runnel COMMAND --help` prints the same as this page."]
-        for name in group.list_commands(context):  # type: ignore[attr-defined]
-            parts += _command(group.get_command(context, name), context)  # type: ignore[attr-defined]
+        for name in group.list_commands(context):
+            parts += _command(group.get_command(context, name), context)
     return "\n\n".join(parts) + "\n"
 
 
-def _command(command: typer.core.TyperCommand, above: typer.Context) -> Iterator[str]:
+def _command(command: Any, above: Any) -> Iterator[str]:
     with command.make_context(command.name, [], parent=above, resilient_parsing=True) as context:
         yield f"## {command.name}"
         yield f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```"
