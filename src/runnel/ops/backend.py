@@ -23,7 +23,7 @@ from runnel.errors import BackendUnavailable, InputError
 Backend = Literal["reference", "torch", "cpu", "gpu"]
 BACKENDS: tuple[Backend, ...] = ("reference", "torch", "cpu", "gpu")
 _THROUGH_FLA = {"ssd": "fla.ops.simple_gla", "wkv7": "fla.ops.rwkv7"}  # operators whose GPU kernels are from another package
-ONLY_TORCH = frozenset({"trapezoid"})  # operators without kernels
+WITHOUT_GPU = frozenset({"trapezoid"})  # operators without GPU kernels
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "int8": torch.int8}
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
@@ -104,10 +104,6 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
         return requested  # type: ignore[return-value]
     if requested not in ("auto", "cpu", "gpu"):
         raise InputError(f"{operator}: no backend {requested!r}; expected 'auto' or one of {', '.join(BACKENDS)}")
-    if operator in ONLY_TORCH:
-        if requested != "auto":
-            raise BackendUnavailable(f"{operator}: there are no {requested.upper()} kernels; use backend='auto' or 'torch'")
-        return "torch"
     on_gpu = requested == "gpu" or (requested == "auto" and x.device.type == "cuda")
     problem = (_gpu_problem(operator, x) if on_gpu else _cpu_problem(x)) or _dtype_problem(x)
     kernels = "GPU kernels" if on_gpu else "compiled CPU kernels"
@@ -143,6 +139,8 @@ def _gpu_problem(operator: str, x: Tensor) -> str | None:
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs kernels on the CPU: slow, for tests
     if x.device.type != "cuda" and not interpreted:
         return f"the input is on {x.device.type}"
+    if operator in WITHOUT_GPU:
+        return "this operator has none"
     if x.device.type == "cuda" and torch.version.hip is not None:
         return "they are written for NVIDIA GPUs"
     if x.device.type == "cuda" and torch.cuda.get_device_capability(x.device) < (8, 0):

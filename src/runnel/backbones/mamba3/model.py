@@ -220,10 +220,14 @@ class Mamba3(Backbone):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projections, keys and queries of every head, inputs and outputs, feed-forward; fp32, angles fp64."""
+        """Residual, projections, keys and queries of every head, inputs and outputs, feed-forward; fp32, angles fp64.
+
+        With mimo, which has no kernels, also the chunks of the recurrence.
+        """
         c = self.config
+        chunks = 0 if c.ranks is None else 9 * c.num_heads * (c.head_size * c.state_size // CHUNK + CHUNK + c.state_size)
         turned = c.num_heads * (4 * c.rank * c.state_size + 6 * c.turned)
-        return 4 * (4 * c.hidden_size + sum(c.projections) + turned + 4 * c.rank * c.inner_size + 3 * (c.ffn_size or 0))
+        return 4 * (chunks + 4 * c.hidden_size + sum(c.projections) + turned + 4 * c.rank * c.inner_size + 3 * (c.ffn_size or 0))
 
     @property
     def flops_per_token(self) -> int:

@@ -38,14 +38,14 @@ def trapezoid(
         trap: (T, H) from 0 to 1, the share of a token's own input; 1: Euler's rule, as in Mamba-2.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (S (S, H, P, N), and k (S, H, R, N) and v (S, H, R, P) of the last token); None: zeros.
-        backend: "auto", "torch" or "reference": there are no kernels.
+        backend: "auto" or one of `runnel.ops.backend.BACKENDS`; there are no GPU kernels.
 
     Returns:
         y (T, H, R, P) in v's dtype and the new state in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
 
     Raises:
         InputError: shapes do not fit.
-        BackendUnavailable: kernels were requested.
+        BackendUnavailable: the backend cannot run here.
 
     Source: Lahoti et al. 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in state-spaces/mamba e9594ce.
     """

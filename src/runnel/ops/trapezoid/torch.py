@@ -25,15 +25,10 @@ def trapezoid_torch(
 ) -> tuple[Tensor, State]:
     """See `runnel.ops.trapezoid`; cu (S+1,) int64 on the CPU."""
     dtype, device = accumulation_dtype(v), v.device
-    (tokens, heads, rank, width), size = q.shape, v.shape[3]
+    (_, heads, rank, width), size = q.shape, v.shape[3]
     q, k, v_wide, dt, trap = (x.to(dtype) for x in (q, k, v, dt, trap))  # converted once, so that a bf16 gradient is rounded once
-    own, again = trap * dt, (1 - trap) * dt
-    S, key_before, value_before = _start(cu, state, again, (heads, rank, width, size))
-
-    inside = torch.ones(tokens, 1, dtype=dtype, device=device)  # 0 at the last token of each sequence
-    inside[cu[1:][cu.diff() > 0] - 1] = 0
-    both = own + torch.cat([again[1:], again[:1]]) * inside
-
+    own, again, both = weights(dt, trap, cu)
+    S, key_before, value_before = start_state(cu, state, again, (heads, rank, width, size))
     grid = Grid(cu, max(1, CHUNK // power_of_two(rank)), dtype, device)
     query, key, value = grid.put(q), grid.put(k), grid.put(v_wide)
     own_grid, both_grid = (grid.put(x).transpose(1, 2) for x in (own, both))  # (K, H, Q)
@@ -59,7 +54,17 @@ def trapezoid_torch(
     return grid.take(y).to(v.dtype), (end, last_tokens(k, cu, key_before), last_tokens(v_wide, cu, value_before))
 
 
-def _start(cu: Tensor, state: State | None, again: Tensor, sizes: tuple[int, int, int, int]) -> State:
+def weights(dt: Tensor, trap: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (T, H) each: the weight of a token's input at its own token, that of the token before at this one, and the sum of a
+    token's two weights; the last token of a sequence has only the first.
+    """
+    own, again = trap * dt, (1 - trap) * dt
+    inside = own.new_ones(len(own), 1)
+    inside[cu[1:][cu.diff() > 0] - 1] = 0
+    return own, again, own + torch.cat([again[1:], again[:1]]) * inside
+
+
+def start_state(cu: Tensor, state: State | None, again: Tensor, sizes: tuple[int, int, int, int]) -> State:
     """Return the state before each sequence with the share that its first token gives to the token before, and k and v."""
     heads, rank, width, size = sizes
     count, shapes = cu.numel() - 1, ((heads, size, width), (heads, rank, width), (heads, rank, size))

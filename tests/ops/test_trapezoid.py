@@ -1,0 +1,61 @@
+"""What the contract test of all operators (tests/contracts/test_ops.py) cannot see: Euler's rule as a special case, odd steps."""
+
+import pytest
+import torch
+
+from runnel.ops import ssd, trapezoid
+
+T, H, N, P = 70, 2, 6, 5
+CU = torch.tensor([0, 40, 40, 41, T])
+
+
+def drawn(dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    inputs = {name: torch.randn(T, H, 1, size, generator=g, dtype=dtype) for name, size in (("q", N), ("k", N), ("v", P))}
+    gates = {"dt": torch.rand(T, H, generator=g, dtype=dtype), "trap": torch.rand(T, H, generator=g, dtype=dtype)}
+    return inputs | gates | {"A": -torch.rand(T, H, generator=g, dtype=dtype) - 0.1}
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "cpu"])
+def test_with_the_whole_share_for_the_own_token_it_is_ssd(backend: str) -> None:
+    i = drawn(torch.float32)
+    A = -torch.rand(H) - 0.1
+    expected, end = ssd(i["v"][:, :, 0], i["dt"], A, i["k"][:, :, 0], i["q"][:, :, 0], None, CU, backend="reference")
+    i |= {"trap": torch.ones(T, H), "A": A.expand(T, H)}
+    y, (S, _, _) = trapezoid(**i, cu_seqlens=CU, backend=backend)
+    torch.testing.assert_close(y[:, :, 0], expected, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(S, end, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize(
+    ("steps", "decay", "tolerance"),
+    [(0.0, -1.0, 2e-5), (1e-30, -1e-4, 2e-5), (1e-3, -1e-4, 2e-5), (50.0, -1e-4, 2e-5), (80.0, -20.0, 1e-3)],
+)
+def test_extreme_steps(backend: str, steps: float, decay: float, tolerance: float) -> None:
+    """Half of the tokens have such a step: none, hardly any, no decay, or a state that is forgotten at once.
+
+    For the last one decays are differences of sums of -1600 a token, in ssd too.
+    """
+    i = drawn(torch.float32)
+    i["dt"][::2], i["A"][::2] = steps, decay
+    truth, end = trapezoid(**{name: x.double() for name, x in i.items()}, cu_seqlens=CU, backend="reference")
+    y, state = trapezoid(**i, cu_seqlens=CU, backend=backend)
+    for actual, expected in ((y, truth), *zip(state, end, strict=True)):
+        assert float((actual - expected).abs().max() / expected.abs().max()) < tolerance
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_gradients_where_hardly_anything_decays(backend: str) -> None:
+    """Dividing by the step size of ssd would lose their digits."""
+    i = drawn(torch.float32)
+    i["A"] = torch.full((T, H), -1e-4)
+
+    def gradients(values: dict[str, torch.Tensor], backend: str) -> tuple[torch.Tensor, ...]:
+        leaves = {name: x.clone().requires_grad_() for name, x in values.items()}
+        y, _ = trapezoid(**leaves, cu_seqlens=CU, backend=backend)
+        return torch.autograd.grad(y.square().sum(), list(leaves.values()))
+
+    truth = gradients({name: x.double() for name, x in i.items()}, "reference")
+    for actual, expected in zip(gradients(i, backend), truth, strict=True):
+        assert float((actual - expected).abs().max() / expected.abs().max()) < 2e-5
