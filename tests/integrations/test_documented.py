@@ -78,3 +78,10 @@ def test_haystack_pipeline(monkeypatch, capsys):
     assert any(
         re.fullmatch(r'-?\d\.\d\d  return:\d+-\d+  When "return" passes control out of a "try" .*', line) for line in lines
     )
+
+
+def test_mteb_own_task(monkeypatch, capsys):
+    pytest.importorskip("mteb")
+    pytest.importorskip("lancedb")
+    printed = run("mteb_own_task.py", monkeypatch, capsys)
+    assert re.fullmatch(r"vectors: nDCG@10 0\.[6-9]\d\d\nindex: nDCG@10 (0\.[6-9]\d\d|1\.000)\n", printed)
