@@ -3,7 +3,8 @@
     RunnelError
     ├── InputError (ValueError)          an argument or a text that cannot be used
     │   └── ReadError                    a file that is missing, unreadable, damaged, beyond a limit or undecodable
-    │       └── UnsupportedKind          a file of a kind that runnel does not read: binary, an image, an archive
+    │       ├── UnsupportedKind          a file of a kind that runnel does not read: binary, an image, an archive
+    │       └── ScannedPdf               a PDF whose pages are pictures
     ├── CheckpointError (ValueError)     a model folder that is foreign, incomplete, damaged or of an unknown kind
     ├── StateError (ValueError)          a state that does not belong to this model, or is damaged
     ├── StoreError                       an index that is missing, of another model or format, or damaged
@@ -16,6 +17,8 @@
 
 Every message says what is wrong, what was expected and what to do.
 """
+
+from collections.abc import Sequence
 
 
 class RunnelError(Exception):
@@ -32,6 +35,14 @@ class ReadError(InputError):
 
 class UnsupportedKind(ReadError):
     """A file of a kind that runnel does not read: binary, an image, an archive, an old office format."""
+
+
+class ScannedPdf(ReadError):
+    """A PDF whose pages are pictures without text. `pages`: their numbers, from 1."""
+
+    def __init__(self, message: str, pages: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.pages = tuple(pages)
 
 
 class CheckpointError(RunnelError, ValueError):

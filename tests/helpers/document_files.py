@@ -4,7 +4,7 @@ import zipfile
 
 
 def pdf(pages, *, outline=(), encrypted=False, image_only=False):
-    """A PDF file. `pages`: a list of pages, each a list of lines; None is a line of empty space.
+    """A PDF file. `pages`: a list of pages, each a list of lines, or None for a picture; a line None is empty space.
 
     A line is a string, or a list of (x, size, rise, text) pieces: x in points from the line's start, None behind the last piece.
 
@@ -23,7 +23,7 @@ def pdf(pages, *, outline=(), encrypted=False, image_only=False):
         "\nstream\n0\nendstream",
     ]
     for i, lines in enumerate(pages):
-        content = "q 500 0 0 700 50 50 cm /Im0 Do Q" if image_only else _lines(lines)
+        content = "q 500 0 0 700 50 50 cm /Im0 Do Q" if image_only or lines is None else _lines(lines)
         resources = "<< /Font << /F1 3 0 R >> /XObject << /Im0 4 0 R >> >>"
         objects.append(
             f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Resources {resources} /Contents {6 + 2 * i} 0 R >>"

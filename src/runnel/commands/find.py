@@ -40,8 +40,10 @@ from runnel.commands.options import (
     JsonLines,
     Model,
     NoIgnore,
+    OcrOption,
     Plain,
     Query,
+    parse_ocr,
     refuse,
     select,
 )
@@ -109,6 +111,7 @@ def find(
     exclude: Exclude = None,
     no_ignore: NoIgnore = False,
     encoding: Encoding = None,
+    ocr: OcrOption = None,
     remember: Remember = False,
     html: Html = None,
     explain: Explain = False,
@@ -144,8 +147,9 @@ def find(
         return retriever
 
     skipped: list[Skipped] = []
-    stored = open_cache(load, model, (encoding, unit), keep=remember, report=say)
-    with DocumentReader(encoding=encoding) as reader, Meter("reading") as meter:
+    reading = (encoding, unit, ocr) if ocr else (encoding, unit)
+    stored = open_cache(load, model, reading, keep=remember, report=say)
+    with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader, Meter("reading") as meter:
         selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
         documents = read_documents(paths, reader, skipped, selection=selected, cache=stored, report=say)
         first = next(documents, None)

@@ -12,7 +12,7 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, report_failed, say
 from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.commands.index_update import Wanted, expect_project, finish, update_place, update_project
-from runnel.commands.options import Exclude, Include, Json, NoIgnore, refuse, select
+from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, parse_ocr, refuse, select
 from runnel.errors import InputError
 from runnel.text.shards import Shard
 
@@ -109,6 +109,7 @@ def index(
     include: Include = None,
     exclude: Exclude = None,
     no_ignore: NoIgnore = False,
+    ocr: OcrOption = None,
     keep_missing: KeepMissing = False,
     watch: Watch = False,
     shard: ShardOf = None,
@@ -129,7 +130,7 @@ def index(
     (--shard), then import all shards (--shards).
     """
     made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
-    made |= {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--watch": watch}
+    made |= {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--watch": watch, "--ocr": ocr}
     on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
     of_shards = {"--shards": shards, "--incomplete": incomplete}
     _check_usage(to, {"PATH": paths, "--model": model, "--shard": shard, "--check": check, **of_shards, **made, **on_ray})
@@ -138,7 +139,7 @@ def index(
         return _verify(to or str(expect_project().place), as_json)
     new = New(parse_fields(fields or []), passage_tokens, remember)
     selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
-    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json)
+    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, parse_ocr(ocr))
     if to is None:
         return update_project(wanted)
     if shards is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from runnel.text.documents.ocr import Ocr
     from runnel.text.folders import Selection
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.", show_default=False)]
@@ -34,6 +35,15 @@ Exclude = Annotated[
     list[str] | None,
     typer.Option("--exclude", metavar="GLOB", help="Skip matching files and folders, e.g. drafts/.", show_default=False),
 ]
+OcrOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ocr",
+        metavar="COMMAND",
+        help='Read scanned pages of PDF files by a command, e.g. "tesseract {image} stdout".',
+        show_default=False,
+    ),
+]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
 Llm = Annotated[
     str | None,
@@ -52,6 +62,19 @@ FilesOnly = Annotated[bool, typer.Option("--files-with-matches", "-l", help="Pri
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]
+
+
+def parse_ocr(command: str | None) -> Ocr | None:
+    """Return what --ocr describes.
+
+    Raises:
+        InputError: the command cannot be used.
+    """
+    if command is None:
+        return None
+    from runnel.text.documents.ocr import Ocr
+
+    return Ocr(command)
 
 
 def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection:

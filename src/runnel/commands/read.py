@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import print_json, print_text, say
-from runnel.commands.options import Json
+from runnel.commands.options import Json, OcrOption, parse_ocr
 from runnel.errors import InputError
 from runnel.search.finding import locate
 from runnel.text.documents.ranges import By, choose_row, span_of
@@ -31,6 +31,7 @@ def read(
         str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.", show_default=False)
     ] = None,
     encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
+    ocr: OcrOption = None,
     as_json: Json = False,
 ) -> int:
     """Print the text of FILE, or of its lines, pages or characters, as all commands of runnel see it."""
@@ -40,7 +41,7 @@ def read(
         raise typer.BadParameter("--lines, --pages and --characters exclude each other")
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
-    with DocumentReader(encoding=encoding) as reader:
+    with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader:
         documents = list(reader.read(file))
     for warning in dict.fromkeys(warning for document in documents for warning in document.warnings):
         say(f"note: {file}: {warning}")

@@ -16,6 +16,7 @@ from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedK
 from runnel.search.file_hashes import FileHashes
 from runnel.search.records import ContentHashes, DocumentRow, check_storable
 from runnel.text.documents.document import DocumentText, Limits
+from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS, Before
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files, other_kinds
@@ -72,6 +73,7 @@ def read_files(
     selection: Selection = EVERYTHING,
     hashes: FileHashes | None = None,
     limits: Limits | None = None,
+    ocr: Ocr | None = None,
 ) -> Iterator[DocumentRow]:
     """Yield documents of new and changed files; fill `scan` with the other results meanwhile.
 
@@ -82,6 +84,7 @@ def read_files(
         known: the documents in the index.
         selection: which files of folders to read; the others count as removed.
         hashes: of files of earlier calls. A file with the content of one that failed counts as unchanged; new ones are added.
+        ocr: as for `DocumentReader`.
     """
     roots = [Root.parse(path).resolve() for path in paths]
     hashes = FileHashes() if hashes is None else hashes
@@ -89,7 +92,7 @@ def read_files(
     for name, have in known.items():
         by_file.setdefault(have.source, []).append(name)
     named, seen = {root.path for root in roots}, set[str]()
-    with DocumentReader(limits) as reader:
+    with DocumentReader(limits, ocr=ocr) as reader:
         for file in find_files(roots, selection, scan.fail_folder):
             name = str(file)
             seen.add(name)

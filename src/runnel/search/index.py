@@ -34,6 +34,7 @@ from runnel.search.records import Commit, ContentHashes, DocumentRow, FieldType,
 from runnel.search.shard_set import ShardSet
 from runnel.search.store import Store
 from runnel.search.stores import create_store, open_store
+from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection
 
 log = logging.getLogger("runnel")
@@ -188,6 +189,7 @@ class Index:
         selection: Selection = EVERYTHING,
         hashes: FileHashes | None = None,
         prune: bool = True,
+        ocr: Ocr | None = None,
         progress: Callable[[int], None] | None = None,
         on_commit: Callable[[Commit], None] | None = None,
     ) -> Changes:
@@ -202,6 +204,7 @@ class Index:
             hashes: of the files at earlier calls: files whose size and times are those of an earlier call are not read to compare
                 them, and those that failed are not tried again (default: compute all).
             prune: whether to delete documents of removed files below `paths`.
+            ocr: reads scanned pages of new and changed PDF files.
 
         Raises:
             InputError: a path does not exist.
@@ -209,7 +212,7 @@ class Index:
         """
         check_paths(paths)
         scan, known = Scan(), self.store.content_hashes()
-        changes = self._add(read_files(paths, known, scan, selection, hashes), progress, on_commit)
+        changes = self._add(read_files(paths, known, scan, selection, hashes, ocr=ocr), progress, on_commit)
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
         if hashes is not None:  # documents that the encoder refused, such as empty files

@@ -21,6 +21,7 @@ from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.search.file_hashes import FileHashes
 from runnel.search.index import Changes, Index
+from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import Root, Selection
 
 log = logging.getLogger("runnel")
@@ -113,7 +114,9 @@ class Project:
             )
         return str(path.relative_to(self.folder) / root.pattern)
 
-    def update(self, index: Index, *, retry: bool = False, progress: Callable[[int], None] | None = None) -> Changes:
+    def update(
+        self, index: Index, *, retry: bool = False, ocr: Ocr | None = None, progress: Callable[[int], None] | None = None
+    ) -> Changes:
         """Bring the project's index up to date; other documents than those of its files are deleted.
 
         Files whose size and times are those of the last update are not read. `changes.failed` has the new failures.
@@ -121,6 +124,7 @@ class Project:
         Args:
             index: opened at `place`.
             retry: try files again that failed before and have not changed.
+            ocr: reads scanned pages of new and changed PDF files.
 
         Raises:
             StoreBusy: another process is writing.
@@ -130,16 +134,16 @@ class Project:
         lock.acquire()
         try:
             index.refresh()
-            return self._update(index, retry, progress)
+            return self._update(index, retry, ocr, progress)
         finally:
             lock.release()
 
-    def _update(self, index: Index, retry: bool, progress: Callable[[int], None] | None) -> Changes:
+    def _update(self, index: Index, retry: bool, ocr: Ocr | None, progress: Callable[[int], None] | None) -> Changes:
         hashes = FileHashes(self.folder / NAME / "files.json")
         if retry:
             hashes.failures.clear()
         roots = self._roots()
-        changes = index.add_files(roots, selection=self.selection, hashes=hashes, progress=progress)
+        changes = index.add_files(roots, selection=self.selection, hashes=hashes, ocr=ocr, progress=progress)
         sources = {name: content.source for name, content in index.store.content_hashes().items()}
         unseen = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
         if stale := [name for name, source in unseen.items() if not any(root.covers(source) for root in roots)]:

@@ -55,7 +55,7 @@ class DocumentCache:
         folder: of the cache; need not exist.
         load: returns the retriever; called when needed.
         model: its name.
-        reading: the options that the text and its sentences depend on: encoding and unit.
+        reading: the options that the text and its sentences depend on: encoding, unit, and the OCR command if there is one.
         keep: whether to add documents to the cache.
         report: receives a line for each file that cannot be stored or loaded.
     """

@@ -66,7 +66,7 @@ def test_pages_without_text_are_told(read):
 def test_a_scan_is_refused_and_told(tmp_path):
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf([["x"], ["y"]], image_only=True))
-    with pytest.raises(ReadError, match="without text on its 2 pages, which hold pictures: a scan; run OCR"):
+    with pytest.raises(ReadError, match="without text on its 2 pages, which hold pictures: a scan; run OCR on it, by --ocr"):
         read_pdf(path, Limits())
     path.write_bytes(pdf([[]]))
     with pytest.raises(ReadError, match=r"a PDF without text on its 1 pages$"):
@@ -104,19 +104,19 @@ def test_outline_entries_are_headings(read):
 
 
 def test_characters_without_meaning_are_told():
-    document = module._build(["word \ufffd\ufffd\ufffd"], {}, [], 0, None)
+    document = module._build(["word \ufffd\ufffd\ufffd"], {}, [], [], None)
     assert "3 characters have no meaning" in document.warnings[0]
 
 
 def test_damaged_pages_are_told():
-    document = module._build(["one", "", "three"], {}, [2], 0, None)
+    document = module._build(["one", "", "three"], {}, [2], [], None)
     assert document.warnings == ("page 2 could not be read: damaged",)
     with pytest.raises(ReadError, match="none of which can be read"):
-        module._build(["", ""], {}, [1, 2], 0, None)
+        module._build(["", ""], {}, [1, 2], [], None)
 
 
 def test_ligatures_become_letters():
-    assert module._build(["of\ufb01ce \ufb02ow"], {}, [], 0, None).text == "office flow"
+    assert module._build(["of\ufb01ce \ufb02ow"], {}, [], [], None).text == "office flow"
 
 
 def test_the_text_of_a_page_is_bounded(tmp_path):

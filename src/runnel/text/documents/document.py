@@ -160,6 +160,7 @@ class DocumentText:
         pages: the number of pages; None if the kind of file has no pages.
         encoding: used to decode the bytes, if there was a choice.
         warnings: for the user, a sentence each.
+        scanned: pages of a PDF, from 1, that are pictures without text.
     """
 
     text: str
@@ -172,6 +173,7 @@ class DocumentText:
     pages: int | None = None
     encoding: str | None = None
     warnings: tuple[str, ...] = ()
+    scanned: tuple[int, ...] = ()
 
     def block_at(self, offset: int) -> Block | None:
         """Return the block that contains a character, or the last block before it; None before the first."""
@@ -195,7 +197,8 @@ class DocumentText:
         """Build a document from the result of `to_wire`."""
         paths = [tuple(path) for path in value.pop("paths")]
         blocks = tuple(Block(start, end, kind, page, paths[path]) for start, end, kind, page, path in value.pop("blocks"))
-        return DocumentText(blocks=blocks, warnings=tuple(value.pop("warnings")), **value)
+        lists = {name: tuple(value.pop(name, ())) for name in ("warnings", "scanned")}
+        return DocumentText(blocks=blocks, **lists, **value)
 
 
 def straighten(text: str) -> str:

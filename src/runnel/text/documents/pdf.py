@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import MissingDependency, ReadError
+from runnel.errors import MissingDependency, ReadError, ScannedPdf
 from runnel.text.documents.document import BREAK, Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_page import ROW, page_text
 from runnel.text.documents.pdf_text import ITEM, join_pages
@@ -31,13 +32,17 @@ class _Entry:
     title: str
 
 
-def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
+def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | None = None) -> DocumentText:
     """Read the text of all pages in PDFium's order. Pages are opened one at a time.
 
     Words hyphenated at a line end are joined, keeping the hyphen if the document writes the word with it elsewhere.
     Lines with extra space above them begin a paragraph. `page_text` and `join_pages` describe tables, notes and running heads.
 
+    Args:
+        recognized: by number, from 1, the text that OCR found on pages that are pictures.
+
     Raises:
+        ScannedPdf: no page has text, and some are pictures.
         ReadError: encrypted, damaged, without pages, or without any text; the message says what to do.
     """
     try:
@@ -54,14 +59,18 @@ def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
         raise ReadError(f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf") from error
     try:
         outline = _outline(document)
-        texts, faults, pictures, length = [], [], 0, 0
+        texts, faults, length = [], [], 0
+        scanned: list[int] = []
         for number in range(len(document)):
             text = ""
             try:
                 page = document[number]
                 try:
                     text = page_text(page)
-                    pictures += not text.strip() and _has_picture(page)
+                    if not text.strip():
+                        text = _plain((recognized or {}).get(number + 1, ""))
+                    if not text.strip() and _has_picture(page):
+                        scanned.append(number + 1)
                 finally:
                     page.close()
             except pypdfium2.PdfiumError:
@@ -69,7 +78,8 @@ def read_pdf(path: str | Path, limits: Limits) -> DocumentText:
             texts.append(text)
             length += len(text)
             limits.check_unpacked(length, "the text of the PDF")
-        return _build(texts, outline, faults, pictures, _title(document))
+        advice = {} if recognized is None else {"advice": "OCR found no text on them"}
+        return _build(texts, outline, faults, scanned, _title(document), **advice)
     finally:
         document.close()
 
@@ -96,18 +106,28 @@ def _title(document: PdfDocument) -> str | None:
     return document.get_metadata_value("Title") or None
 
 
+def _plain(text: str) -> str:
+    """Return the text that OCR printed without the marks of `page_text`."""
+    return text.translate(dict.fromkeys(map(ord, (ROW, ITEM, "\f")))).strip()
+
+
 def _build(
-    texts: list[str], outline: dict[int, list[_Entry]], faults: list[int], pictures: int, title: str | None
+    texts: list[str],
+    outline: dict[int, list[_Entry]],
+    faults: list[int],
+    scanned: list[int],
+    title: str | None,
+    advice: str = "scans need OCR (--ocr)",
 ) -> DocumentText:
     empty = [number for number, text in enumerate(texts, start=1) if not text.strip() and number not in faults]
     if len(empty) + len(faults) == len(texts):
-        raise ReadError(_without_text(len(texts), len(faults), pictures))
+        raise _without_text(len(texts), len(faults), scanned)
     canonical = Canonical()
     if faults:
         canonical.warnings.append(f"{_pages(faults)} could not be read: damaged")
     if empty:
-        scanned = f", {pictures:,} of them pictures: scans need OCR" if pictures else ""
-        canonical.warnings.append(f"{_pages(empty)} without text ({len(empty):,} of {len(texts):,} pages{scanned})")
+        pictures = f", {len(scanned):,} of them pictures: {advice}" if scanned else ""
+        canonical.warnings.append(f"{_pages(empty)} without text ({len(empty):,} of {len(texts):,} pages{pictures})")
     unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
     if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):
         canonical.warnings.append(f"{unmapped:,} characters have no meaning in the file (a font without a character map)")
@@ -125,7 +145,7 @@ def _build(
         for entry in waiting:  # not found on its page: it applies from the next page on
             canonical.open_heading(entry.level, entry.title)
         before = paragraphs[-1].rstrip() if paragraphs else before
-    return canonical.finish("pdf", title=title, pages=len(texts))
+    return canonical.finish("pdf", title=title, pages=len(texts), scanned=tuple(scanned))
 
 
 def _open_headings(canonical: Canonical, waiting: list[_Entry], paragraph: str) -> tuple[str, list[_Entry]]:
@@ -138,16 +158,18 @@ def _open_headings(canonical: Canonical, waiting: list[_Entry], paragraph: str) 
     return "heading" if alone else "paragraph", waiting[count:]
 
 
-def _without_text(pages: int, faults: int, pictures: int) -> str:
+def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:
     if not pages:
-        return "a PDF without pages"
-    if faults:
-        return f"a PDF of {pages:,} pages, none of which can be read: it is damaged; download it again or repair it"
-    if pictures:
-        return (
-            f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; run OCR on it first, for example ocrmypdf"
+        return ReadError("a PDF without pages")
+    if scanned:
+        return ScannedPdf(
+            f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; run OCR on it, by --ocr of runnel find, "
+            "index and read, or first by a program such as ocrmypdf",
+            scanned,
         )
-    return f"a PDF without text on its {pages:,} pages"
+    if faults:
+        return ReadError(f"a PDF of {pages:,} pages, none of which can be read: it is damaged; download it again or repair it")
+    return ReadError(f"a PDF without text on its {pages:,} pages")
 
 
 def _pages(numbers: list[int]) -> str:

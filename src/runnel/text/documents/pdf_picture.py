@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pypdfium2 import PdfPage, PdfTextPage
 
 Box = tuple[float, float, float, float]
-_PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
+PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
+OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
 _UNITS = 1 << 16  # steps in which PDFium rounds places on a page
 _SAME_LINE = 0.2  # of the lower one's height that two boxes of a line have in common, at least: a comma hangs below
@@ -68,8 +69,8 @@ def page_part(text: str, places: Places, start: int, end: int) -> PagePart | Non
     return PagePart(page, before, "".join(text[max(first, start) : min(last, end)] for first, last in blocks if last > start))
 
 
-def draw_page(path: str | Path, part: PagePart) -> dict[str, Any]:
-    """Return the fields of a `PagePicture` for JSON, the picture in base64.
+def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[str, Any]:
+    """Return the fields of a `PagePicture` for JSON, the picture in base64, with at most this many pixels.
 
     Raises:
         ReadError: the file cannot be read, or has no such page.
@@ -91,7 +92,7 @@ def draw_page(path: str | Path, part: PagePart) -> dict[str, Any]:
             raise ReadError(f"a PDF of {len(document):,} pages; expected page {part.page:,}: was it replaced?")
         page = document[part.page - 1]
         width, height = page.get_size()
-        scale = min(_SCALE, (_PIXELS / max(1.0, width * height)) ** 0.5)
+        scale = min(_SCALE, (pixels / max(1.0, width * height)) ** 0.5)
         png = io.BytesIO()
         page.render(scale=scale).to_pil().save(png, "PNG")
         return {"page": part.page, "png": base64.b64encode(png.getvalue()).decode(), "boxes": _boxes(page, part)}

@@ -14,15 +14,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
+from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, describe
 from runnel.text.documents.document import HEAD_BYTES, PARSED_APART, ROWS, DocumentText, Limits, read_plain, recognize
 from runnel.text.documents.markdown import read_markdown
-from runnel.text.documents.pdf_picture import PagePart, PagePicture
+from runnel.text.documents.ocr import Ocr
+from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
 from runnel.text.documents.rows import read_rows
 from runnel.text.lines import DAMAGED, damaged, unpacked
 from runnel.text.reading import check_encoding, decode, open_bytes
@@ -61,11 +62,12 @@ class DocumentReader:
     Args:
         limits: see `Limits`.
         encoding: of text, rows and html (default: detected, see `runnel.text.reading.decode`).
+        ocr: reads the pages of PDF files that are pictures without text (default: a warning names them).
     """
 
-    def __init__(self, limits: Limits | None = None, *, encoding: str | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, encoding: str | None = None, ocr: Ocr | None = None) -> None:
         check_encoding(encoding)
-        self.limits, self.encoding = limits or Limits(), encoding
+        self.limits, self.encoding, self.ocr = limits or Limits(), encoding, ocr
         self._worker: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> DocumentReader:
@@ -125,6 +127,8 @@ class DocumentReader:
             yield from read_rows(file, kind, name, self.limits, self.encoding)
         elif (size := os.fstat(file.fileno()).st_size) > self.limits.file_bytes:
             raise ReadError(f"{name} has {size:,} bytes; expected at most {self.limits.file_bytes:,} (Limits.file_bytes)")
+        elif kind == "pdf" and self.ocr is not None:
+            yield self._read_scan(path, name, self.ocr)
         elif kind == "zip" or kind in PARSED_APART:
             yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
         else:
@@ -147,6 +151,31 @@ class DocumentReader:
         except DAMAGED as error:
             raise ReadError(damaged(name, error)) from error
 
+    def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
+        """Read a PDF, and the pages that are pictures by OCR."""
+        try:
+            document = DocumentText.from_wire(self._ask("pdf", path, name)["document"])
+            pages = document.scanned
+            if not pages:
+                return document
+        except ScannedPdf as error:
+            pages = error.pages
+        texts: dict[int, str] = {}
+        failures: dict[int, str] = {}
+        for page in pages:
+            try:
+                drawn = self._ask("pdf", path, name, part=asdict(PagePart(page, "", "")), pixels=OCR_PIXELS)
+                texts[page] = ocr.read(base64.b64decode(drawn["picture"]["png"]))
+            except ReadError as error:
+                failures[page] = str(error)
+        failed = [f"page {page} was not read by the OCR command: {reason}" for page, reason in failures.items()]
+        try:
+            read = DocumentText.from_wire(self._ask("pdf", path, name, recognized=texts)["document"])
+        except ScannedPdf as error:
+            reason = f"; {failed[0]}" if failed else ""
+            raise ReadError(f"{name}: a scan; OCR found no text on its {len(pages):,} pages{reason}") from error
+        return replace(read, warnings=(*read.warnings, *failed))
+
     # ---- the second process ------------------------------------------------------------------------------------------
 
     def picture(self, path: str | Path, part: PagePart, *, name: str | None = None) -> PagePicture:
@@ -164,7 +193,7 @@ class DocumentReader:
             kind = recognize(file.read(HEAD_BYTES), name)
         if kind != "pdf":
             raise ReadError(f"{name} is not a PDF file; only these have pages as pictures")
-        found = self._ask(kind, Path(path), name, part=asdict(part))["picture"]
+        found = self._ask(kind, Path(path), name, part=asdict(part), pixels=PIXELS)["picture"]
         return PagePicture(found["page"], base64.b64decode(found["png"]), tuple(map(tuple, found["boxes"])))
 
     def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
@@ -214,6 +243,8 @@ def _checked(answer: dict[str, Any], name: str) -> dict[str, Any]:
         raise MissingDependency(f"{name}: {answer['missing']}")
     if "unsupported" in answer:
         raise UnsupportedKind(f"{name}: {answer['unsupported']}")
+    if "scanned" in answer:
+        raise ScannedPdf(f"{name}: {answer['refused']}", answer["scanned"])
     if "refused" in answer:
         raise ReadError(f"{name}: {answer['refused']}")
     return answer

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import MissingDependency, RunnelError, UnsupportedKind
+from runnel.errors import MissingDependency, RunnelError, ScannedPdf, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.odf import CONTENT, read_odf
@@ -32,12 +32,6 @@ def _parse_html(path: str, limits: Limits, encoding: str | None) -> DocumentText
     data = Path(path).read_bytes()
     limits.check_unpacked(len(data), "the file")
     return read_html(decode(data, "it", encoding, markup=True))
-
-
-def _parse_pdf(path: str, limits: Limits, encoding: str | None) -> DocumentText:
-    from runnel.text.documents.pdf import read_pdf
-
-    return read_pdf(path, limits)
 
 
 def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
@@ -62,25 +56,35 @@ def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
     )
 
 
-PARSERS: dict[str, Parser] = {"html": _parse_html, "pdf": _parse_pdf, "zip": _parse_zip}
+PARSERS: dict[str, Parser] = {"html": _parse_html, "zip": _parse_zip}
 
 
-def _draw(path: str, part: dict[str, Any]) -> dict[str, Any]:
+def _parse_pdf(path: str, limits: Limits, recognized: dict[str, str] | None) -> DocumentText:
+    from runnel.text.documents.pdf import read_pdf
+
+    return read_pdf(path, limits, recognized and {int(number): text for number, text in recognized.items()})
+
+
+def _draw(path: str, part: dict[str, Any], pixels: int) -> dict[str, Any]:
     from runnel.text.documents.pdf_picture import PagePart, draw_page
 
-    return draw_page(path, PagePart(**part))
+    return draw_page(path, PagePart(**part), pixels)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     limits = Limits(**request["limits"])
     try:
         if "part" in request:
-            return {"picture": _draw(request["path"], request["part"])}
+            return {"picture": _draw(request["path"], request["part"], request["pixels"])}
+        if request["kind"] == "pdf":
+            return {"document": _parse_pdf(request["path"], limits, request.get("recognized")).to_wire()}
         return {"document": PARSERS[request["kind"]](request["path"], limits, request["encoding"]).to_wire()}
     except MissingDependency as error:
         return {"missing": str(error)}
     except UnsupportedKind as error:
         return {"unsupported": str(error)}
+    except ScannedPdf as error:
+        return {"scanned": error.pages, "refused": str(error)}
     except RunnelError as error:
         return {"refused": str(error)}
     except MemoryError:

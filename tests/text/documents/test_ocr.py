@@ -1,0 +1,128 @@
+"""Scanned pages of PDF files, read by a command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.document_checks import check
+from helpers.document_files import pdf
+
+from runnel.errors import InputError, ReadError, ScannedPdf
+from runnel.text.documents.ocr import Ocr
+from runnel.text.documents.reader import DocumentReader
+
+pytest.importorskip("pypdfium2")
+pytest.importorskip("PIL")
+STUB = Path(__file__).parents[2] / "programs" / "ocr_stub.py"
+MIXED = [["First page."], None, ["Third page."], None, []]
+
+
+@pytest.fixture
+def counts(tmp_path):
+    return tmp_path / "counts"
+
+
+@pytest.fixture
+def command(counts):
+    """Of the stub; quoted, because the folder's name may have spaces."""
+    return shlex.join([sys.executable, str(STUB), str(counts)]) + " {image}"
+
+
+def read(tmp_path, pages, ocr=None, limits=None):
+    path = tmp_path / "a b.pdf"
+    path.write_bytes(pdf(pages))
+    with DocumentReader(limits, ocr=ocr) as reader:
+        (document,) = reader.read(path, name="a.pdf")
+    return check(document)
+
+
+def texts(document):
+    return [(block.page, document.text[block.start : block.end]) for block in document.blocks]
+
+
+def test_without_a_command_scanned_pages_are_named(tmp_path):
+    document = read(tmp_path, MIXED)
+    assert document.scanned == (2, 4)
+    assert document.warnings == ("pages 2, 4-5 without text (3 of 5 pages, 2 of them pictures: scans need OCR (--ocr))",)
+    with pytest.raises(
+        ScannedPdf, match=r"a\.pdf: a PDF without text on its 2 pages, .* a scan; run OCR on it, by --ocr"
+    ) as error:
+        read(tmp_path, [None, []])
+    assert error.value.pages == (1,)
+
+
+def test_only_scanned_pages_are_read_by_the_command(tmp_path, command, counts):
+    document = read(tmp_path, MIXED, Ocr(command))
+    assert texts(document) == [
+        (1, "First page."),
+        (2, "Recognized text 0."),
+        (2, "A picture of 2400 x 3200 dots."),  # 288 dots per inch
+        (3, "Third page."),
+        (4, "Recognized text 1."),
+        (4, "A picture of 2400 x 3200 dots."),
+    ]
+    assert counts.read_text() == "xx" and document.scanned == ()
+    assert document.warnings == ("page 5 without text (1 of 5 pages)",)
+    assert texts(read(tmp_path, [["Text."]], Ocr(command))) == [(1, "Text.")] and counts.read_text() == "xx"
+
+
+def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command):
+    document = read(tmp_path, MIXED, Ocr(f"{command} fail 0"))
+    assert [page for page, _ in texts(document)] == [1, 3, 4, 4] and document.scanned == (2,)
+    assert document.warnings == (
+        "pages 2, 5 without text (2 of 5 pages, 1 of them pictures: OCR found no text on them)",
+        "page 2 was not read by the OCR command: exit code 3: no letters found",
+    )
+
+
+def test_a_scan_that_cannot_be_read_at_all(tmp_path, command):
+    reason = r"page 1 was not read by the OCR command: exit code 3: no letters found"
+    with pytest.raises(ReadError, match=rf"a\.pdf: a scan; OCR found no text on its 1 pages; {reason}"):
+        read(tmp_path, [None], Ocr(f"{command} fail 0"))
+    with pytest.raises(ReadError, match=r"a\.pdf: a scan; OCR found no text on its 1 pages$"):
+        read(tmp_path, [None], Ocr("true {image}"))
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import sys; sys.stdout.buffer.write(b'\\xff')", "its output is not UTF-8"),
+        ("import sys; sys.exit(7)", "exit code 7: no message"),
+        ("import os; os.kill(os.getpid(), 9)", "exit code -9: no message"),
+    ],
+)
+def test_failures_of_the_command(script, reason):
+    with pytest.raises(ReadError, match=reason):
+        Ocr(shlex.join([sys.executable, "-c", script, "{image}"])).read(b"png")
+
+
+def test_a_command_that_hangs_ends_with_its_children(tmp_path):
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    start = time.monotonic()
+    with pytest.raises(ReadError, match=r"it took more than 0\.5 s"):
+        Ocr(shlex.join([sys.executable, "-c", child, "{image}"]), seconds=0.5).read(b"png")
+    assert time.monotonic() - start < 30
+
+
+def test_no_shell_reads_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = Ocr("echo {image}; touch made $(touch made) > made | 'two words'").read(b"png")
+    assert out.endswith("page.png; touch made $(touch made) > made | two words\n") and not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("", r"the OCR command '' has no \{image\}; expected a command such as \"tesseract \{image\} stdout\""),
+        ("tesseract stdout", r"has no \{image\}"),
+        ("echo '{image}", "cannot be parsed .* check its quotes"),
+        ("no-such-program {image}", "program 'no-such-program' is not found; install it, or give its path"),
+    ],
+)
+def test_commands_that_cannot_be_used(command, message):
+    with pytest.raises(InputError, match=message):
+        Ocr(command)
