@@ -130,7 +130,7 @@ def index(
     (--shard), then import all shards (--shards).
     """
     made = {"--field": fields, "--passage-tokens": passage_tokens, "--remember": remember, "--keep-missing": keep_missing}
-    made |= {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--watch": watch, "--ocr": ocr}
+    made |= {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--watch": watch, "--ocr": bool(ocr)}
     on_ray = {"--ray": ray, "--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
     of_shards = {"--shards": shards, "--incomplete": incomplete}
     _check_usage(to, {"PATH": paths, "--model": model, "--shard": shard, "--check": check, **of_shards, **made, **on_ray})

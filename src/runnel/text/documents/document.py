@@ -197,8 +197,8 @@ class DocumentText:
         """Build a document from the result of `to_wire`."""
         paths = [tuple(path) for path in value.pop("paths")]
         blocks = tuple(Block(start, end, kind, page, paths[path]) for start, end, kind, page, path in value.pop("blocks"))
-        lists = {name: tuple(value.pop(name, ())) for name in ("warnings", "scanned")}
-        return DocumentText(blocks=blocks, **lists, **value)
+        warnings, scanned = tuple(value.pop("warnings")), tuple(value.pop("scanned", ()))
+        return DocumentText(blocks=blocks, warnings=warnings, scanned=scanned, **value)
 
 
 def straighten(text: str) -> str:

@@ -67,9 +67,9 @@ class Ocr:
 
     def _run(self, words: list[str]) -> tuple[int, bytes, bytes]:
         """Run the command in a group of processes of its own, which ends with it."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
         try:
-            process = subprocess.Popen(words, start_new_session=True, **pipes)
+            process = subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=pipe, start_new_session=True)
         except OSError as error:
             raise ReadError(f"it does not start: {error.strerror}") from error
         try:

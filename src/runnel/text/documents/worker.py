@@ -62,7 +62,7 @@ PARSERS: dict[str, Parser] = {"html": _parse_html, "zip": _parse_zip}
 def _parse_pdf(path: str, limits: Limits, recognized: dict[str, str] | None) -> DocumentText:
     from runnel.text.documents.pdf import read_pdf
 
-    return read_pdf(path, limits, recognized and {int(number): text for number, text in recognized.items()})
+    return read_pdf(path, limits, None if recognized is None else {int(number): text for number, text in recognized.items()})
 
 
 def _draw(path: str, part: dict[str, Any], pixels: int) -> dict[str, Any]:
