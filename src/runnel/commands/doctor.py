@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PURPOSES = {
     "search": "indexes: runnel index, runnel search",
-    "documents": "PDF, Word, EPUB and HTML files",
+    "documents": "PDF, Word, Excel, EPUB and HTML files",
     "serve": "the HTTP server and its page: runnel serve",
     "mcp": "tools for agents: runnel mcp",
     "llm": "language models: runnel ask, runnel synthesize, runnel qa",

@@ -147,8 +147,7 @@ def find(
         return retriever
 
     skipped: list[Skipped] = []
-    reading = (encoding, unit, ocr) if ocr else (encoding, unit)
-    stored = open_cache(load, model, reading, keep=remember, report=say)
+    stored = open_cache(load, model, (encoding, unit, *([ocr] if ocr else [])), keep=remember, report=say)
     with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader, Meter("reading") as meter:
         selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
         documents = read_documents(paths, reader, skipped, selection=selected, cache=stored, report=say)
