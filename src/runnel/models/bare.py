@@ -19,7 +19,6 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import Checkpoint, read_config
 from runnel.backbones.checkpoint.values import code_classes
 from runnel.errors import CheckpointError
-from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, EndVector
 from runnel.text.library import LibraryTokenizer
@@ -60,6 +59,8 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     Raises:
         CheckpointError: a file is missing or damaged, or the folder uses an unsupported pooling.
     """
+    from runnel.models import embedding_rwkv  # here, because it imports a family, which most models do not need
+
     if embedding_rwkv.recognizes_heads(checkpoint):
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
         tokenizer.begin_id, tokenizer.end_id = None, checkpoint.backbone.vocab_size - 1
