@@ -74,6 +74,10 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     prompts: dict[str, str] = {}
     theirs = read_sentence_transformer(folder)
     if theirs is not None:
+        if theirs.classifier:
+            raise CheckpointError(
+                f"{folder} has a cross-encoder's modules (Dense, LayerNorm, Dense), which are read for transformers only"
+            )
         if theirs.pooling != "eos":
             raise CheckpointError(
                 f"{folder} pools by {theirs.mode!r}; recurrent embedders must pool the last token (pooling_mode lasttoken)"

@@ -31,6 +31,7 @@ from runnel.backbones.transformer.formats import load
 from runnel.backbones.transformer.model import Transformer
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
+from runnel.models.classifier_modules import read_classifier
 from runnel.models.foreign import SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, Pooling, vector_head
 from runnel.models.published_heads import DenseScore, Norm
@@ -92,7 +93,10 @@ def read_baseline(folder: Path, checkpoint: Checkpoint, pooling: Pooling | None 
     backbone.take(config)
     pooled = _pooling(family, config.causal, pooling, theirs)
     heads = nn.ModuleDict({"embed": vector_head(pooled)})
-    scorer = _scorer(checkpoint, family)
+    if theirs is not None and theirs.classifier:
+        scorer: nn.Module | None = read_classifier(theirs.classifier, theirs.pooling, backbone.hidden_size)
+    else:
+        scorer = _scorer(checkpoint, family)
     if scorer is not None:
         heads["rerank"] = scorer
     exact = theirs is not None and (folder / "tokenizer.json").exists()  # read texts as sentence-transformers does

@@ -22,6 +22,7 @@ log = logging.getLogger("runnel")
 
 # Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so do custom classes.
 _ADD_END = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
+_CLASSIFIER = ("Dense", "LayerNorm", "Dense")  # modules after the pooling of a cross-encoder
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first one in the folder is used
 _UNLIMITED = 10**9  # that library's tokenizers write 1e30 for no limit
 
@@ -44,6 +45,7 @@ class SentenceTransformer:
         prompts: by name.
         default_prompt: the name of the prompt that sentence-transformers puts before texts that are neither query nor document.
         max_tokens: the longest text that sentence-transformers reads, special tokens included; None: no limit given.
+        classifier: folders of the modules Dense, LayerNorm and Dense after the pooling of a cross-encoder; () for other folders.
     """
 
     pooling: Pooling
@@ -51,6 +53,7 @@ class SentenceTransformer:
     prompts: dict[str, str]
     default_prompt: str | None
     max_tokens: int | None
+    classifier: tuple[Path, ...] = ()
 
 
 def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
@@ -69,6 +72,9 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
         )
     if first["path"]:
         raise CheckpointError(f"{folder} has its Transformer in {first['path']!r}; move that folder's files up to modules.json")
+    classifier: tuple[Path, ...] = ()
+    if len(rest) == 4 and all(map(_theirs, rest[1:], _CLASSIFIER)):
+        classifier, rest = tuple(folder / module["path"] for module in rest[1:]), rest[:1]
     modes: list[str] = []
     for module in rest:
         if _theirs(module, "Pooling"):
@@ -76,12 +82,12 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
         elif not _theirs(module, "Normalize"):
             raise CheckpointError(
                 f"{folder} has a module {module['type']!r} after its Transformer; only Pooling and Normalize of "
-                "sentence_transformers are supported"
+                "sentence_transformers are supported, and a cross-encoder's Pooling, Dense, LayerNorm, Dense"
             )
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         names = " and ".join(map(repr, modes)) or "nothing"
         raise CheckpointError(f"{folder} pools by {names}; runnel pools by one of cls, lasttoken and mean")
-    return SentenceTransformer(_POOLINGS[modes[0]], modes[0], *_prompts(folder), _longest(folder))
+    return SentenceTransformer(_POOLINGS[modes[0]], modes[0], *_prompts(folder), _longest(folder), classifier)
 
 
 def _modules(folder: Path) -> list[dict[str, str]]:

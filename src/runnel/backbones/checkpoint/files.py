@@ -27,7 +27,7 @@ _PICKLES = ("pytorch_model.bin.index.json", "pytorch_model.bin")
 _SUFFIXES = (".safetensors", ".pth", ".bin")  # of weights files
 _CONFIGS = ("config.json", "params.json", "config.yaml")  # params.json: the older name in Mistral's folders
 _SMALL_FILES = ["*.json", "config.yaml", "tokenizer*", "*.model", "*.model.v3", "vocab.txt", "merges.txt", "rwkv_vocab*.txt"]
-_SMALL_FILES += ["README.md"]
+_SMALL_FILES += ["README.md", "*_Dense/model.safetensors", "*_LayerNorm/model.safetensors"]
 _PART = re.compile(r"(?:model|pytorch_model)-(\d+)-of-(\d+)\.(?:safetensors|bin)|model_(\d+)\.safetensors")
 
 
