@@ -284,3 +284,10 @@ def test_the_real_wordpiece_tokenizer(text, size):
     with small_pieces():
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), whole(tokenizer, text))
+
+
+@pytest.mark.parametrize("name", ["neox_like", "cl100k_like"])
+@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_decoded_ids_are_the_text(name, text):
+    tokenizer = build(name)
+    assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == text

@@ -215,3 +215,11 @@ def test_importing_is_light():
     program = "import sys, runnel.text.world, runnel.text.library; sys.stdout.write(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"torch", "numba", "huggingface_hub"} & set(done.stdout.split())
+
+
+def test_decoded_ids_are_the_text():
+    tokenizer = WorldTokenizer(vocabulary("ab", "blau", "蓝"))
+    for text in ("", "abc blau", "蓝 and ü", "🙂"):
+        assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == text
+    assert tokenizer.decode(tokenizer.encode("ü").ids.tolist()[:1]) == "\ufffd"
+    assert tokenizer.decode([0]) == "<|endoftext|>"

@@ -149,7 +149,6 @@ class LibraryTokenizer(Tokenizer):
         return Encoded.join(self.encode_pieces([text]))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, markers included; of a character whose bytes are incomplete, U+FFFD."""
         return self._library.decode(ids, skip_special_tokens=False)
 
     def encode_inside(self, text: str) -> Encoded:

@@ -17,7 +17,7 @@ import difflib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -174,6 +174,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode_inside(self, text: str) -> Encoded:
         """Encode as if other text came before: the tokenizer adds no leading space."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, markers included; of a character whose bytes are incomplete, U+FFFD."""
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:

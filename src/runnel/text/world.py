@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,13 @@ class WorldTokenizer(Tokenizer):
 
     def encode_inside(self, text: str) -> Encoded:
         return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(self._tokens[number] for number in ids).decode("utf-8", "replace")
+
+    @cached_property
+    def _tokens(self) -> dict[int, bytes]:
+        return {0: END_OF_DOCUMENT.encode()} | {number: token for token, number in _read_vocabulary(self._source).items()}
 
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         return [self.encode(text) for text in texts]
