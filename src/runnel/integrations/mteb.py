@@ -18,13 +18,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import yaml
 
 from runnel.errors import InputError, MissingDependency
 from runnel.models.base import Model
@@ -37,7 +39,7 @@ from runnel.search.stores import holds_index
 try:
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta, ScoringFunction
-    from mteb.types import PromptType
+    from mteb.types import Licenses, PromptType
 except ImportError as error:
     raise MissingDependency(f'this needs mteb ({error}); pip install "runnel[mteb]"') from error
 
@@ -237,4 +239,19 @@ def _meta(model: Model, name: object, revision: str | None, settings: Sequence[o
     weights = list(model.backbone.parameters())
     known["n_parameters"] = sum(weight.numel() for weight in weights)
     known["memory_usage_mb"] = sum(weight.nbytes for weight in weights) / 2**20
-    return ModelMeta.create_empty(known | facts)
+    return ModelMeta.create_empty(known | _card_facts(model.card) | facts)
+
+
+def _card_facts(card: str) -> dict[str, object]:
+    """Return the license and the language that the front matter of a model card names, if mteb knows them."""
+    front = re.match(r"---\n(.*?)\n---\n", card, re.S)
+    try:
+        named = yaml.safe_load(front[1]) if front else None
+    except yaml.YAMLError:  # of another program; the facts stay unknown
+        named = None
+    facts: dict[str, object] = {}
+    if isinstance(named, dict) and named.get("license") in get_args(Licenses):
+        facts |= {"license": named["license"], "open_weights": True}
+    if isinstance(named, dict) and named.get("language") in ("en", ["en"]):
+        facts["languages"] = ["eng-Latn"]
+    return facts
