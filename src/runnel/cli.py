@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
+from runnel.commands.adapt import adapt
 from runnel.commands.analyze import analyze
 from runnel.commands.ask import ask
 from runnel.commands.bench import bench
@@ -69,6 +70,7 @@ COMMANDS = (
     train,
     mine,
     synthesize,
+    adapt,
     info,
     bench,
     doctor,

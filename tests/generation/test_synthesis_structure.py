@@ -48,6 +48,9 @@ CONTRACT = """1. Definitions
 Either party may end the contract early pursuant to Section 4.2 of this agreement.
 
 Secure Online Ordering When you order, we store your card in a vault.
+
+Choosing the Best Card
+Keep the costs in mind when you choose.
 """
 
 
@@ -85,6 +88,7 @@ def test_headings_that_begin_a_paragraph():
             "This agreement begins on the first of May. It ends after two years.",
         ),
         ("heading", "Secure Online Ordering", "When you order, we store your card in a vault."),
+        ("heading", "Choosing the Best Card", "Keep the costs in mind when you choose."),
     ], "a heading with a common word, Definitions, asks nothing"
 
 

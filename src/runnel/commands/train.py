@@ -50,18 +50,9 @@ def train(
     changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
     wanted = recipes.read(recipe, size=size, smoke=smoke, changes=tuple(changes))  # its errors come before heavy imports
     folder = Path(to) if to is not None else Path("runs") / name
-    if missing := [package for package in _NEEDED if find_spec(package) is None]:
-        raise MissingDependency(f"training needs {', '.join(missing)}: pip install 'runnel[train]'")
-    note_compiling()
-    import datasets
-    import transformers
-
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it looks for other people's kernels
-    transformers.utils.logging.set_verbosity_error()
+    prepare_libraries()
     from runnel.training import run
 
-    datasets.disable_progress_bars()  # `training.progress` has the one that counts
-    transformers.utils.logging.disable_progress_bar()
     if (folder / run.SUMMARY).exists():
         say(f"note: {folder} is finished already")
     path = recipes.find(recipe)
@@ -70,6 +61,24 @@ def train(
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
         _report(summary, as_json)
     return 0
+
+
+def prepare_libraries() -> None:
+    """Import the libraries that training needs, and silence them.
+
+    Raises:
+        MissingDependency: one is not installed.
+    """
+    if missing := [package for package in _NEEDED if find_spec(package) is None]:
+        raise MissingDependency(f"training needs {', '.join(missing)}: pip install 'runnel[train]'")
+    note_compiling()
+    import datasets
+    import transformers
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it looks for other people's kernels
+    transformers.utils.logging.set_verbosity_error()
+    datasets.disable_progress_bars()  # `training.progress` has the one that counts
+    transformers.utils.logging.disable_progress_bar()
 
 
 def _report(summary: Summary, as_json: bool) -> None:

@@ -43,12 +43,14 @@ from runnel.training.forward import finished
 from runnel.training.progress import Recorder, Watch
 from runnel.training.run_data import RunData, locate_data, read_run_data, take_share
 from runnel.training.segments import check_segments
+from runnel.training.sentence_layers import LayerTrainer
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import LongTable, Recipe
 from runnel.training.smoke import write_data, write_model
 from runnel.training.trainers import (
     EmbedderBatches,
     embedder_trainer,
+    layer_trainer,
     long,
     reranker_trainer,
     sentence_trainer,
@@ -178,6 +180,11 @@ def _check_stored(recipe: Recipe, model: Model) -> None:
             f"{name} scores stored vectors: only its head is trained, so {', '.join(found)} would have no effect; remove it, or "
             "use the recipe evidence-vectors"
         )
+    if recipe.model.layers and (recipe.model.new_head or not model.backbone.own_sentences):
+        raise InputError(
+            f"model.layers trains layers for sentences through a head that stays: {name} needs such layers, and "
+            "model.new_head = false"
+        )
     if recipe.model.new_head:
         model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)
 
@@ -222,6 +229,8 @@ def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
 
 def _trainer(recipe: Recipe, model: Model, data: RunData, folder: Path, watch: Watch) -> Trainer:
     head = model.head(recipe.job)
+    if recipe.model.layers:
+        return layer_trainer(model, recipe, data.train, data.held_out, folder, watch)
     if isinstance(head, VectorScore):
         return vector_trainer(head, recipe, data.train, data.held_out, folder, watch)
     make: Any = {"embed": embedder_trainer, "rerank": reranker_trainer, "sentences": sentence_trainer}[recipe.job]
@@ -253,6 +262,8 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     _require_steps(trainer, recipe, data)
     if isinstance(trainer, VectorTrainer):
         trainer.finish(data.aside)
+    if isinstance(trainer, LayerTrainer):
+        trainer.finish()
     held_out = _losses(trainer.evaluate()) | before if data.held_out is not None else {}
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
         log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
@@ -274,8 +285,8 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
 
 
 def _measure_before(trainer: Trainer, data: RunData) -> dict[str, float]:
-    """Measure a head over stored vectors before training: it may start from weights that are good already."""
-    if not isinstance(trainer, VectorTrainer) or data.held_out is None:
+    """Measure a head over stored vectors, or its layers, before training: the weights may be good already."""
+    if not isinstance(trainer, VectorTrainer | LayerTrainer) or data.held_out is None:
         return {}
     return {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
 

@@ -16,6 +16,7 @@ from runnel.models.base import Model
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
+from runnel.training.sentence_layers import LayerData
 from runnel.training.sentence_table import SentenceData
 from runnel.training.settings import DataSet, Recipe
 from runnel.training.triple_table import EVIDENCE, by_negatives, require_negatives, write_triple_table
@@ -121,7 +122,9 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
         data = RunData(*read_vector_data(reader, examples, folder / "documents", table.held_out, write=write))
         if write:
             _report(guard)
-        return data
+        if not recipe.model.layers:
+            return data
+        return RunData(LayerData(data.train, model), None if data.held_out is None else LayerData(data.held_out, model))
 
     def made(name: str, part: Iterator[Evidence]) -> SentenceData:
         path = folder / f"{name}.arrow"

@@ -27,6 +27,7 @@ class ModelTable:
     Attributes:
         name: built-in name, folder or hub id.
         new_head: give a model without a head for the job one with random weights.
+        layers: train the layers that an encoder reads sentences with, through its head, in place of the head.
         template: how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"; default: the model's own.
         pooling: an embedder's pooling, "cls", "eos" or "mean"; default: the model's own.
         unit: the unit that a sentence retriever scores, "sentence", "clauses" or "paragraph"; default: the model's own.
@@ -34,6 +35,7 @@ class ModelTable:
 
     name: str = "pocket"
     new_head: bool = _only("rerank", "sentences", default=False)
+    layers: bool = _only("sentences", default=False)
     template: str | None = _only("rerank")
     pooling: Literal["cls", "eos", "mean"] | None = _only("embed")
     unit: Literal["sentence", "clauses", "paragraph"] | None = _only("sentences")

@@ -2,7 +2,7 @@
 
 embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple negatives ranking loss)
 rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives (its ListNet loss)
-sentences   SentenceTrainer; for a head over stored vectors VectorTrainer
+sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers below it LayerTrainer
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from runnel.training.adapters import load_adapter
 from runnel.training.document_trainer import Documents
 from runnel.training.forward import Long
 from runnel.training.progress import Watch, Watched
+from runnel.training.sentence_layers import LayerTrainer
 from runnel.training.sentence_table import SentenceData
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import DataTable, Recipe
@@ -78,6 +79,10 @@ class _SentenceRetrievers(Watched, SentenceTrainer):
 
 
 class _VectorHeads(Watched, VectorTrainer):
+    pass
+
+
+class _SentenceLayers(Watched, LayerTrainer):
     pass
 
 
@@ -156,6 +161,16 @@ def vector_trainer(
     """A `VectorTrainer`, whose batches have `batch` questions over all devices."""
     args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
     trainer = _VectorHeads(head, args, data, held_out, top_k=recipe.evaluation.top_k or (10,))
+    _watched(trainer, watch)
+    return trainer
+
+
+def layer_trainer(
+    model: Model, recipe: Recipe, data: Documents, held_out: Documents | None, folder: Path, watch: Watch
+) -> LayerTrainer:
+    """A `LayerTrainer`, whose batches have `batch` documents over all devices."""
+    args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
+    trainer = _SentenceLayers(model, args, data, held_out, top_k=recipe.evaluation.top_k or (10,))
     _watched(trainer, watch)
     return trainer
 

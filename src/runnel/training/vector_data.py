@@ -64,11 +64,12 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
     """Questions about documents that have been read; an item is made on access.
 
     Attributes:
+        documents, questions: these.
         lengths: (n,) int64 ones: batches have equally many questions.
     """
 
     def __init__(self, documents: ReadDocuments, questions: Sequence[Question]) -> None:
-        self._documents, self.questions = documents, list(questions)
+        self.documents, self.questions = documents, list(questions)
         self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)
 
     def __len__(self) -> int:
@@ -76,8 +77,8 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
 
     def __getitem__(self, index: int) -> tuple[str, VectorItem]:
         question = self.questions[index]
-        document = self._documents.load(question.document)
-        _, vectors, features = self._documents.scorer.inputs(question.query, document)
+        document = self.documents.load(question.document)
+        _, vectors, features = self.documents.scorer.inputs(question.query, document)
         return question.name, make_vector_item(question.query.vector, vectors, features, question.evidence, len(document.ids))
 
 

@@ -87,6 +87,17 @@ def score_items(head: VectorScore, items: Sequence[VectorItem]) -> list[Tensor]:
     return list(head.combine(query, vectors, numbers).split(sizes))
 
 
+def span_recalls(scores: Tensor, evidence: Sequence[tuple[int, int]], top_k: Sequence[int]) -> list[float] | None:
+    """Return the share of the evidence spans that one of the k best sentences overlaps, ties in document order.
+
+    None without evidence.
+    """
+    ranked = scores.argsort(descending=True, stable=True).cpu().numpy()
+    best = [ranked[:k] for k in top_k]
+    found = [[bool(((b >= first) & (b < last)).any()) for first, last in evidence] for b in best]
+    return [float(np.mean(one)) for one in found] if evidence else None
+
+
 class VectorModule(nn.Module):
     """The trained weights, and their average over the last steps, which evaluation uses and the run saves.
 
@@ -111,17 +122,17 @@ class VectorModule(nn.Module):
         return loss + span_loss(score, item.evidence) if item.evidence else loss
 
 
-class _Average(TrainerCallback):
-    """Averages the weights after each step."""
+class Average(TrainerCallback):
+    """Averages the weights of `trained` in `mean`, a copy, after each step."""
 
-    def __init__(self, module: VectorModule) -> None:
-        self._module = module
+    def __init__(self, trained: nn.Module, mean: nn.Module) -> None:
+        self._trained, self._mean = trained, mean
 
     @torch.no_grad()
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Move the average toward the new weights."""
         keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
-        for mean, new in zip(self._module.mean.parameters(), self._module.head.parameters(), strict=True):
+        for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
             mean.mul_(keep).add_(new, alpha=1 - keep)
 
 
@@ -149,7 +160,7 @@ class VectorTrainer(DocumentTrainer):
         top_k: Sequence[int] = (10,),
     ) -> None:
         self.module, self.top_k = VectorModule(head), tuple(top_k)
-        average: list[TrainerCallback] = [_Average(self.module)]
+        average: list[TrainerCallback] = [Average(self.module.head, self.module.mean)]
         datasets: Any = {"train_dataset": train, "eval_dataset": evaluation}
         super().__init__(self.module, args, callbacks=average, **datasets)
         self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
@@ -160,11 +171,7 @@ class VectorTrainer(DocumentTrainer):
         return TokenBatches(data.lengths, rows, seed=args.seed, shuffle=shuffle, world=args.world_size, rank=args.process_index)
 
     def recalls(self, scores: Tensor, item: VectorItem) -> list[float] | None:
-        """Return the share of the evidence spans that one of the k best sentences overlaps, ties in document order."""
-        ranked = scores.argsort(descending=True, stable=True).cpu().numpy()
-        best = [ranked[:k] for k in self.top_k]
-        found = [[bool(((b >= first) & (b < last)).any()) for first, last in item.evidence] for b in best]
-        return [float(np.mean(one)) for one in found] if item.evidence else None
+        return span_recalls(scores, item.evidence, self.top_k)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -18,6 +18,7 @@ sentences (docs/pocket.md). Both continue from the same lower layers, and only `
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, cast
 
@@ -264,17 +265,36 @@ class Encoder(Backbone):
         self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
         if self.fast is not None:
             return cast("SentencePath", self.fast).step_sentences(ids, cu_seqlens, added, texts=texts)
-        packing, hidden = self._begin(self.embed(ids) if added is None else self.embed(ids) + added, cu_seqlens)
-        shared = self.num_layers - self.config.sentence_layers
-        for layer in self.blocks[:shared]:
-            hidden = layer(hidden, packing)
+        packing, hidden = self._shared(self.embed(ids) if added is None else self.embed(ids) + added, cu_seqlens)
         forms = []
-        for upper in [self.blocks[shared:]] * texts + [self.sentence_blocks]:
+        for upper in [self.blocks[self.num_layers - self.config.sentence_layers :]] * texts + [self.sentence_blocks]:
             form = hidden
             for layer in upper:
                 form = layer(form, packing)
             forms.append(form)
         return torch.cat(forms, dim=1).float()
+
+    def read_with(self, upper: Iterable[nn.Module], ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Run sequences through the shared layers and then `upper`, sentence layers in training; gradients reach only these.
+
+        Args:
+            ids: (T,) int64; cu_seqlens: (N+1,) int64, no sequence longer than `max_tokens`.
+
+        Returns:
+            hidden (T, D) fp32.
+        """
+        with torch.no_grad():
+            packing, hidden = self._shared(self.embed(ids), cu_seqlens)
+        for layer in upper:
+            hidden = layer(hidden, packing)
+        return hidden.float()
+
+    def _shared(self, hidden: Tensor, cu_seqlens: Tensor) -> tuple[Packing, Tensor]:
+        """Run embedded tokens (T, D) through the layers that both forms share."""
+        packing, hidden = self._begin(hidden, cu_seqlens)
+        for layer in self.blocks[: self.num_layers - self.config.sentence_layers]:
+            hidden = layer(hidden, packing)
+        return packing, hidden
 
 
 # ---- passages of a document ------------------------------------------------------------------------------------------

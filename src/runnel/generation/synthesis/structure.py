@@ -50,6 +50,7 @@ _GENERIC = frozenset(
     "index introduction methods miscellaneous more note notes other others overview preamble recitals references results see "
     "summary".split()
 ) | {"table of contents", "related links", "see also", "external links", "further reading"}
+_ABBREVIATION = re.compile(r"(?:[A-Z]\.)+|[A-Z][a-z]{0,3}\.")
 _DEFINITION = re.compile(
     r"(?P<quote>[\"\u201c'\u2018])?(?P<term>[^\s\"\u201c\u201d,;:()]+(?:\s[^\s\"\u201c\u201d,;:()]+){0,5}?)[\"\u201d'\u2019]?\s+"
     r"(?:\([^()]{1,40}\)\s+)?(?P<verb>shall mean|means|refers to|is defined as|are defined as|is an?|are)\s+(?P<rest>\S.*)",
@@ -213,15 +214,14 @@ def _title_size(words: str) -> int:
     at = number.end() if number else at
     pieces = list(re.finditer(r"\S+", words[at:]))
     for count, piece in enumerate(pieces[: _TITLE_WORDS + 1]):
-        if count and piece[0] in _STARTERS and count + 1 < len(pieces) and pieces[count + 1][0][:1].islower():
+        following = pieces[count + 1][0] if count + 1 < len(pieces) else ""
+        if count and piece[0] in _STARTERS and following[:1].islower():
             return _size(words, at, pieces, count)
         if not (piece[0][:1].isupper() or piece[0][:1].isdigit() or piece[0].lower() in _MINOR or piece[0] in "&-/\u2013"):
             return 0
-        if (
-            piece[0][-1] in ".:\u2014"
-            and count + 1 < len(pieces)
-            and not re.fullmatch(r"(?:[A-Z]\.)+|[A-Z][a-z]{0,3}\.", piece[0])
-        ):
+        ends = piece[0][-1] in ".:\u2014" and not _ABBREVIATION.fullmatch(piece[0])
+        ends_line = following[:1].isupper() and "\n" in words[at + piece.end() : at + pieces[count + 1].start()]
+        if following and (ends or ends_line):
             return _size(words, at, pieces, count + 1)
     return 0
 

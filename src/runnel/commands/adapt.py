@@ -1,0 +1,160 @@
+"""`runnel adapt`: adapt sentence retrieval to documents, without a language model, and measure what it gains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runnel.commands.display import print_json, print_text, say
+from runnel.commands.options import Json, Model
+from runnel.errors import InputError
+
+if TYPE_CHECKING:
+    from runnel.evaluation.metrics import Comparison
+
+_LEAST = 30  # questions to train on
+_HELD_BACK = 5  # one question in 5, in whole documents
+_METRIC = "Recall@10"
+_TRAINING = (
+    "model.layers=true",
+    "train.batch=1",
+    "train.epochs=3",
+    "train.learning_rate=3e-5",
+    "train.warmup=0.1",
+    "train.weight_decay=0.01",
+)
+
+
+def adapt(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or jsonl of documents.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the model and the work.")],
+    dev: Annotated[
+        Path | None, typer.Option(metavar="EVIDENCE", help="Your own questions, to measure the gain on.", show_default=False)
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it; repeatable.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most questions, to train on and held back.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="For the choice of questions and the training.")] = 0,
+    model: Model = "pocket",
+    as_json: Json = False,
+) -> int:
+    """Adapt a model's sentence retrieval to the documents of SOURCEs, and measure the gain.
+
+    Headings, questions, definitions, lists and references of the documents are the questions to train on; one in five, in whole
+    documents, is held back. DIR/model is written only if recall@10 has risen: on --dev if given, else on the held-back
+    questions. The exit code is 1 if it has not. Interrupted work resumes when you repeat the command.
+    """
+    from runnel.commands.train import prepare_libraries
+
+    prepare_libraries()
+    to.mkdir(exist_ok=True)
+    train_file, held_file = _write_questions(sources, exclude or [], limit, seed, to)
+    adapted = _train(model, train_file, seed, to)
+    measured = {path.name: _compare(path, model, adapted, to) for path in (held_file, dev) if path is not None}
+    decisive = list(measured.values())[-1]
+    better = decisive.difference > 0
+    if better and not (to / "model").exists():
+        shutil.copytree(adapted, to / "model.part", dirs_exist_ok=True)
+        os.replace(to / "model.part", to / "model")
+    facts = {"model": str(to / "model") if better else None, "measured": {name: asdict(one) for name, one in measured.items()}}
+    if as_json:
+        print_json(facts)
+    else:
+        _show(measured, facts["model"])
+    if not better:
+        say(f"note: {adapted} is not better than {model}, so {to / 'model'} was not written; keep {model}, or add documents")
+    return 0 if better else 1
+
+
+def _write_questions(sources: list[str], exclude: list[str], limit: int, seed: int, to: Path) -> tuple[Path, Path]:
+    """Write the questions to train on and those held back; return the two files.
+
+    Raises:
+        InputError: the structure asks too little, or the files are of another run.
+    """
+    from runnel.commands.synthesize import report_left_out, structure_facts
+    from runnel.generation.synthesis.sources import Sources
+    from runnel.generation.synthesis.structure_rows import StructureRows
+    from runnel.training.decontaminate import Decontaminator
+
+    found, documents = StructureRows(Decontaminator(exclude), seed=seed), Sources(sources, seed, say)
+    rows = list(found.rows(documents, limit))
+    report_left_out(structure_facts(found, documents))
+    held = _held_back(rows)
+    parts = {
+        "train.jsonl": [r for r in rows if r["source"] not in held],
+        "held-back.jsonl": [r for r in rows if r["source"] in held],
+    }
+    if len(parts["train.jsonl"]) < _LEAST or not parts["held-back.jsonl"]:
+        raise InputError(
+            f"the structure of {documents.documents:,} documents asks {len(rows):,} questions; expected at least {_LEAST} to "
+            "train on, and some about other documents: add documents with headings or lists, or train on evidence "
+            "(docs/training.md)"
+        )
+    for name, part in parts.items():
+        _write_once(to / name, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part))
+    return to / "train.jsonl", to / "held-back.jsonl"
+
+
+def _held_back(rows: list[dict[str, Any]]) -> set[str]:
+    """Return the documents held back: about one question in five, by an order that has nothing to do with the documents."""
+    held: set[str] = set()
+    count = 0
+    for source in sorted({row["source"] for row in rows}, key=lambda name: hashlib.blake2b(name.encode()).digest()):
+        if count * _HELD_BACK >= len(rows):
+            break
+        held.add(source)
+        count += sum(row["source"] == source for row in rows)
+    return held
+
+
+def _write_once(path: Path, text: str) -> None:
+    from runnel.files import write
+
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise InputError(
+            f"{path} is of other documents or another seed; choose another folder with --to, or remove {path.parent}"
+        )
+    if not path.exists():
+        write(path, text)
+
+
+def _train(model: str, data: Path, seed: int, to: Path) -> Path:
+    """Train, or resume; return the folder of the result."""
+    from runnel.training import recipes, run
+
+    recipe = recipes.read("evidence-vectors", changes=(f"model.name={model}", f"train.seed={seed}", *_TRAINING))
+    return Path(run.train(recipe, to / "run", data=data).model)
+
+
+def _compare(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
+    """Measure both models on a file of evidence."""
+    from runnel.commands.evaluate_retrieval import System
+    from runnel.commands.evaluate_sentences import measure
+    from runnel.evaluation.metrics import compare
+
+    values = []
+    for name, folder in ((model, to / "before"), (str(adapted), to / "after")):
+        folder.mkdir(exist_ok=True)
+        _, found = measure(evidence, System(name, "sentences"), [_METRIC], folder)
+        values.append([one[_METRIC] for one in found.values()])
+    return compare(*values)
+
+
+def _show(measured: dict[str, Comparison], model: str | None) -> None:
+    for name, one in measured.items():
+        print_text(
+            f"{name}: recall@10 {one.a:.4f} before, {one.b:.4f} after, difference {one.difference:+.4f} "
+            f"(95 % interval {one.low:+.4f} to {one.high:+.4f}; {one.queries:,} questions)"
+        )
+    if model is not None:
+        print_text(f"{model}: use it with runnel find -m {model}")

@@ -1,0 +1,188 @@
+"""Training of an encoder's sentence layers through a head over their vectors (`VectorScore`), which stays as it is.
+
+A step reads a document once for several questions about it. The vectors may not move far from those of the weights that the run
+started from: with few questions, that keeps what these weights know.
+
+T  tokens of a document   S  sentences   Q  questions about it   D  width of the vectors   F  features of a sentence
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import TrainerCallback, TrainingArguments
+
+from runnel.backbones.encoder.model import Encoder, lay_out
+from runnel.models.base import Model
+from runnel.models.heads import VectorScore
+from runnel.training.batches import TokenBatches
+from runnel.training.document_trainer import Documents, DocumentTrainer
+from runnel.training.losses import span_loss
+from runnel.training.vector_data import Question, VectorData
+from runnel.training.vectors import Average, span_recalls
+
+QUESTIONS = 20  # about a document in one step
+_KEEP = 1.0  # weight of the distance to the vectors as they were
+
+
+@dataclass(frozen=True, eq=False)
+class LayerItem:
+    """A document and questions about it.
+
+    Attributes:
+        ids: (R,) int64, the document in blocks, and cu_seqlens (N+1,) where each begins (`encoder.model.lay_out`).
+        text: (R,) 1 for tokens of the text, 0 for markers.
+        starts, ends: (S,) int64, the tokens of each sentence that has one.
+        queries: the blocks of each question, ids and cu_seqlens.
+        features: (S, F) for each question.
+        vectors, query_vectors: (S, D) and (Q, D) unit vectors of the weights that the run started from.
+        evidence: sentences [first, last) of each evidence span, for each question.
+        tokens: of the document.
+    """
+
+    ids: Tensor
+    cu_seqlens: Tensor
+    text: Tensor
+    starts: Tensor
+    ends: Tensor
+    queries: tuple[tuple[Tensor, Tensor], ...]
+    features: tuple[Tensor, ...]
+    vectors: Tensor
+    query_vectors: Tensor
+    evidence: tuple[tuple[tuple[int, int], ...], ...]
+    tokens: int
+
+
+class LayerData(Dataset[tuple[str, LayerItem]]):
+    """Documents with at most `QUESTIONS` questions each; a document with more is several items. An item is made on access.
+
+    Args:
+        read: the questions; those that the document does not answer are left out.
+    """
+
+    def __init__(self, read: VectorData, model: Model) -> None:
+        self._read, self._model = read, model
+        by_document: dict[str, list[Question]] = {}
+        for question in read.questions:
+            if question.evidence:
+                by_document.setdefault(question.document, []).append(question)
+        self._groups = [qs[at : at + QUESTIONS] for qs in by_document.values() for at in range(0, len(qs), QUESTIONS)]
+        self.lengths: np.ndarray = np.ones(len(self._groups), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __getitem__(self, index: int) -> tuple[str, LayerItem]:
+        group = self._groups[index]
+        documents = self._read.documents
+        document = documents.load(group[0].document)
+        inputs = [documents.scorer.inputs(one.query, document) for one in group]
+        full, vectors, _ = inputs[0]
+        row = lay_out(document.ids, document.bounds, self._model.backbone, self._model.tokenizer.markers())
+        item = LayerItem(
+            *self._blocks(row.ids),
+            torch.from_numpy(~np.isin(row.ids, self._model.tokenizer.markers())).float(),
+            torch.from_numpy(row.starts[full]),
+            torch.from_numpy(row.ends[full]),
+            tuple(self._blocks(self._query_row(one)) for one in group),
+            tuple(features for _, _, features in inputs),
+            vectors,
+            torch.stack([one.query.vector for one in group]),
+            tuple(one.evidence for one in group),
+            len(document.ids),
+        )
+        return group[0].name, item
+
+    def _query_row(self, question: Question) -> np.ndarray:
+        ids = question.query.ids
+        bounds = np.array([0, len(ids)])
+        return lay_out(ids, bounds, self._model.backbone, self._model.tokenizer.markers()).ids
+
+    def _blocks(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        ends = self._model.backbone.block_ends(ids)
+        return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.append(0, ends).astype(np.int64))
+
+
+class LayerModule(nn.Module):
+    """The trained layers, and their average over the last steps, which evaluation uses and the run saves."""
+
+    def __init__(self, encoder: Encoder, head: VectorScore) -> None:
+        super().__init__()
+        encoder.requires_grad_(False)
+        self.layers = encoder.sentence_layers.requires_grad_(True)
+        self.mean = copy.deepcopy(self.layers).requires_grad_(False)
+        self._inside = encoder, head.requires_grad_(False)  # in a tuple: no parameters of this module
+
+    def forward(self, items: Sequence[LayerItem]) -> tuple[Tensor, list[list[Tensor]]]:
+        """Return the loss of each document (n,), and the scores (S,) of its sentences for each question."""
+        losses, scores = [], []
+        for item in items:
+            vectors, queries = self._vectors(item)
+            _, head = self._inside
+            found = [head.uncalibrated(q, vectors, features) for q, features in zip(queries, item.features, strict=True)]
+            loss = torch.stack([span_loss(score, spans) for score, spans in zip(found, item.evidence, strict=True)]).mean()
+            moved = (1 - (vectors * item.vectors).sum(1)).mean() + (1 - (queries * item.query_vectors).sum(1)).mean()
+            losses.append(loss + _KEEP * moved)
+            scores.append(found)
+        return torch.stack(losses), scores
+
+    def _vectors(self, item: LayerItem) -> tuple[Tensor, Tensor]:
+        """Return the unit vectors of sentences (S, D) and questions (Q, D)."""
+        encoder, _ = self._inside
+        layers = self.layers if self.training else self.mean
+        hidden = encoder.read_with(layers, item.ids, item.cu_seqlens) * item.text[:, None]
+        sums = F.pad(hidden.cumsum(0), (0, 0, 1, 0))
+        read = [encoder.read_with(layers, *blocks).mean(0) for blocks in item.queries]
+        return F.normalize(sums[item.ends] - sums[item.starts], dim=-1), F.normalize(torch.stack(read), dim=-1)
+
+
+class LayerTrainer(DocumentTrainer):
+    """The Trainer for an encoder's sentence layers.
+
+    The loss of a question is a softmax over the sentences of its document for each evidence span; that of a document is the mean
+    over its questions and the distance of all vectors (1 - cosine) to those of the weights that the run started from.
+
+    Args:
+        model: has an `Encoder` with sentence layers, which are trained in place, and a `VectorScore` head.
+        train, evaluation: rows are (name, `LayerItem`). A document's recall is the mean over its questions.
+        top_k: for `recall_at_k`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        args: TrainingArguments,
+        train: Documents,
+        evaluation: Documents | None = None,
+        *,
+        top_k: Sequence[int] = (10,),
+    ) -> None:
+        encoder, head = model.backbone, model.head("sentences")
+        assert isinstance(encoder, Encoder) and isinstance(head, VectorScore)
+        self.module, self.top_k = LayerModule(encoder, head), tuple(top_k)
+        average: list[TrainerCallback] = [Average(self.module.layers, self.module.mean)]
+        datasets: Any = {"train_dataset": train, "eval_dataset": evaluation}
+        super().__init__(self.module, args, callbacks=average, **datasets)
+        self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
+
+    def batches(self, data: Documents, *, shuffle: bool) -> TokenBatches:
+        """Return batches of equally many documents."""
+        args, rows = self.args, self.args.per_device_train_batch_size
+        return TokenBatches(data.lengths, rows, seed=args.seed, shuffle=shuffle, world=args.world_size, rank=args.process_index)
+
+    def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
+        """Return the mean over the questions of `span_recalls`."""
+        found = [span_recalls(score, spans, self.top_k) for score, spans in zip(scores, item.evidence, strict=True)]
+        return [float(value) for value in np.mean([one for one in found if one is not None], axis=0)]
+
+    def finish(self) -> None:
+        """Set the layers to the averaged weights."""
+        self.module.layers.load_state_dict(self.module.mean.state_dict())
