@@ -65,11 +65,11 @@ def adapt(
     if better and not (to / "model").exists():
         shutil.copytree(adapted, to / "model.part", dirs_exist_ok=True)
         os.replace(to / "model.part", to / "model")
-    facts = {"model": str(to / "model") if better else None, "measured": {name: asdict(one) for name, one in measured.items()}}
+    result = str(to / "model") if better else None
     if as_json:
-        print_json(facts)
+        print_json({"model": result, "measured": {name: asdict(one) for name, one in measured.items()}})
     else:
-        _show(measured, facts["model"])
+        _show(measured, result)
     if not better:
         say(f"note: {adapted} is not better than {model}, so {to / 'model'} was not written; keep {model}, or add documents")
     return 0 if better else 1
@@ -130,9 +130,12 @@ def _write_once(path: Path, text: str) -> None:
 
 def _train(model: str, data: Path, seed: int, to: Path) -> Path:
     """Train, or resume; return the folder of the result."""
+    from runnel.ops.backend import has_native_bf16
     from runnel.training import recipes, run
 
-    recipe = recipes.read("evidence-vectors", changes=(f"model.name={model}", f"train.seed={seed}", *_TRAINING))
+    precision = "bf16" if has_native_bf16() else "fp32"
+    changes = (f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}", *_TRAINING)
+    recipe = recipes.read("evidence-vectors", changes=changes)
     return Path(run.train(recipe, to / "run", data=data).model)
 
 
@@ -142,12 +145,12 @@ def _compare(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
     from runnel.commands.evaluate_sentences import measure
     from runnel.evaluation.metrics import compare
 
-    values = []
-    for name, folder in ((model, to / "before"), (str(adapted), to / "after")):
+    def recalls(name: str, folder: Path) -> list[float]:
         folder.mkdir(exist_ok=True)
-        _, found = measure(evidence, System(name, "sentences"), [_METRIC], folder)
-        values.append([one[_METRIC] for one in found.values()])
-    return compare(*values)
+        _, values = measure(evidence, System(name, "sentences"), [_METRIC], folder)
+        return [one[_METRIC] for one in values.values()]
+
+    return compare(recalls(model, to / "before"), recalls(str(adapted), to / "after"))
 
 
 def _show(measured: dict[str, Comparison], model: str | None) -> None:

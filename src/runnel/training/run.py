@@ -174,7 +174,7 @@ def _check_stored(recipe: Recipe, model: Model) -> None:
             "model that reads query and document together: --model pocket-mamba2"
         )
     unused = {"[long]": recipe.long != LongTable(), "[lora]": recipe.lora is not None, "data.lengths": bool(recipe.data.lengths)}
-    unused |= {"train.precision": recipe.train.precision == "bf16"}
+    unused |= {"train.precision": recipe.train.precision == "bf16" and not recipe.model.layers}
     if found := [setting for setting, used in unused.items() if used]:
         raise InputError(
             f"{name} scores stored vectors: only its head is trained, so {', '.join(found)} would have no effect; remove it, or "

@@ -107,15 +107,22 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         return lay_out(ids, bounds, self._model.backbone, self._model.tokenizer.markers()).ids
 
     def _blocks(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-        ends = self._model.backbone.block_ends(ids)
+        encoder = self._model.backbone
+        assert isinstance(encoder, Encoder)
+        ends = encoder.block_ends(ids)
         return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.append(0, ends).astype(np.int64))
 
 
 class LayerModule(nn.Module):
-    """The trained layers, and their average over the last steps, which evaluation uses and the run saves."""
+    """The trained layers, and their average over the last steps, which evaluation uses and the run saves.
 
-    def __init__(self, encoder: Encoder, head: VectorScore) -> None:
+    Args:
+        bf16: read under autocast.
+    """
+
+    def __init__(self, encoder: Encoder, head: VectorScore, *, bf16: bool = False) -> None:
         super().__init__()
+        self._bf16 = bf16
         encoder.requires_grad_(False)
         self.layers = encoder.sentence_layers.requires_grad_(True)
         self.mean = copy.deepcopy(self.layers).requires_grad_(False)
@@ -138,9 +145,10 @@ class LayerModule(nn.Module):
         """Return the unit vectors of sentences (S, D) and questions (Q, D)."""
         encoder, _ = self._inside
         layers = self.layers if self.training else self.mean
-        hidden = encoder.read_with(layers, item.ids, item.cu_seqlens) * item.text[:, None]
-        sums = F.pad(hidden.cumsum(0), (0, 0, 1, 0))
-        read = [encoder.read_with(layers, *blocks).mean(0) for blocks in item.queries]
+        with torch.autocast(item.ids.device.type, torch.bfloat16, enabled=self._bf16):
+            hidden = encoder.read_with(layers, item.ids, item.cu_seqlens)
+            read = [encoder.read_with(layers, *blocks).mean(0) for blocks in item.queries]
+        sums = F.pad((hidden * item.text[:, None]).cumsum(0), (0, 0, 1, 0))
         return F.normalize(sums[item.ends] - sums[item.starts], dim=-1), F.normalize(torch.stack(read), dim=-1)
 
 
@@ -153,6 +161,7 @@ class LayerTrainer(DocumentTrainer):
     Args:
         model: has an `Encoder` with sentence layers, which are trained in place, and a `VectorScore` head.
         train, evaluation: rows are (name, `LayerItem`). A document's recall is the mean over its questions.
+        bf16: read under autocast; the weights stay in fp32.
         top_k: for `recall_at_k`.
     """
 
@@ -163,11 +172,12 @@ class LayerTrainer(DocumentTrainer):
         train: Documents,
         evaluation: Documents | None = None,
         *,
+        bf16: bool = False,
         top_k: Sequence[int] = (10,),
     ) -> None:
         encoder, head = model.backbone, model.head("sentences")
         assert isinstance(encoder, Encoder) and isinstance(head, VectorScore)
-        self.module, self.top_k = LayerModule(encoder, head), tuple(top_k)
+        self.module, self.top_k = LayerModule(encoder, head, bf16=bf16), tuple(top_k)
         average: list[TrainerCallback] = [Average(self.module.layers, self.module.mean)]
         datasets: Any = {"train_dataset": train, "eval_dataset": evaluation}
         super().__init__(self.module, args, callbacks=average, **datasets)

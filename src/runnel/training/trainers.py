@@ -170,7 +170,8 @@ def layer_trainer(
 ) -> LayerTrainer:
     """A `LayerTrainer`, whose batches have `batch` documents over all devices."""
     args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
-    trainer = _SentenceLayers(model, args, data, held_out, top_k=recipe.evaluation.top_k or (10,))
+    bf16, top_k = recipe.train.precision == "bf16", recipe.evaluation.top_k or (10,)
+    trainer = _SentenceLayers(model, args, data, held_out, bf16=bf16, top_k=top_k)
     _watched(trainer, watch)
     return trainer
 
