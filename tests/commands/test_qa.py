@@ -129,6 +129,19 @@ def test_generative_retrieval(run, stub, mills):
     assert " mills                     6   100.0%" in ended.out
 
 
+def test_a_recurrent_retriever_reads_in_windows(run, stub, mills, fake, tmp_path):
+    asked = []
+
+    def score(query, document, *, spans=None, window=None, stride=None):
+        asked.append((window, stride))
+        return next(fake.find.scan(query, [document])).sentences()
+
+    fake.find.score = score
+    ended = run("qa", "recurrent", mills, "--out", "out", "-k", 2, "--window-tokens", 90, "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["window"] == [90, 45] and set(asked) == {(90, 45)} and report["all"]["accuracy"] == 1.0
+
+
 def test_another_judge(run, stub, mills):
     with serve(lambda messages: "DECISION: NO") as strict:
         ended = run(*BM25, "--llm-model", "small", "--judge", strict.url, "--judge-model", "strict", "--json")
@@ -213,7 +226,9 @@ def test_an_endpoint_that_is_down(run, stub, mills):
     ("arguments", "message"),
     [
         (("whole", "mills.jsonl", "-k", 3), "--top-k is for retrieval by a model; whole reads whole documents"),
-        (("bm25", "mills.jsonl", "--stride", 3), "--stride is for whole documents, with MODEL whole or copied"),
+        (("bm25", "mills.jsonl", "--stride", 3), "--stride goes with --window-tokens"),
+        (("bm25", "mills.jsonl", "--window-tokens", 3), "windows are for sentence retrievers that read whole documents"),
+        (("pocket", "mills.jsonl", "--window-tokens", 30), "windows need a recurrent model; this model reads passages"),
         (("whole", "mills.jsonl", "--window-tokens", 3, "--stride", 4), "--stride is 4; expected 1 to the tokens of a window, 3"),
         (("bm25", "mills.jsonl", "--as", "embed"), "bm25 cannot retrieve as embed; leave --as out"),
         (("api:x", "mills.jsonl", "--as", "sentences"), "api:x cannot retrieve as sentences; leave --as out"),

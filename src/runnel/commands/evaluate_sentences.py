@@ -43,11 +43,13 @@ def context_of(given: str | None) -> int | None:
     return int(given)
 
 
-def scorer_of(system: System, units: Mapping[str, np.ndarray] | None = None) -> tuple[Scorer, str | None]:
+def scorer_of(
+    system: System, units: Mapping[str, np.ndarray] | None = None, window: tuple[int, int] | None = None
+) -> tuple[Scorer, str | None]:
     """Return what scores sentences, and the fingerprint of its model.
 
     Args:
-        units: document -> spans (S, 2) that tile it, to be scored instead of its sentences.
+        units, window: see `by_retriever`; units are also for BM25 and embedders.
     """
     from runnel.evaluation.sentences import by_bm25, by_embedder, by_retriever, split_chunks
     from runnel.text.sentences import split_sentences
@@ -62,7 +64,7 @@ def scorer_of(system: System, units: Mapping[str, np.ndarray] | None = None) -> 
         return by_bm25(**{"k1": K1, "b": B, **system.bm25}, split=split), None
     if system.how == "sentences":
         retriever = _retriever(system.model, system.dtype)
-        return by_retriever(retriever, system.context, units), retriever.model.fingerprint()
+        return by_retriever(retriever, system.context, units, window), retriever.model.fingerprint()
     embedder = load_model(system)
     scorer = by_embedder(embedder, system.reading.max_tokens, system.reading.max_query_tokens, split=split)
     return scorer, None if system.model.startswith(PREFIXES) else embedder.model.fingerprint()

@@ -32,7 +32,7 @@ from runnel.commands.inquiries import (
     say_notes,
 )
 from runnel.commands.options import Batch, Dtype, Json, Llm, LlmModel, refuse
-from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of
+from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of, window_of
 from runnel.commands.qa_results import Result, save_all, say_about_sets, show
 from runnel.errors import InputError
 from runnel.files import replacing
@@ -77,10 +77,10 @@ def qa(
         int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).", show_default=False)
     ] = None,
     window_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of whole: tokens read at once (default: 120000).", show_default=False)
+        int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).", show_default=False)
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Of whole: tokens to the next window (default: half).", show_default=False)
+        int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).", show_default=False)
     ] = None,
     limit: Limit = None,
     llm: Llm = None,
@@ -108,11 +108,12 @@ def qa(
     excerpts = {"--as": how, "--top-k": top_k, "--chunk-words": chunk_words, "--context": context}
     if way := next((way for way in WINDOWED if way == model), None):
         refuse({**excerpts, "--context-tokens": context_tokens}, f"is for retrieval by a model; {way} reads whole documents")
-        setup = read_windows(way, window_tokens or WINDOW, stride)
+        setup = read_windows(way, window_of(window_tokens or WINDOW, stride))
     else:
-        refuse({"--window-tokens": window_tokens, "--stride": stride}, "is for whole documents, with MODEL whole or copied")
+        refuse({"--stride": window_tokens is None and stride}, "goes with --window-tokens")
+        window = None if window_tokens is None else window_of(window_tokens, stride)
         system = system_of(model, how, dtype, chunk_words, context)
-        setup = read_excerpts(system, top_k or (SENTENCES if chunk_words is None else CHUNKS), context_tokens)
+        setup = read_excerpts(system, top_k or (SENTENCES if chunk_words is None else CHUNKS), context_tokens, window)
     from runnel.evaluation.qa.answering import Exam
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets

@@ -59,8 +59,14 @@ def system_of(model: str, how: How | None, dtype: str, chunk_words: int | None, 
     return System(model, kind, dtype, context=context_of(context), chunk_words=chunk_words)
 
 
-def read_excerpts(system: System, top_k: int, max_tokens: int | None) -> Setup:
-    """Read the best sentences or chunks by a system; sentences are those of the data, if it has them."""
+def read_excerpts(system: System, top_k: int, max_tokens: int | None, window: tuple[int, int] | None) -> Setup:
+    """Read the best sentences or chunks by a system; sentences are those of the data, if it has them.
+
+    Args:
+        window: tokens of a window and from one to the next, for a recurrent model; None: it reads documents whole.
+    """
+    if window is not None and (system.how != "sentences" or system.context is not None):
+        raise InputError("windows are for sentence retrievers that read whole documents; leave --window-tokens out")
 
     def load(tokenizer: Tokenizer, data: QaSet) -> tuple[Choose, str | None]:
         import numpy as np
@@ -69,30 +75,35 @@ def read_excerpts(system: System, top_k: int, max_tokens: int | None) -> Setup:
         from runnel.evaluation.qa.retrieving import by_retrieval
 
         units = {one.text: np.array(one.sentences) for one in data.documents.values() if one.sentences}
-        score, fingerprint = scorer_of(system, units)
+        score, fingerprint = scorer_of(system, units, window)
         return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
 
     settings = {"model": system.model, "as": system.how, "context": system.context, "chunk_words": system.chunk_words}
-    return Setup({**settings, "top_k": top_k, "context_tokens": max_tokens}, "excerpts", load)
+    return Setup({**settings, "top_k": top_k, "context_tokens": max_tokens, "window": window and list(window)}, "excerpts", load)
 
 
-def read_windows(way: Way, size: int, stride: int | None) -> Setup:
-    """Read whole documents in windows of `size` tokens.
+def window_of(size: int, stride: int | None) -> tuple[int, int]:
+    """Return the tokens of a window and those from one window to the next, by default half as many.
 
-    Args:
-        way: "whole" or "copied".
-        stride: tokens from one window to the next; None: half of a window.
+    Raises:
+        InputError: the stride would leave tokens out.
     """
     step = max(1, size // 2) if stride is None else stride
-    if not 1 <= step <= size:
+    if step > size:
         raise InputError(f"--stride is {step:,}; expected 1 to the tokens of a window, {size:,}")
+    return size, step
+
+
+def read_windows(way: Way, window: tuple[int, int]) -> Setup:
+    """Read whole documents in windows: `way` is "whole" or "copied"."""
+    size, stride = window
 
     def load(tokenizer: Tokenizer, data: QaSet) -> tuple[Choose, str | None]:
         from runnel.evaluation.qa.retrieving import by_windows
 
-        return by_windows(tokenizer, size, step), None
+        return by_windows(tokenizer, size, stride), None
 
-    return Setup({"model": way, "as": way, "window_tokens": size, "stride": step}, way, load)
+    return Setup({"model": way, "as": way, "window_tokens": size, "stride": stride}, way, load)
 
 
 def first(data: QaSet, limit: int | None) -> QaSet:

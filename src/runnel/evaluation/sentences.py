@@ -108,7 +108,10 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
 
 
 def by_retriever(
-    retriever: SentenceRetriever, context: int | None = None, units: Mapping[str, np.ndarray] | None = None
+    retriever: SentenceRetriever,
+    context: int | None = None,
+    units: Mapping[str, np.ndarray] | None = None,
+    window: tuple[int, int] | None = None,
 ) -> Scorer:
     """Score as `runnel find` does. A document that several questions in a row are about is read once, if it can be.
 
@@ -116,15 +119,18 @@ def by_retriever(
         context: tokens that are read together: a document is cut into pieces of whole sentences, each read by itself. 1: every
             sentence alone. None: the whole document.
         units: document -> spans to score instead of its sentences; only of documents that are read whole.
+        window: tokens of a window and from one to the next, to read documents in windows; see `SentenceRetriever.score`.
 
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
     """
     last: dict[str, Any] = {}
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        if units and context is None and document in units:
-            given = retriever.score(query, document, spans=units[document])
-            return units[document], np.array([one.score for one in given], np.float32)
+        spans = units.get(document) if units and context is None else None
+        if spans is not None or window is not None:
+            size, stride = window or (None, None)
+            scored = retriever.score(query, document, spans=spans, window=size, stride=stride)
+            return np.array([(one.start, one.end) for one in scored]), np.array([one.score for one in scored], np.float32)
         if document not in last:
             last.clear()
             pieces = [(0, len(document))]
@@ -133,9 +139,9 @@ def by_retriever(
             texts = [document[start:end] for start, end in pieces]
             last[document] = pieces, list(retriever.remember(texts)) if retriever.remembers else texts
         pieces, read = last[document]
-        scored = list(retriever.scan(query, read))
-        spans = [one.spans + start for one, (start, _) in zip(scored, pieces, strict=True)]
-        return np.concatenate(spans), np.concatenate([one.scores for one in scored])
+        scanned = list(retriever.scan(query, read))
+        parts = [one.spans + start for one, (start, _) in zip(scanned, pieces, strict=True)]
+        return np.concatenate(parts), np.concatenate([one.scores for one in scanned])
 
     return score
 
