@@ -52,6 +52,7 @@ from runnel.files import write
 from runnel.records import normalize
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
+from runnel.text.documents.document import LINES
 from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def _link(place: Place) -> str | None:
     """Return a link to the place for a terminal; None for standard input."""
     if place.file == STANDARD_INPUT:
         return None
-    lines = place.kind in ("txt", "md") and place.id is None
+    lines = place.kind in LINES and place.id is None
     return file_link(place.file, line=place.line if lines else None, page=None if lines else place.page)
 
 

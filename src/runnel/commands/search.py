@@ -27,7 +27,7 @@ from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import FilesOnly, Json, JsonLines, Plain, Query, refuse
 from runnel.errors import InputError
 from runnel.records import normalize
-from runnel.text.documents.document import end_of_text_below
+from runnel.text.documents.document import LINES, end_of_text_below
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -277,5 +277,5 @@ def _link(hit: Hit, place: Place) -> str | None:
     """Return a link to a place in the document's file for a terminal; None without a file."""
     if not hit.source:
         return None
-    lines = place.kind in ("txt", "md") and place.id is None
+    lines = place.kind in LINES and place.id is None
     return file_link(hit.source, line=place.line if lines else None, page=None if lines else place.page)

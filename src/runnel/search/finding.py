@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.records import Sentence, expect_count, group_repeats, normalize
-from runnel.text.documents.document import DocumentText, end_of_text_below
+from runnel.text.documents.document import LINES, DocumentText, end_of_text_below
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 
@@ -54,14 +54,14 @@ class Place:
             return f"{self.file}, row {self.id}"
         if self.page is not None:
             return f"{self.file}, page {self.page:,}"
-        return f"{self.file}:{self.line}" if self.kind in ("txt", "md") else self.file
+        return f"{self.file}:{self.line}" if self.kind in LINES else self.file
 
     @property
     def where(self) -> str:
         """Return the place in the file, in a form for programs: "12" (a line of text), "page 3", "row a7", "characters 5-60"."""
         if self.id is not None:
             return f"row {self.id}"
-        if self.kind in ("txt", "md"):
+        if self.kind in LINES:
             return str(self.line)
         return f"characters {self.start}-{self.end}" if self.page is None else f"page {self.page}"
 

@@ -17,6 +17,7 @@ from runnel.models.sentence_retriever import Scored
 from runnel.records import Places
 from runnel.search.finding import STANDARD_INPUT, Answer, FileDocument, Findings
 from runnel.server.view import answers_view, document_view, picture_view
+from runnel.text.documents.document import LINES
 from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
@@ -26,7 +27,6 @@ log = logging.getLogger("runnel")
 _MODULES = ("offsets", "address", "document", "results", "strip", "picture", "keys", "drop", "pane", "app", "report")
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
-_LINES = ("txt", "md")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = re.compile(r'<link rel="icon".*?</script>\n', re.DOTALL)
 
@@ -62,7 +62,7 @@ class Report:
 
 def _facts(answer: Answer, name: str) -> dict[str, Any]:
     """Return what the page shows otherwise than `find` does: lines of text files only, and other places of the document."""
-    line = answer.place.line if answer.place.kind in _LINES else None
+    line = answer.place.line if answer.place.kind in LINES else None
     also = [(place.start, place.end) for place in answer.also if _id(place.file, place.id) == name]
     return {"line": line, "also": also, "places": len(answer.places)}
 

@@ -29,7 +29,7 @@ from runnel.text.documents.document import recognize
         (b"a,b", "a.csv", "csv"),
         (b"a", "a.tsv", "tsv"),
         (b"", "a.docx", "txt"),
-        (b"import x", "a.py", "txt"),
+        (b"import x", "a.py", "code"),
     ],
 )
 def test_kinds(head, name, kind):

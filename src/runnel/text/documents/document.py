@@ -35,6 +35,7 @@ PARSED_APART = (
     "epub",
 )  # parsed by libraries that a hostile file may crash
 ROWS = ("jsonl", "csv", "tsv")
+LINES = ("txt", "md", "code")  # shown by lines: the text is that of the file
 HEAD_BYTES = 4096
 
 _SUFFIXES = {
@@ -48,6 +49,10 @@ _SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
 }
+CODE_SUFFIXES = frozenset(
+    ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py .pyi "
+    ".pyx .rb .rs .scala .sh .swift .ts .tsx .zig".split()
+)
 _MAGIC = (
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),  # an empty archive
@@ -89,8 +94,9 @@ def recognize(head: bytes, name: str) -> str:
     for magic, what, advice in _REFUSED:
         if head.startswith(magic):
             raise UnsupportedKind(f"{name} is {what}; {advice}")
-    by_name = _SUFFIXES.get(PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower(), "txt")
-    if _HTML.match(head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")) and by_name != "md":
+    suffix = PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+    by_name = _SUFFIXES.get(suffix, "code" if suffix in CODE_SUFFIXES else "txt")
+    if _HTML.match(head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")) and by_name not in ("md", "code"):
         return "html"
     return by_name
 
@@ -153,7 +159,7 @@ class DocumentText:
     Attributes:
         text: its line ends are newlines; all offsets in runnel are code points of this text.
         blocks: in order; they do not overlap and are separated only by whitespace.
-        kind: "txt", "md", "html", "pdf", "docx", "pptx", "xlsx", "odt", "ods", "odp", "epub", "jsonl", "csv" or "tsv".
+        kind: "txt", "md", "code", "html", "pdf", "docx", "pptx", "xlsx", "odt", "ods", "odp", "epub", "jsonl", "csv" or "tsv".
         sha256: of the text in UTF-8, in hexadecimal digits.
         id: of a row of jsonl, csv or tsv; None for a whole file.
         line: where a row ends, from 1, in the part of the file that was read; None for a whole file.
@@ -219,9 +225,18 @@ class Canonical:
 
     def open_heading(self, level: int, title: str) -> None:
         """Put the following blocks under `title`, which closes headings of its level and below."""
+        self.close_headings(level)
+        self._headings.append((level, " ".join(title.split())))
+
+    @property
+    def deepest(self) -> int:
+        """The level of the innermost open heading; 0 if there is none."""
+        return self._headings[-1][0] if self._headings else 0
+
+    def close_headings(self, level: int) -> None:
+        """Close the headings of a level and below."""
         while self._headings and self._headings[-1][0] >= level:
             self._headings.pop()
-        self._headings.append((level, " ".join(title.split())))
 
     def add(self, text: str, kind: str = "paragraph", *, level: int | None = None, join: str = BREAK) -> None:
         """Append a block unless it is only whitespace. `level`: of a heading. `join`: whitespace before the block."""

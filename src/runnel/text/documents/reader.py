@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, describe
+from runnel.text.documents.code import read_code
 from runnel.text.documents.document import HEAD_BYTES, PARSED_APART, ROWS, DocumentText, Limits, read_plain, recognize
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.ocr import Ocr
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel")
 _COMMAND = (sys.executable, "-P", "-m", "runnel.text.documents.worker")
 _PIECE = 1 << 20
+_PLAIN = {"txt": read_plain, "md": read_markdown, "code": read_code}
 
 
 def read_document(path: str | Path, *, limits: Limits | None = None, encoding: str | None = None) -> DocumentText:
@@ -135,7 +137,7 @@ class DocumentReader:
             data = file.read()
             self.limits.check_unpacked(len(data), name)
             decoded = decode(data, name, self.encoding)
-            yield read_markdown(decoded) if kind == "md" else read_plain(decoded)
+            yield _PLAIN[kind](decoded)
 
     def _read_packed(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
         try:
