@@ -22,10 +22,8 @@ from torch import Tensor, nn
 from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
-from runnel.ops.backend import numba_problem
+from runnel.ops.backend import numba_problem, say_once
 from runnel.records import arguments
-
-_log = logging.getLogger("runnel")
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,8 @@ class Backbone(nn.Module, ABC):
         self.fast = None
         problem = self.kernel_problem()
         if problem is not None:
-            _log.info("%s runs in plain torch, because %s", self.title, problem)
+            lost = self.has_kernels and self.device.type == "cpu" and problem == numba_problem()
+            say_once(f"{self.title} runs in plain torch, because {problem}", logging.WARNING if lost else logging.INFO)
             return
         family = type(self).__module__.rpartition(".")[0]
         kernels = import_module(f"{family}.cpu")  # here, because numba takes a while to import

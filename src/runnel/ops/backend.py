@@ -11,6 +11,7 @@ import functools
 import importlib
 import logging
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -113,8 +114,8 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
     if requested != "auto":
         kernels = kernels.removeprefix("compiled ")
         raise BackendUnavailable(f"{operator}: the {kernels} cannot run because {problem}; use backend='auto' or 'torch'")
-    # On a GPU, missing kernels cost most of its speed, so this is a warning.
-    say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if on_gpu else logging.INFO)
+    # Kernels that are missing on this machine cost most of its speed, so this is a warning.
+    say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if on_gpu or numba_problem() else logging.INFO)
     return "torch"
 
 
@@ -166,6 +167,11 @@ def numba_problem() -> str | None:
         return f"numba cannot be imported ({error})"
     if numba.config.DISABLE_JIT:
         return "NUMBA_DISABLE_JIT is set"
+    from runnel.ops.numba_math import FEATURES
+
+    # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
+    if platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
+        return "the processor has no FMA instructions, or numba is configured not to use them"
     return None
 
 

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer, build_constant
+from runnel.ops.numba_math import FEATURES, PARALLEL, SERIAL, Array, Pointer, build_constant
 from runnel.ops.simd import (
     F32,
     I32,
@@ -57,15 +56,12 @@ from runnel.ops.simd import (
 _BYTES_PER_WORD = 4
 _ZERO_POINT = 128
 _ROWS_PER_TASK = 32 * TILE_ROWS  # whose inputs fit the second-level cache
-_FEATURES = binding.get_host_cpu_features()
 
 
 def vnni_problem() -> str | None:
     """Return why 8-bit products cannot run here, or None if they can."""
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
-        return "numba is configured for another processor (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES)"
-    if not (_FEATURES.get("avx512vnni") or _FEATURES.get("avxvnni")):
-        return "the processor has no VNNI instructions"
+    if FEATURES.isdisjoint({"avx512vnni", "avxvnni"}):
+        return "the processor has no VNNI instructions, or numba is configured not to use them"
     return None
 
 
@@ -183,7 +179,7 @@ def quantize_rows(source: Array, target: Array, scales: Array) -> None:
 
 def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
     """Return sums + the sum of four products of unsigned and signed bytes, in each of sixteen words."""
-    if _FEATURES.get("avx512vnni"):
+    if "avx512vnni" in FEATURES:
         return build_call(builder, "llvm.x86.avx512.vpdpbusd.512", VI32, [sums, inputs, weights])
     half = ir.VectorType(I32, LANES // 2)
     parts = []

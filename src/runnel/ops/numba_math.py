@@ -20,10 +20,22 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 from torch import Tensor
 
 from runnel.errors import BackendUnavailable
+
+
+def _features() -> frozenset[str]:
+    """Return LLVM's names of the instructions that numba's code may use: those of the processor, unless configured."""
+    listed = numba.config.CPU_FEATURES
+    if listed is None:
+        listed = get_host_cpu_features()  # without AVX where NUMBA_ENABLE_AVX excludes it
+    return frozenset(name[1:] for name in listed.split(",") if name.startswith("+"))
+
+
+FEATURES = _features()
 
 # Parameters of kernels, for the reader: mypy sees nothing in compiled code.
 Array = Any  # a numpy array

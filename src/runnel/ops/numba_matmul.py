@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, Array, Number
+from runnel.ops.numba_math import FEATURES, SERIAL, Array, Number
 
-_WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
+_WIDE = "avx512f" in FEATURES
 LANES = 16 if _WIDE else 8  # numbers per vector
 ROWS = 8 if _WIDE else 4  # rows of a tile: ROWS * 2 vectors of sums leave registers for the operands
 

@@ -15,27 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_jitable, register_model
 
 from runnel.ops import numba_math
-from runnel.ops.numba_math import build_constant, build_widen
+from runnel.ops.numba_math import FEATURES, build_constant, build_widen
 
 LANES = 16
-
-
-def _has_native_bf16() -> bool:
-    """Return whether numba's code may use the bf16 dot product."""
-    if numba.config.CPU_NAME or numba.config.CPU_FEATURES:  # the user selected another processor
-        return False
-    features = binding.get_host_cpu_features()
-    return bool(features.get("avx512bf16") and features.get("avx512vl"))
-
-
-NATIVE_BF16 = _has_native_bf16()
-_WIDE = bool(binding.get_host_cpu_features().get("avx512f")) and not numba.config.CPU_NAME
+NATIVE_BF16 = FEATURES >= {"avx512bf16", "avx512vl"}  # whether the bf16 dot product exists
+_WIDE = "avx512f" in FEATURES
 # A tile of the matrix product; its accumulators must fit the vector registers (32 of 16 lanes, or 16 of 8).
 TILE_ROWS = 8 if _WIDE else 4
 TILE_COLUMNS = 2 * LANES if _WIDE else LANES
