@@ -9,7 +9,7 @@ BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 DEMO := runs/demo
 
-.PHONY: demo test check check-base fix bench bench-check docs pocket clean
+.PHONY: demo test check check-base fix dist bench bench-check docs pocket clean
 
 demo: $(BASE)
 	mkdir -p $(DEMO)
@@ -38,6 +38,11 @@ check-base:
 fix: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The wheel and the source distribution, in dist; the same bytes for the same sources.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build
 
 # Measures for about twenty minutes on two quiet cores and writes docs/performance.md, its json and its plots, if nothing failed.
 bench: $(READY)
@@ -69,4 +74,4 @@ $(READY): $(BASE)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .mypy_cache

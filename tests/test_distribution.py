@@ -1,0 +1,78 @@
+"""What is built for others to install: all files of the package and nothing else, the same bytes from the same sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parents[1]
+BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}  # the package, in the sources
+
+
+def tracked() -> set[str]:
+    done = subprocess.run(["git", "ls-files", "src/runnel"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("this is not a git checkout")
+    return {name for name in done.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def build(target: str, source: Path, to: Path, **environment: str) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(to)]
+    subprocess.run(command, cwd=source, env=os.environ | environment, check=True, capture_output=True, text=True)
+    (built,) = to.iterdir()
+    return built
+
+
+def test_the_wheel_has_every_file_of_the_package_and_no_other() -> None:
+    names = {file.relative_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert names == tracked()
+
+
+def test_the_sources_have_the_package_and_the_changes() -> None:
+    names = {file.relative_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}
+    assert names == tracked() | {"CHANGELOG.md"}  # hatchling adds the rest of BESIDE
+
+
+@pytest.mark.slow
+def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (build("sdist", ROOT, tmp_path / name, SOURCE_DATE_EPOCH="1700000000") for name in "ab")
+    assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
+    with tarfile.open(first) as archive:
+        archive.extractall(tmp_path, filter="data")
+        assert {name.partition("/")[2] for name in archive.getnames() if "/src/" not in name} == BESIDE
+    unpacked = tmp_path / first.name.removesuffix(".tar.gz")
+    sources = {"from-tree": ROOT, "from-sources": unpacked}
+    wheels = [build("wheel", source, tmp_path / name, SOURCE_DATE_EPOCH="1700000000") for name, source in sources.items()]
+    assert len({hashlib.sha256(wheel.read_bytes()).digest() for wheel in wheels}) == 1
+    with zipfile.ZipFile(wheels[0]) as archive:
+        metadata = {name for name in archive.namelist() if not name.startswith("runnel/")}
+    info = "runnel-0.1.0.dist-info/"
+    assert metadata == {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
+    wheel, folder = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "installed"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(folder), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("A tuple cannot be changed.\nDeletion of a name removes its binding.\n", encoding="utf-8")
+
+    def runnel(*arguments: str) -> str:
+        command = [str(folder / "bin" / "runnel"), *arguments]
+        environment = os.environ | {"PYTHONPATH": str(folder), "XDG_RUNTIME_DIR": str(tmp_path)}  # without a background process
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert "Deletion of a name removes its binding." in runnel("find", "what does deleting a name do", "texts.txt")
+    assert "2 vectors of 384 numbers" in runnel("embed", "texts.txt", "--to", "vectors.npy")
+    assert runnel("rerank", "what does deleting a name do", "texts.txt").split()[1] == "2"
+    assert list(folder.glob("runnel/**/*.nbi"))  # the kernels of this copy were compiled: no other one answered
