@@ -12,6 +12,7 @@ T  tokens of a document   P  passages   d  width of the vectors   D  width of hi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,9 +41,11 @@ class ReadDocument:
     """The result of one pass over a document.
 
     Attributes:
-        vector: (d,) float32, as from `Embedder.encode_document`.
+        vector: (d,) float32, as from `Embedder.encode_document`; if the model pools the first token, the normalized mean of the
+            passages' vectors, weighted by their tokens.
         spans: (P, 2) int64, characters of each passage; they tile the text.
-        passages: (P, d) float32, as from `Embedder.encode_spans` for `spans`.
+        passages: (P, d) float32, as from `Embedder.encode_spans` for `spans`; if the model pools the first token, each as from
+            `Embedder.encode_document` for its text alone.
         tokens: length of the document, special tokens included.
         tokens_read: tokens that the backbone had to read, fewer than `tokens` if text was appended.
         saved: input for `read_documents` to continue after this text; None for documents below `save_from` tokens.
@@ -101,14 +104,14 @@ def read_documents(
         progress: called after each step with the number of tokens just read.
 
     Raises:
-        InputError: a text is empty, or the model pools the first token, so that passages have no vectors.
+        InputError: a text is empty, or longer than a transformer can read; if that pools the first token, a sentence of it is.
     """
-    if embedder.pooling == "cls":
-        raise InputError("this model pools the first token, so passages have no vectors; load it with pooling='mean' or 'eos'")
     if not all(text.strip() for text in texts):
         raise InputError("cannot read an empty document; remove it")
     if embedder.model.backbone.reads_passages:
         return _read_in_blocks(embedder, texts, remember, progress)
+    if embedder.pooling == "cls":
+        return _read_apart(embedder, texts, passage_tokens, progress)
     readings = _prepare_all(embedder, texts, passage_tokens, save_from)
     for reading, before in zip(readings, saved or [None] * len(texts), strict=True):
         if before is not None:
@@ -156,6 +159,33 @@ def _read_in_blocks(
         spans, tokens_read = np.stack([edges[:-1], edges[1:]], axis=1), len(requests[result.index].ids)
         memory = None if sums is None else sums.result().to_bytes()
         documents.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
+    return documents
+
+
+def _read_apart(
+    embedder: Embedder, texts: Sequence[str], passage_tokens: int, progress: Callable[[int], None] | None
+) -> list[ReadDocument]:
+    """Read each passage as a text of its own: a model's first token represents the text that it begins, and no other."""
+    model = embedder.model
+    template, prompt = model.templates["document"], "document" if "document" in model.prompts else None
+    most, longest = passage_tokens, model.backbone.longest_text
+    if longest is not None:
+        most = min(most, longest - len(next(embedder.render(["a"], prompt=prompt))))  # the prompt and special tokens, and "a"
+    spans, rows, counts = [], [], []
+    for text, encoded in zip(texts, template.encode_batch(model.tokenizer, "document", texts), strict=True):
+        if not len(encoded):
+            raise InputError(f"the document {text[:40]!r} has no tokens for this model; remove it")
+        sentences = split_sentences(text)
+        edges = np.append(sentences[:, 0], len(text))[passage_bounds(sentence_of_tokens(sentences, encoded), most)]
+        read = list(embedder.render((text[start:end] for start, end in itertools.pairwise(edges)), prompt=prompt))
+        spans.append(np.stack([edges[:-1], edges[1:]], axis=1))
+        rows += read
+        counts.append(np.array([len(row) for row in read]))
+    vectors, documents = embedder.encode_rows(rows, progress), []
+    for one, count in zip(spans, counts, strict=True):
+        own = np.stack(list(itertools.islice(vectors, len(count))))
+        mean, tokens = count.astype(np.float32) @ own, int(count.sum())
+        documents.append(ReadDocument(mean / np.linalg.norm(mean), one, own, tokens, tokens, None, None))
     return documents
 
 

@@ -188,14 +188,12 @@ def new_settings(
     """Return the settings of a new index. Arguments: as for `Index.create`.
 
     Raises:
-        InputError: an unknown type of field, a model without vectors for passages, one that cannot remember documents, or one
-            that reads passages of another length than `passage_tokens`.
+        InputError: an unknown type of field, a model that cannot remember documents, or one that reads passages of another length
+            than `passage_tokens`.
     """
     for name, kind in (fields or {}).items():
         if kind not in FIELD_TYPES or not name.isidentifier():
             raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
-    if embedder.pooling == "cls":
-        raise InputError("this model pools the first token, so passages have no vectors; use pooling='mean' or 'eos'")
     size, sentences = _passage_tokens(embedder, passage_tokens), remembers_sentences(embedder)
     if remember and not sentences:
         reranker = reranker_of(embedder)
