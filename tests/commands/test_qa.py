@@ -8,14 +8,17 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from helpers.byte_tokenizer import Bytes
 from helpers.children import PATHS
 from helpers.exams import follow, mill_set, rows
 from helpers.stub_endpoint import serve
 
 from runnel.evaluation.qa.records import QaDocument
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 BM25 = ("qa", "bm25", "mills.jsonl", "--out", "out", "-k", 2)
 
 
@@ -140,6 +143,17 @@ def test_a_recurrent_retriever_reads_in_windows(run, stub, mills, fake, tmp_path
     ended = run("qa", "recurrent", mills, "--out", "out", "-k", 2, "--window-tokens", 90, "--json")
     report = json.loads(ended.out)
     assert ended.code == 0 and report["window"] == [90, 45] and set(asked) == {(90, 45)} and report["all"]["accuracy"] == 1.0
+
+
+def test_a_recurrent_model_on_this_machine_answers(run, stub, mills, monkeypatch, tmp_path):
+    monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
+    local = f"local:{GOLDEN / 'mamba2-tiny-hf'}"
+    command = ("qa", "bm25", mills, "--out", "out", "-k", 2, "--llm", local, "--judge", stub.url, "--answer-tokens", 3)
+    ended = run(*command, "--judge-model", "stub", "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["all"]["correct"] == 0 and len(stub.asked) <= 6, ended.err
+    assert f"note: asking {GOLDEN / 'mamba2-tiny-hf'}@" in ended.err and report["cost"]["answers"]["completion_tokens"] == 18
+    assert "error: a local model answers at once and takes no batches; leave --batch out" in run(*command, "--batch").err
 
 
 def test_another_judge(run, stub, mills):

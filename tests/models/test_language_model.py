@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from helpers.byte_tokenizer import Bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -13,26 +13,9 @@ from safetensors.torch import load_file
 from runnel.backbones.checkpoint.load import load_backbone
 from runnel.errors import CheckpointError, InputError
 from runnel.models.language_model import LanguageModel, read_lm_head
-from runnel.text.tokenizer import Encoded
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FAMILIES = ["mamba1-tiny-hf", "mamba2-tiny-hf", "rwkv7-tiny-fla", "xlstm-tiny-hf"]
-
-
-class Bytes:
-    """A tokenizer whose ids are the bytes of a text in Latin-1."""
-
-    begin_id = end_id = None
-    vocab_size = 256
-
-    def encode(self, text):
-        ids = np.frombuffer(text.encode("latin-1"), np.uint8).astype(np.int32)
-        return Encoded(ids, np.arange(len(ids)), np.arange(1, len(ids) + 1))
-
-    encode_inside = encode
-
-    def decode(self, ids):
-        return bytes(ids).decode("latin-1")
 
 
 @pytest.fixture

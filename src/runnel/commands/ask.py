@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
+from runnel.commands.inquiries import open_llm
 from runnel.commands.options import Json, Llm, LlmModel, Model, Query, refuse
 
 if TYPE_CHECKING:
@@ -44,9 +45,8 @@ def ask(
     if place is None and not paths:
         raise typer.BadParameter("give a PATH to read, or --in DIR")
     from runnel.generation.asking import answer, choose
-    from runnel.generation.endpoint import Endpoint
 
-    endpoint = Endpoint(llm, llm_model)
+    endpoint = open_llm(llm, llm_model)
     if place is None:
         excerpts, count, skipped = _from_files(question, paths or [], model, top_k)
     else:

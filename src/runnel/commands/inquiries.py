@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands.display import print_text, say
+from runnel.commands.display import note_compiling, print_text, say
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.inquiry import Inquiry
+    from runnel.generation.batches import Batches
+    from runnel.generation.endpoint import LanguageModelClient
     from runnel.generation.replies import Replies
 
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")]
@@ -31,6 +33,32 @@ BudgetTokens = Annotated[int | None, typer.Option(min=0, help="The most tokens, 
 PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")]
 REPLIES = "replies.sqlite"  # in the folder
+
+
+def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
+    """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
+    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.local import LOCAL, LocalModel
+
+    if llm is None or not llm.startswith(LOCAL):
+        return Endpoint(llm, name)
+    note_compiling()
+    return LocalModel(llm.removeprefix(LOCAL))
+
+
+def batches_of(replies: Replies, *clients: LanguageModelClient) -> Batches:
+    """Return the batches of a store, or its single round if it has no `batch_size`.
+
+    Raises:
+        InputError: requests to a model on this machine are to be sent in batches.
+    """
+    from runnel.generation.batches import Batches
+    from runnel.generation.endpoint import Endpoint
+
+    endpoints = [one for one in clients if isinstance(one, Endpoint)]
+    if replies.batch_size is not None and len(endpoints) < len(clients):
+        raise InputError("a local model answers at once and takes no batches; leave --batch out")
+    return Batches(replies, endpoints, say)
 
 
 def make_folder(out: Path) -> None:

@@ -19,8 +19,10 @@ from runnel.commands.inquiries import (
     PriceIn,
     PriceOut,
     Threads,
+    batches_of,
     costs,
     make_folder,
+    open_llm,
     say_notes,
     show_costs,
 )
@@ -51,16 +53,15 @@ def judge(
     """
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.judging import read_attempts
-    from runnel.generation.batches import BATCH_SIZE, Batches
-    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.batches import BATCH_SIZE
     from runnel.generation.replies import Budget, Replies
 
-    endpoint, attempts = Endpoint(llm, llm_model), read_attempts(file)
+    endpoint, attempts = open_llm(llm, llm_model), read_attempts(file)
     make_folder(out)
     budget = Budget(budget_tokens, None, price_in, price_out)
     with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
-        for _ in Batches(replies, [endpoint], say).rounds():
+        for _ in batches_of(replies, endpoint).rounds():
             inquiry = Inquiry(replies, threads)
             report = _judge_all(inquiry, attempts, out)
     write(out / "judge.json", json.dumps(report, indent=2) + "\n")

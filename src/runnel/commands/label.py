@@ -22,8 +22,10 @@ from runnel.commands.inquiries import (
     QaPaths,
     SetNames,
     Threads,
+    batches_of,
     costs,
     make_folder,
+    open_llm,
     say_notes,
     show_costs,
 )
@@ -58,16 +60,15 @@ def label(
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
     from runnel.evaluation.qa.prompts import LABELS
-    from runnel.generation.batches import BATCH_SIZE, Batches
-    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.batches import BATCH_SIZE
     from runnel.generation.replies import Budget, Replies
 
-    endpoint = Endpoint(llm, llm_model)
+    endpoint = open_llm(llm, llm_model)
     make_folder(out)
     budget = Budget(budget_tokens, None, price_in, price_out)
     with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
-        for _ in Batches(replies, [endpoint], say).rounds():
+        for _ in batches_of(replies, endpoint).rounds():
             inquiry = Inquiry(replies, threads)
             sets = [
                 _label_set(inquiry, data, limit, max_tokens, out) for path in paths for data in read_qa_sets(path, only or ())

@@ -47,7 +47,9 @@ OcrOption = Annotated[
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
 Llm = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1.", envvar="OPENAI_BASE_URL"),
+    typer.Option(
+        metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"
+    ),
 ]
 LlmModel = Annotated[
     str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")

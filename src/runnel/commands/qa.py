@@ -28,7 +28,9 @@ from runnel.commands.inquiries import (
     QaPaths,
     SetNames,
     Threads,
+    batches_of,
     make_folder,
+    open_llm,
     say_notes,
 )
 from runnel.commands.options import Batch, Dtype, Json, Llm, LlmModel, refuse
@@ -117,17 +119,16 @@ def qa(
     from runnel.evaluation.qa.answering import Exam
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
-    from runnel.generation.batches import BATCH_SIZE, Batches
-    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.batches import BATCH_SIZE
     from runnel.generation.replies import Budget, Replies
 
-    endpoint = Endpoint(llm, llm_model)
-    judging = endpoint if judge is None and judge_model is None else Endpoint(judge or llm, judge_model or llm_model)
+    endpoint = open_llm(llm, llm_model)
+    judging = endpoint if judge is None and judge_model is None else open_llm(judge or llm, judge_model or llm_model)
     budget = Budget(budget_tokens, None, price_in, price_out)
     make_folder(out)
     with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}, judged by {judging.model}")
-        for _ in Batches(replies, [endpoint, judging], say).rounds():
+        for _ in batches_of(replies, endpoint, judging).rounds():
             exam = Exam(Inquiry(replies, threads), judging, answer_tokens)
             data = (first(data, limit) for path in paths for data in read_qa_sets(path, only or ()))
             results = _examine_all(exam, data, setup, out, "" if limit is None else f".first-{limit}")

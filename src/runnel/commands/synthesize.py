@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.inquiries import batches_of, open_llm
 from runnel.commands.options import Batch, Json, Llm, LlmModel, Model, refuse_others
 from runnel.errors import InputError
 
@@ -64,8 +65,7 @@ def synthesize(
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
     from runnel.commands.loading import load
-    from runnel.generation.batches import BATCH_SIZE, Batches
-    from runnel.generation.endpoint import Endpoint
+    from runnel.generation.batches import BATCH_SIZE
     from runnel.generation.replies import Budget, BudgetSpent, Replies
     from runnel.generation.synthesis.run import Settings, Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
@@ -75,13 +75,13 @@ def synthesize(
     note_compiling()
     settings = Settings(strategy, unit, seed, reply_tokens, threads, language)
     budget = Budget(budget_tokens, budget_money, price_in, price_out)
-    endpoint, guard = Endpoint(llm, llm_model), Decontaminator(exclude or [])
+    endpoint, guard = open_llm(llm, llm_model), Decontaminator(exclude or [])
     embedder = load(Embedder.load, model)
     tokens = _numbers(lengths)
     to.mkdir(exist_ok=True)
     with Replies(endpoint, to / "replies.sqlite", budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
-        for _ in Batches(replies, [endpoint], say).rounds():
+        for _ in batches_of(replies, endpoint).rounds():
             cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
             synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
             write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)

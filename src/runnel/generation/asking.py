@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from runnel.errors import InputError
-from runnel.generation.endpoint import Endpoint, Message, Reply
+from runnel.generation.endpoint import LanguageModelClient, Message, Reply
 from runnel.records import Hit
 from runnel.search.finding import Findings, Place
 from runnel.text.quotes import LONGEST_QUOTE, verify_quote
@@ -164,7 +164,7 @@ def _messages(question: str, excerpts: Sequence[Excerpt]) -> list[Message]:
 
 
 def answer(
-    endpoint: Endpoint, context: Context, *, max_tokens: int = 1000, on_text: Callable[[str], None] | None = None
+    endpoint: LanguageModelClient, context: Context, *, max_tokens: int = 1000, on_text: Callable[[str], None] | None = None
 ) -> CitedAnswer:
     """Let a language model answer the context's question, and check what it cites and quotes.
 

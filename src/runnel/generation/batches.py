@@ -38,7 +38,7 @@ class Batches:
 
     Args:
         replies: an open store; without a `batch_size` requests are sent one by one, in one round.
-        endpoints: all that are asked.
+        endpoints: all that are asked; models on this machine have no batches.
         report: called with a line of text when a batch is sent and when its state changes.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from runnel.errors import EndpointError, InputError, MissingDependency
 
@@ -27,6 +27,25 @@ class Reply:
     finish: str
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+
+
+class LanguageModelClient(Protocol):
+    """What answers messages: an endpoint, or a model on this machine.
+
+    Attributes:
+        url: where it is, for messages.
+    """
+
+    url: str
+
+    @property
+    def model(self) -> str:
+        """Name of the model, part of what makes requests the same."""
+
+    def complete(
+        self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
+    ) -> Reply:
+        """Return the model's reply; see `Endpoint.complete`."""
 
 
 class Endpoint:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from runnel.errors import EndpointError, InputError, RunnelError, StoreError
-from runnel.generation.endpoint import Endpoint, Message, Reply
+from runnel.generation.endpoint import LanguageModelClient, Message, Reply
 from runnel.lock import WriterLock
 
 _PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
@@ -99,7 +99,7 @@ class Request:
         expected: what it may cost.
     """
 
-    endpoint: Endpoint
+    endpoint: LanguageModelClient
     messages: list[Message]
     max_tokens: int
     version: str
@@ -133,7 +133,7 @@ class Replies:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: LanguageModelClient,
         path: Path,
         *,
         budget: Budget | None = None,
@@ -169,7 +169,9 @@ class Replies:
         self.file.close()
         self._lock.release(remove=True)
 
-    def ask(self, messages: list[Message], *, max_tokens: int, version: str, endpoint: Endpoint | None = None) -> Reply:
+    def ask(
+        self, messages: list[Message], *, max_tokens: int, version: str, endpoint: LanguageModelClient | None = None
+    ) -> Reply:
         """Return the model's reply, a stored one if the same has been asked before.
 
         Args:
@@ -238,7 +240,7 @@ class Replies:
             elif self._stored(key, version) is None:
                 self._store(key, version, result, expected)
 
-    def _reserve(self, expected: Usage, endpoint: Endpoint) -> None:
+    def _reserve(self, expected: Usage, endpoint: LanguageModelClient) -> None:
         if self._failures >= _PATIENCE:
             raise Stopped(f"{endpoint.url} failed {_PATIENCE} requests in a row; no more were sent")
         if not self.budget.allows(self.spent + self._reserved + expected):

@@ -12,7 +12,7 @@ from runnel.evaluation.qa.judging import judge
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.retrieving import Found
 from runnel.evaluation.qa.scores import Outcome, best_f1
-from runnel.generation.endpoint import Endpoint, Message, Reply
+from runnel.generation.endpoint import LanguageModelClient, Message, Reply
 
 COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
 
@@ -28,7 +28,7 @@ class Exam:
     """
 
     inquiry: Inquiry
-    judge: Endpoint
+    judge: LanguageModelClient
     answer_tokens: int = 2000
 
     def outcomes(self, data: QaSet, found: Iterable[Found]) -> Iterator[Outcome]:

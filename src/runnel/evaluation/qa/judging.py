@@ -9,7 +9,7 @@ from typing import Any
 
 from runnel.errors import InputError
 from runnel.evaluation.qa import prompts
-from runnel.generation.endpoint import Endpoint
+from runnel.generation.endpoint import LanguageModelClient
 from runnel.generation.replies import Replies
 from runnel.text.lines import keys, read_json
 
@@ -66,7 +66,7 @@ def read_attempts(path: str | Path) -> list[Attempt]:
 
 def judge(
     replies: Replies,
-    endpoint: Endpoint,
+    endpoint: LanguageModelClient,
     question: str,
     truths: Sequence[str],
     attempt: str,

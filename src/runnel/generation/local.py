@@ -1,0 +1,60 @@
+"""A recurrent language model on this machine, asked as an endpoint is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+import torch
+
+from runnel.errors import InputError
+from runnel.generation.endpoint import Message, Reply
+from runnel.models.language_model import LanguageModel
+
+LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoint
+
+
+class LocalModel:
+    """A `LanguageModel` that answers as an `Endpoint` does, one request after another.
+
+    It reads the messages as a dialogue in plain text, without a chat template: "User: ...", then "Assistant:".
+
+    Args:
+        name: a folder or a hub id.
+
+    Attributes:
+        url: "local:" and the name.
+        model: the name with a part of the fingerprint of the backbone's weights.
+
+    Raises:
+        CheckpointError: the model is missing or has no LM head.
+    """
+
+    def __init__(self, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> None:
+        self.language_model = LanguageModel.load(name, dtype, device)
+        self.url = f"{LOCAL}{name}"
+        self.model = f"{name}@{self.language_model.backbone.fingerprint()[:12]}"
+        self._lock = Lock()
+
+    def complete(
+        self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
+    ) -> Reply:
+        """Return the model's reply.
+
+        Args:
+            max_tokens: the most tokens of the reply.
+            on_text: called once, with the whole text.
+
+        Raises:
+            InputError: the temperature is not 0: the model writes the most likely token.
+        """
+        if temperature:
+            raise InputError(f"the temperature is {temperature}; a local model writes the most likely token, at temperature 0")
+        texts = "\n\n".join(one["content"].strip() for one in messages)
+        with self._lock:
+            written = self.language_model.generate(f"User: {texts}\n\nAssistant:", max_tokens=max_tokens)
+        if on_text is not None:
+            on_text(written.text)
+        read = int(written.state.tokens[0]) - len(written.ids)
+        return Reply(written.text, written.finish, read, len(written.ids))

@@ -1,0 +1,46 @@
+"""A recurrent language model on this machine, asked as an endpoint is."""
+
+from pathlib import Path
+
+import pytest
+from helpers.byte_tokenizer import Bytes
+
+from runnel.errors import InputError
+from runnel.generation.local import LocalModel
+from runnel.generation.replies import Replies, Usage
+
+FOLDER = Path(__file__).parents[1] / "golden" / "mamba2-tiny-hf"
+ASK = [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Where?"}]
+PROMPT = "User: Be brief.\n\nWhere?\n\nAssistant:"
+
+
+@pytest.fixture
+def model(monkeypatch):
+    monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
+    return LocalModel(FOLDER, dtype="float32", device="cpu")
+
+
+def test_a_reply_continues_the_dialogue(model):
+    parts = []
+    reply = model.complete(ASK, max_tokens=5, on_text=parts.append)
+    written = model.language_model.generate(PROMPT, max_tokens=5)
+    assert reply.text == written.text == "".join(parts) and reply.finish == "length"
+    assert (reply.prompt_tokens, reply.completion_tokens) == (len(PROMPT), 5)
+    model.language_model.tokenizer.end_id = written.ids[2]
+    stopped = model.complete(ASK, max_tokens=5)
+    assert stopped.finish == "stop" and stopped.text == written.text[: written.ids.index(written.ids[2])]
+
+
+def test_its_replies_are_stored_under_its_weights(model, tmp_path):
+    assert model.url == f"local:{FOLDER}" and model.model.startswith(f"{FOLDER}@")
+    with Replies(model, tmp_path / "store") as replies:
+        first = replies.ask(ASK, max_tokens=4, version="1")
+    model.complete = None
+    with Replies(model, tmp_path / "store") as replies:
+        assert replies.ask(ASK, max_tokens=4, version="1") == first
+        assert replies.spent == Usage(1, len(PROMPT), 4)
+
+
+def test_a_temperature(model):
+    with pytest.raises(InputError, match=r"the temperature is 0.7; a local model writes the most likely token"):
+        model.complete(ASK, max_tokens=1, temperature=0.7)
