@@ -8,15 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.pages import blocks, commands, missing, printed
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.M | re.S)
+BLOCKS = [(kind, body) for kind, _, body in blocks(README)]
 PYTHON = "\n".join(body for kind, body in BLOCKS if kind == "python")
-# (command, the output shown below it)
-COMMANDS = [
-    pair for kind, body in BLOCKS if kind == "console" for pair in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", body, re.M)
-]
+COMMANDS = [pair for kind, body in BLOCKS if kind == "console" for pair in commands(body)]
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +26,6 @@ def folder(tmp_path_factory):
     return path
 
 
-def words(text):
-    """What is compared of an output: its words, without the numbers, which differ a little between processors."""
-    return re.findall(r"[A-Za-z]{2,}", text)
-
-
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
 def test_command(folder, run, terminal, monkeypatch, command, shown):
     program, *arguments = shlex.split(command)
@@ -40,17 +33,14 @@ def test_command(folder, run, terminal, monkeypatch, command, shown):
     monkeypatch.chdir(folder)
     done = run(*arguments)
     assert done.code == 0, done.err
-    for line in shown.splitlines():
-        if line.strip() != "...":
-            assert not words(line) or " ".join(words(line)) in " ".join(words(done.out)), f"not in the output: {line}\n{done.out}"
+    assert missing(shown.splitlines(), done.out) == [], done.out
 
 
 def test_python_blocks(folder):
     """All blocks as one program. A comment `# -> text` after a line that prints is what it prints."""
     done = subprocess.run([sys.executable, "-W", "error", "-c", PYTHON], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for shown in re.findall(r"^ *# -> (.*)$", PYTHON, re.M):
-        assert " ".join(words(shown)) in " ".join(words(done.stdout)), f"not printed: {shown}\n{done.stdout}"
+    assert missing(printed(PYTHON), done.stdout) == [], done.stdout
 
 
 def test_shell_blocks_are_what_the_makefile_does():

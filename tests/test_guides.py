@@ -1,0 +1,134 @@
+"""The guides are true: their commands and Python blocks run, in order, and print what the pages show."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.pages import blocks, commands, missing, printed
+
+from runnel import Embedder, Engine, Request
+
+DOCS = Path(__file__).parents[1] / "docs"
+GUIDES = ("quickstart", "how-it-works", "streams", "remember", "memory", "migration")
+NEEDED = {
+    "quickstart": ["lancedb"],
+    "streams": ["lancedb"],
+    "migration": ["lancedb", "bm25s", "ir_measures", "sentence_transformers"],
+}
+
+
+def page(name):
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def examples(tmp_path):
+    """The working directory of `run`, with the files of examples/files."""
+    shutil.copytree(DOCS.parent / "examples" / "files", tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def call(run, command):
+    program, *arguments = shlex.split(command)
+    assert program == "runnel"
+    done = run(*arguments)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def execute(program, name, names):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(program, name, "exec", dont_inherit=True), names)
+    assert missing(printed(program), out.getvalue()) == [], out.getvalue()
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_blocks(examples, run, terminal, name):
+    """Named blocks are files. The right columns of tables headed "you write" are run after the blocks above them."""
+    for library in NEEDED.get(name, []):
+        pytest.importorskip(library)
+    names = {"__name__": "__main__"}
+    for section in re.split(r"^(?=## )", page(name), flags=re.M):
+        for language, file, body in blocks(section):
+            if file:
+                (examples / file).parent.mkdir(parents=True, exist_ok=True)
+                (examples / file).write_text(body, encoding="utf-8")
+            elif language == "python":
+                execute(body, name, names)
+            elif language == "console":
+                for command, shown in commands(body):
+                    output = call(run, command)
+                    assert missing(shown.splitlines(), output) == [], output
+        for line in new_lines(section):
+            if line.startswith("runnel train "):  # tests/test_readme.py trains
+                exists_with_its_options(run, line)
+            elif line.startswith("runnel "):
+                call(run, line)
+            elif line.startswith("cat "):
+                assert (examples / line.removeprefix("cat ")).stat().st_size
+            else:
+                execute(line, line, names)
+
+
+def exists_with_its_options(run, command):
+    _, name, *arguments = shlex.split(command)
+    done = run(name, "--help")
+    assert done.code == 0, done.err
+    assert [option for option in arguments if option.startswith("--") and option not in done.out] == []
+
+
+def new_lines(section):
+    """Yield the code in the right column of tables from other libraries."""
+    for table in re.findall(r"^\| you wrote.*\| you write \|\n\|.*\n((?:\|.*\n)+)", section, re.M):
+        for row in table.splitlines():
+            code = re.findall(r"`([^`]+)`", row.split(" | ")[-1])
+            assert code, row
+            yield from (one for one in code if not one.startswith("--"))
+
+
+def test_the_tables_of_the_migration_page_are_read():
+    assert len([*new_lines(page("migration"))]) > 25
+
+
+@pytest.mark.parametrize(
+    "line", [line for name in GUIDES for kind, _, body in blocks(page(name)) if kind == "text" for line in body.splitlines()]
+)
+def test_commands_that_are_not_run_exist_with_their_options(run, line):
+    """Text blocks have commands that do not end, or need what tests do not have."""
+    command = line.partition(" | ")[2] or line
+    if command.startswith("runnel "):
+        exists_with_its_options(run, command)
+    else:
+        assert command.split()[0] in ("python3", ".", "pip", "cd")
+
+
+def test_every_kind_of_block_is_checked():
+    assert {kind for name in GUIDES for kind, file, _ in blocks(page(name)) if not file} <= {"python", "console", "text"}
+
+
+def test_the_figure_of_the_engine_is_what_the_engine_does():
+    """Texts of the lengths that the page names are read in the steps that the figure shows."""
+    figure = (DOCS / "figures" / "engine.svg").read_text(encoding="utf-8")
+    steps = [
+        {name: int(tokens.replace(",", "")) for name, tokens in re.findall(r">([ABC]) ([\d,]+)<", step)}
+        for step in re.findall(r'<g id="step-\d">(.*?)</g>', figure, re.S)
+    ]
+    lengths = {name: sum(step.get(name, 0) for step in steps) for name in "ABC"}
+    assert "In the figure A has {A:,} tokens, B {B} and C {C}.".format(**lengths) in page("how-it-works")
+    backbone, read = Embedder.load("pocket-mamba2").model.backbone, []
+
+    def step(ids, cu_seqlens, *rest):
+        read.append(cu_seqlens.diff().tolist())
+        return torch.zeros(len(ids), backbone.hidden_size)
+
+    engine = Engine(backbone, step_tokens=1024, step=step)
+    engine.run([Request(torch.ones(length, dtype=torch.int64).numpy()) for length in lengths.values()])
+    assert read == [list(step.values()) for step in steps]
