@@ -275,3 +275,10 @@ def test_a_file_without_rows_is_noted(run, fake, tmp_path):
     done = run("find", "dog", tmp_path / "a.csv")
     note = "no rows; the first line of a csv or tsv file contains the column names"
     assert (done.code, done.err) == (1, f"runnel: note: {tmp_path / 'a.csv'}: {note}\n")
+
+
+def test_code_keeps_its_lines(run, fake, tmp_path):
+    (tmp_path / "a.go").write_text("package dogs\n\nfunc bark(n int) {\n\tfor why := n {\n\t\tdog\n\t}\n}\n")
+    shown = run("find", "why dog", "a.go", "-k", 1).out
+    assert shown.startswith(" 1. a.go:3  characters ") and "\n    bark\n    package dogs\n" in shown
+    assert "\n    »func bark(n int) {\n        for why := n {\n            dog\n        }\n    }«\n" in shown

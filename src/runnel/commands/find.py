@@ -266,7 +266,7 @@ def _link(place: Place) -> str | None:
 
 
 def _in_context(item: Answer) -> tuple[str, str, str]:
-    """Return the text before, in and after the sentence with line breaks undone except at blank lines.
+    """Return the text before, in and after the sentence with line breaks undone except at blank lines; code has its own lines.
 
     `printable` comes first: it replaces private characters, which mark the sentence afterwards.
     """
@@ -274,7 +274,10 @@ def _in_context(item: Answer) -> tuple[str, str, str]:
     core = sentence.strip()
     lead, tail = sentence.partition(core)[::2]
     whole = printable(item.before + lead) + _OPEN + printable(core) + _CLOSE + printable(tail + item.after)
-    flowed = "\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", whole.strip()))
+    if item.place.kind == "code":
+        flowed = whole.strip("\n").replace("\t", _INDENT)
+    else:
+        flowed = "\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", whole.strip()))
     before, _, rest = flowed.partition(_OPEN)
     marked, _, after = rest.partition(_CLOSE)
     return before, marked, after
