@@ -65,9 +65,9 @@ def test_documents_are_split_trained_on_and_measured(run, manuals, tiny, tmp_pat
     facts = json.loads(ended.out)
     rows = {name: [json.loads(line) for line in open(tmp_path / "out" / f"{name}.jsonl")] for name in ("train", "held-back")}
     sources = {name: {row["source"] for row in part} for name, part in rows.items()}
-    assert (len(rows["train"]), len(rows["held-back"])) == (64, 16) and not sources["train"] & sources["held-back"]
+    assert (len(rows["train"]), len(rows["held-back"])) == (72, 8) and not sources["train"] & sources["held-back"]
     (measured,) = facts["measured"].values()
-    assert measured["queries"] == 16 and measured["difference"] == pytest.approx(measured["b"] - measured["a"])
+    assert measured["queries"] == 8 and measured["difference"] == pytest.approx(measured["b"] - measured["a"])
     better = measured["difference"] > 0
     assert ended.code == (not better) and (facts["model"] is not None) == better == (tmp_path / "out" / "model").exists()
     start, end = (load_model(folder, "float32").backbone.state_dict() for folder in (tiny, tmp_path / "out" / "run" / "model"))
@@ -87,7 +87,7 @@ def test_a_better_model_is_written_and_opens(run, manuals, trained, tmp_path):
     ended = run("adapt", "manuals", "--to", "out", "-m", "contrary", "--dev", "dev.jsonl")
     assert ended.code == 0, ended.err
     held, dev, last = ended.out.splitlines()
-    assert held.startswith("held-back.jsonl: recall@10 1.0000 before") and held.endswith("; 16 questions)"), (
+    assert held.startswith("held-back.jsonl: recall@10 1.0000 before") and held.endswith("; 8 questions)"), (
         "documents of 8 sentences"
     )
     assert (
@@ -101,7 +101,7 @@ def test_a_better_model_is_written_and_opens(run, manuals, trained, tmp_path):
 def test_a_model_that_is_not_better_is_not_written(run, manuals, trained, tmp_path):
     trained(BUILT_IN["pocket"])
     ended = run("adapt", "manuals", "--to", "out")
-    assert ended.code == 1 and "difference +0.0000 (95 % interval +0.0000 to +0.0000; 16 questions)" in ended.out
+    assert ended.code == 1 and "difference +0.0000 (95 % interval +0.0000 to +0.0000; 8 questions)" in ended.out
     assert (
         "note: out/run/model is not better than pocket, so out/model was not written; keep pocket, or add documents\n"
         in ended.err
@@ -125,3 +125,20 @@ def test_other_documents_in_the_same_folder(run, manuals, trained, tmp_path):
     assert (
         ended.code == 1 and "out/train.jsonl is of other documents or another seed; choose another folder with --to" in ended.err
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "dev.jsonl"), ('{"question": "q", "document": "d", "evidence": []}\n', "no question with evidence")],
+)
+def test_questions_to_measure_on_are_read_before_training(run, manuals, trained, tmp_path, text, message):
+    calls = trained(BUILT_IN["pocket"])
+    if text is not None:
+        (tmp_path / "dev.jsonl").write_text(text)
+    ended = run("adapt", "manuals", "--to", "out", "--dev", "dev.jsonl")
+    assert ended.code == 1 and message in ended.err and calls == []
+
+
+def test_a_recurrent_model_is_refused(run, manuals):
+    ended = run("adapt", "manuals", "--to", "out", "-m", "pocket-mamba2")
+    assert ended.code == 1 and "pocket-mamba2 needs such layers, as pocket has" in ended.err

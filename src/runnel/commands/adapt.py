@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runnel.evaluation.metrics import Comparison
 
 _LEAST = 30  # questions to train on
-_HELD_BACK = 5  # one question in 5, in whole documents
+_HELD_BACK = 10  # one question in 10, in whole documents
 _METRIC = "Recall@10"
 _TRAINING = (
     "model.layers=true",
@@ -49,13 +49,15 @@ def adapt(
 ) -> int:
     """Adapt a model's sentence retrieval to the documents of SOURCEs, and measure the gain.
 
-    Headings, questions, definitions, lists and references of the documents are the questions to train on; one in five, in whole
+    Headings, questions, definitions, lists and references of the documents are the questions to train on; one in ten, in whole
     documents, is held back. DIR/model is written only if recall@10 has risen: on --dev if given, else on the held-back
     questions. The exit code is 1 if it has not. Interrupted work resumes when you repeat the command.
     """
     from runnel.commands.train import prepare_libraries
 
     prepare_libraries()
+    if dev is not None:
+        _check_evidence(dev)
     to.mkdir(exist_ok=True)
     train_file, held_file = _write_questions(sources, exclude or [], limit, seed, to)
     adapted = _train(model, train_file, seed, to)
@@ -73,6 +75,14 @@ def adapt(
     if not better:
         say(f"note: {adapted} is not better than {model}, so {to / 'model'} was not written; keep {model}, or add documents")
     return 0 if better else 1
+
+
+def _check_evidence(path: Path) -> None:
+    """Raise if no question of a file has evidence; a missing or malformed file is reported by its reader, before the training."""
+    from runnel.training.data import Dropped, read_evidence
+
+    if next(read_evidence(path, dropped=Dropped()), None) is None:
+        raise InputError(f"{path} has no question with evidence; expected spans in one at least")
 
 
 def _write_questions(sources: list[str], exclude: list[str], limit: int, seed: int, to: Path) -> tuple[Path, Path]:
@@ -106,7 +116,7 @@ def _write_questions(sources: list[str], exclude: list[str], limit: int, seed: i
 
 
 def _held_back(rows: list[dict[str, Any]]) -> set[str]:
-    """Return the documents held back: about one question in five, by an order that has nothing to do with the documents."""
+    """Return the documents held back: about one question in ten, by an order that has nothing to do with the documents."""
     held: set[str] = set()
     count = 0
     for source in sorted({row["source"] for row in rows}, key=lambda name: hashlib.blake2b(name.encode()).digest()):

@@ -148,6 +148,11 @@ def prepared(recipe: Recipe) -> Model:
         )
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
     stored = model.head(recipe.job).stored
+    if recipe.model.layers and (table.new_head or not stored or not model.backbone.own_sentences):
+        raise InputError(
+            f"model.layers trains layers for sentences through a head that stays: {table.name} needs such layers, as pocket has, "
+            "and model.new_head = false"
+        )
     if stored:
         _check_stored(recipe, model)
     elif recipe.job not in ("embed", *model.templates):
@@ -179,11 +184,6 @@ def _check_stored(recipe: Recipe, model: Model) -> None:
         raise InputError(
             f"{name} scores stored vectors: only its head is trained, so {', '.join(found)} would have no effect; remove it, or "
             "use the recipe evidence-vectors"
-        )
-    if recipe.model.layers and (recipe.model.new_head or not model.backbone.own_sentences):
-        raise InputError(
-            f"model.layers trains layers for sentences through a head that stays: {name} needs such layers, and "
-            "model.new_head = false"
         )
     if recipe.model.new_head:
         model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)

@@ -124,7 +124,8 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
             _report(guard)
         if not recipe.model.layers:
             return data
-        return RunData(LayerData(data.train, model), None if data.held_out is None else LayerData(data.held_out, model))
+        measured = None if data.held_out is None else LayerData([data.held_out], model)
+        return RunData(LayerData([data.train, data.aside], model), measured)  # the head stays, and with it its calibration
 
     def made(name: str, part: Iterator[Evidence]) -> SentenceData:
         path = folder / f"{name}.arrow"

@@ -9,6 +9,7 @@ T  tokens of a document   S  sentences   Q  questions about it   D  width of the
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,7 @@ from runnel.training.losses import span_loss
 from runnel.training.vector_data import Question, VectorData
 from runnel.training.vectors import Average, span_recalls
 
-QUESTIONS = 20  # about a document in one step
+QUESTIONS = 8  # about a document in one step
 _KEEP = 1.0  # weight of the distance to the vectors as they were
 
 
@@ -65,13 +66,13 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
     """Documents with at most `QUESTIONS` questions each; a document with more is several items. An item is made on access.
 
     Args:
-        read: the questions; those that the document does not answer are left out.
+        read: the questions, about the same `ReadDocuments`; those that their document does not answer are left out.
     """
 
-    def __init__(self, read: VectorData, model: Model) -> None:
-        self._read, self._model = read, model
+    def __init__(self, read: Sequence[VectorData], model: Model) -> None:
+        self._documents, self._model = read[0].documents, model
         by_document: dict[str, list[Question]] = {}
-        for question in read.questions:
+        for question in itertools.chain.from_iterable(part.questions for part in read):
             if question.evidence:
                 by_document.setdefault(question.document, []).append(question)
         self._groups = [qs[at : at + QUESTIONS] for qs in by_document.values() for at in range(0, len(qs), QUESTIONS)]
@@ -82,9 +83,8 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
 
     def __getitem__(self, index: int) -> tuple[str, LayerItem]:
         group = self._groups[index]
-        documents = self._read.documents
-        document = documents.load(group[0].document)
-        inputs = [documents.scorer.inputs(one.query, document) for one in group]
+        document = self._documents.load(group[0].document)
+        inputs = [self._documents.scorer.inputs(one.query, document) for one in group]
         full, vectors, _ = inputs[0]
         row = lay_out(document.ids, document.bounds, self._model.backbone, self._model.tokenizer.markers())
         item = LayerItem(
