@@ -11,7 +11,7 @@ import numpy as np
 
 from runnel.errors import InputError
 
-GAP = "[...]"  # stands between excerpts that are not neighbors
+GAP = "[...]"  # between excerpts that are not neighbors
 
 Span = tuple[int, int]
 """Characters [start, end) of a document."""

@@ -27,7 +27,7 @@ ANSWER:"""
 _EXCERPTS = f"""\
 Question: {{question}}
 
-Sentences of the document that may help, in the document's order. {GAP} stands where text was left out:
+Sentences of the document that may help, in the document's order. {GAP} marks text that was left out:
 
 {{text}}
 
@@ -109,7 +109,7 @@ _SUFFICIENT = f"""\
 Question: {{question}}
 True answer: {{truth}}
 
-Sentences of the document. {GAP} stands where text was left out:
+Sentences of the document. {GAP} marks text that was left out:
 
 {{text}}
 
