@@ -51,6 +51,7 @@ def test_every_folder_is_here() -> None:
     assert {"mamba1-tiny-hf", "mamba1-tiny-original", "mamba2-tiny-hf", "mamba2-tiny-original"} <= set(FOLDERS)
     assert {"codestral-tiny-hf", "codestral-tiny-native"} <= set(FOLDERS)
     assert {"rwkv7-tiny-official", "rwkv7-tiny-fla", "xlstm-tiny-hf"} <= set(FOLDERS)
+    assert {"mamba3-tiny-original", "mamba3-mimo-tiny-original", "embedding-rwkv-tiny"} <= set(FOLDERS)
 
 
 @torch.no_grad()
@@ -68,7 +69,7 @@ def test_whole_while_training(case: Case) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 17, 64])
 @pytest.mark.parametrize(
-    "name", [name for name in FOLDERS if name.endswith(("-hf", "-official"))]
+    "name", [name for name in FOLDERS if name.endswith(("-hf", "-official")) or name.startswith("mamba3")]
 )  # other formats give the same backbone: below
 @torch.no_grad()
 def test_segments(name: str, path: str, length: int) -> None:
