@@ -7,7 +7,7 @@ import pytest
 from helpers.tiny import tiny_model
 
 from runnel import Embedder
-from runnel.errors import InputError
+from runnel.errors import InputError, StoreError
 from runnel.models.precision import PRECISIONS, quantize, truncated, value_ranges
 
 RNG = np.random.default_rng(0)
@@ -125,4 +125,10 @@ def test_an_index_of_cut_vectors(embedder, tmp_path):
     with Index.create(tmp_path / "index", short) as index:
         index.add(Document(str(i), text) for i, text in enumerate(TEXTS))
         assert index.store.settings.dimension == 5
-    assert Index.open(tmp_path / "index", short).search(TEXTS[1])[0].id == "1"
+    for model in (short, embedder):  # the index has the width
+        with Index.open(tmp_path / "index", model) as again:
+            assert again.embedder.dimension == 5 and again.search(TEXTS[1])[0].id == "1"
+            assert again.add([Document("new", "the cat ran")]).failed == {} and next(again.store.scan())[0].vector.shape == (5,)
+    other = Embedder(tiny_model(tmp_path / "other", seed=1))
+    with pytest.raises(StoreError, match=r"made with the model 'tiny'.* gives other vectors"):
+        Index.open(tmp_path / "index", other)

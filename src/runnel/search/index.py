@@ -66,6 +66,8 @@ class Index:
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self.store = store
+        if (width := store.settings.dimension) < embedder.dimension:  # made with `truncate_dim`
+            embedder = Embedder(embedder.model, truncate_dim=width)
         self.embedder = embedder
         self._encoder = Encoder(embedder, store.settings, "the index")
         self._pipeline = Pipeline(store, embedder, reranker_of(embedder), _retriever(embedder))
