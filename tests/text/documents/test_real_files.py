@@ -20,7 +20,7 @@ def some(suffix, count):
     return [path for size, path in sized if 4_000 < size < 5_000_000][:count]
 
 
-@pytest.mark.parametrize("suffix", [".pdf", ".html", ".docx", ".epub", ".md", ".txt", ".txt.gz"])
+@pytest.mark.parametrize("suffix", [".pdf", ".html", ".docx", ".pptx", ".xlsx", ".odt", ".epub", ".md", ".txt", ".txt.gz"])
 def test_real_files(suffix):
     paths = some(suffix, 8)
     if not paths:
