@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import unicodedata
 
 import pytest
+from helpers.children import PATHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,3 +92,9 @@ def test_the_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
     with pytest.raises(MissingDependency, match=r"BM25 needs bm25s; run `pip install 'runnel\[search\]'`"):
         words_of(["a"])
+
+
+def test_bm25s_is_quiet_from_its_first_index_on():
+    quiet = "import logging; logging.basicConfig(level=0); from runnel.text.words import bm25; bm25().BM25().index([['a']])"
+    done = subprocess.run([sys.executable, "-c", quiet], capture_output=True, text=True, env=os.environ | PATHS, check=True)
+    assert "index" not in done.stderr

@@ -10,6 +10,7 @@ which has spaces.
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -89,6 +90,7 @@ def bm25() -> Any:
         raise MissingDependency(
             "BM25 needs bm25s; run `pip install 'runnel[search]'`; the extras 'train' and 'eval' have it, too"
         ) from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets it to DEBUG, which reports every index
     return bm25s
 
 

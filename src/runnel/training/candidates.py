@@ -5,7 +5,6 @@ N  documents   d  width of the vectors   B  queries at a time
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -55,7 +54,6 @@ def bm25_ranker(
     """
     if not (0 <= k1 < math.inf and 0 <= b <= 1):
         raise InputError(f"BM25's k1 and b are {k1:g} and {b:g}; expected k1 of at least 0 and b from 0 to 1")
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # otherwise it logs every index it builds
     index = bm25().BM25(k1=k1, b=b)
     tokens = numbered_words(_texts(corpus, progress))
     if not tokens.vocab:
