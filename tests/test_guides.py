@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from helpers.document_files import pdf
 from helpers.pages import blocks, commands, missing, printed
 
 from runnel import Embedder, Engine, Request
@@ -19,27 +20,35 @@ from runnel.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GUIDES = ("quickstart", "how-it-works", "streams", "remember", "memory", "migration")
+GUIDES = ("quickstart", "how-it-works", "streams", "remember", "memory", "migration", "search", "documents", "vectors")
 NEEDED = {
     "quickstart": ["lancedb"],
+    "search": ["lancedb"],
+    "documents": ["pypdfium2"],
     "streams": ["lancedb"],
-    "migration": ["lancedb", "bm25s", "ir_measures", "sentence_transformers"],
+    "migration": ["lancedb", "bm25s", "ir_measures"],
 }
+ROW = '{"id": "1", "text": "The board approved the budget."}\n'
+# The files and names that the blocks of a page suppose; without an entry, the files of examples/files.
+FILES = {
+    "search": {"notes.jsonl": ROW, "reports/2024.md": "# Budget\n\nThe board approved the budget in March.\n"},
+    "documents": {"rows.jsonl": ROW, "report.pdf": pdf([["The tenant pays the rent."]])},
+    "vectors": {"corpus.jsonl": ROW + ROW.replace("1", "2").replace("budget", "plan"), "queries.jsonl": ROW},
+}
+NAMES = {"search": {"text": "The board met in March."}, "vectors": {"texts": ["The board met.", "The budget was approved."]}}
 
 
 def page(name):
     return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def examples(tmp_path):
-    """The working directory of `run`, with the files of examples/files."""
-    shutil.copytree(ROOT / "examples" / "files", tmp_path, dirs_exist_ok=True)
-    return tmp_path
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def call(run, command):
-    program, *arguments = shlex.split(command)
+    program, *arguments = shlex.split(command, comments=True)
     assert program == "runnel"
     done = run(*arguments)
     assert done.code == 0, done.err
@@ -53,32 +62,46 @@ def execute(program, name, names):
     assert missing(printed(program), out.getvalue()) == [], out.getvalue()
 
 
+def run_block(run, name, language, body, names):
+    """Run a block; those of text are not run."""
+    if language == "python":
+        execute(body, name, names)
+    shown = commands(body) if language == "console" else []
+    if language == "sh":
+        shown = [(line, "") for line in body.splitlines() if line.startswith("runnel ")]
+    for command, output in shown:
+        printed_now = call(run, command)
+        assert missing(output.splitlines(), printed_now) == [], printed_now
+
+
+def run_new_line(run, folder, line, names):
+    """Run a line of a table headed "you write"."""
+    if line.startswith("cat "):
+        assert (folder / line.removeprefix("cat ")).stat().st_size
+    elif not line.startswith("runnel "):
+        execute(line, line, names)
+    elif not line.startswith("runnel train "):  # tests/test_readme.py trains
+        call(run, line)
+
+
 @pytest.mark.parametrize("name", GUIDES)
-def test_blocks(examples, run, terminal, name):
-    """Named blocks are files. The right columns of tables headed "you write" are run after the blocks above them."""
+def test_blocks(tmp_path, run, terminal, name):
+    """Named blocks are files. The tables of a section come after its blocks."""
     for library in NEEDED.get(name, []):
         pytest.importorskip(library)
-    names = {"__name__": "__main__"}
+    if name not in FILES:
+        shutil.copytree(ROOT / "examples" / "files", tmp_path, dirs_exist_ok=True)
+    for file, content in FILES.get(name, {}).items():
+        write(tmp_path / file, content)
+    names = {"__name__": "__main__", **NAMES.get(name, {})}
     for section in re.split(r"^(?=## )", page(name), flags=re.M):
         for language, file, body in blocks(section):
             if file:
-                (examples / file).parent.mkdir(parents=True, exist_ok=True)
-                (examples / file).write_text(body, encoding="utf-8")
-            elif language == "python":
-                execute(body, name, names)
-            elif language == "console":
-                for command, shown in commands(body):
-                    output = call(run, command)
-                    assert missing(shown.splitlines(), output) == [], output
-        for line in new_lines(section):
-            if line.startswith("runnel train "):
-                continue  # tests/test_readme.py trains
-            if line.startswith("runnel "):
-                call(run, line)
-            elif line.startswith("cat "):
-                assert (examples / line.removeprefix("cat ")).stat().st_size
+                write(tmp_path / file, body)
             else:
-                execute(line, line, names)
+                run_block(run, name, language, body, names)
+        for line in new_lines(section):
+            run_new_line(run, tmp_path, line, names)
 
 
 def new_lines(section):
@@ -95,7 +118,7 @@ def test_the_tables_of_the_migration_page_are_read():
 
 
 def test_every_kind_of_block_is_checked():
-    assert {kind for name in GUIDES for kind, file, _ in blocks(page(name)) if not file} <= {"python", "console", "text"}
+    assert {kind for name in GUIDES for kind, file, _ in blocks(page(name)) if not file} <= {"python", "console", "sh", "text"}
 
 
 def test_the_figure_of_the_engine_is_what_the_engine_does():
