@@ -68,7 +68,7 @@ def main() -> None:
         for compiled in kernel.overloads.values():
             name = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}"
             ir = code[compiled.library.name]
-            own, other = compiled.library.get_asm_str(), arm_assembly(machine, ir)
+            own, other = compiled.library.get_asm_str(), "" if "llvm.x86." in ir else arm_assembly(machine, ir)
             found["kernels"].append(name)
             found["wide"] += [name] * bool(OTHER_VECTORS.search(own))
             found["x86"] += [name] * ("llvm.x86." in ir)

@@ -1,0 +1,98 @@
+"""The licenses of all pinned distributions that are installed, as their metadata state them: permissive, or the MPL.
+
+GPL and AGPL are refused. A dependency under the LGPL needs an entry in REVIEWED: its user must be able to replace it, and nothing
+of it may be copied into the package. Only metadata are read: not the licenses of libraries inside a wheel, unless it states them.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+PINS = (Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").splitlines()
+PERMISSIVE = {
+    *(
+        "MIT",
+        "MIT-0",
+        "MIT-CMU",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "0BSD",
+        "ISC",
+        "Zlib",
+        "CC0-1.0",
+        "BSL-1.0",
+        "PSF-2.0",
+        "CNRI-Python",
+    ),
+    *("Apache-2.0", "LLVM-exception", "MPL-2.0"),  # the MPL asks for changed files of the library alone
+}
+CLASSIFIERS = {
+    *("MIT License", "BSD License", "Apache Software License", "ISC License (ISCL)", "Academic Free License (AFL)"),
+    *("Python Software Foundation License", "Mozilla Public License 2.0 (MPL 2.0)", "Freely Distributable"),
+}
+SPELLINGS = {"Apache 2.0", "Apache 2.0 License", "Apache License, Version 2.0", "3-Clause BSD License"}
+REVIEWED = {  # what states its license in words alone
+    "pypdfium2": "BSD-3-Clause and Apache-2.0; PDFium inside is permissive; GPL of build tools alone, with their exceptions",
+    "rerankers": "the text of Apache-2.0",
+    "tiktoken": "the text of MIT",
+}
+
+
+def problem(name: str, package: Distribution) -> str | None:
+    """Return what is wrong with the license in a distribution's metadata, or None."""
+    metadata = package.metadata
+    classifiers = [c.rpartition("::")[2].strip() for c in metadata.get_all("Classifier") or [] if c.startswith("License ::")]
+    expression, text = metadata.get("License-Expression") or "", (metadata.get("License") or "").strip()
+    stated = expression or "; ".join(classifiers) or text[:80]
+    if re.search(r"GPL|General Public|Affero|SSPL|BUSL|Commons Clause|-NC", f"{expression} {classifiers} {text[:80]}"):
+        return f"{name}: {stated} is not permissive: replace it, or add it to REVIEWED with the reason"
+    words = set(re.findall(r"[\w.+-]+", expression or text)) - {"AND", "OR", "WITH"}
+    if words and words <= PERMISSIVE:
+        return None
+    if not expression and (text in SPELLINGS or (classifiers and CLASSIFIERS.issuperset(classifiers))):
+        return None
+    return f"{name}: the license {stated!r} is unknown: read it, and add its name here or the distribution to REVIEWED"
+
+
+def installed() -> dict[str, Distribution]:
+    found = {}
+    for name in (line.partition("==")[0] for line in PINS if "==" in line):
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:  # needed by an extra that is not installed here
+            continue
+    return found
+
+
+def test_pinned_distributions_have_permissive_licenses() -> None:
+    packages = installed()
+    assert len(packages) > 100  # all of them are installed where all tests run
+    problems = {name: text for name, package in packages.items() if (text := problem(name, package))}
+    assert [text for name, text in problems.items() if name not in REVIEWED] == []
+    assert [name for name in REVIEWED if name in packages and name not in problems] == []  # an entry without need
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ("License-Expression: AGPL-3.0-only", "AGPL-3.0-only is not permissive"),
+        ("License-Expression: MIT AND GPL-2.0-or-later", "MIT AND GPL-2.0-or-later is not permissive"),
+        (
+            "Classifier: License :: OSI Approved :: GNU Affero General Public License v3",
+            "Affero General Public License v3 is not permissive",
+        ),
+        ("License: GNU LGPL", "GNU LGPL is not permissive"),
+        ("License: of its own", "the license 'of its own' is unknown"),
+        ("Summary: without a license", "the license '' is unknown"),
+        ("License-Expression: MIT OR Apache-2.0", None),
+        ("License: BSD-3-Clause", None),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, metadata: str, message: str | None) -> None:
+    (tmp_path / "METADATA").write_text(f"Metadata-Version: 2.4\nName: other\nVersion: 1\n{metadata}\n", encoding="utf-8")
+    found = problem("other", Distribution.at(tmp_path))
+    assert found is None if message is None else message in (found or "")
