@@ -38,14 +38,14 @@ def install(folder: Path) -> tuple[Path, float]:
     python = folder / "bin" / "python"
     (wheel,) = wheels.glob("*.whl")
     start = time.perf_counter()
-    command = [python, "-m", "pip", "install", "-q", "--no-cache-dir", "-c", ROOT / "constraints.txt", wheel]
+    command = [str(python), "-m", "pip", "install", "-q", "--no-cache-dir", "-c", str(ROOT / "constraints.txt"), str(wheel)]
     subprocess.run(command, check=True)
     return python, time.perf_counter() - start
 
 
 def import_seconds(python: Path, module: str) -> float:
     """Return the time that `import module` takes in a new process, as -X importtime measures it."""
-    command = [python, "-X", "importtime", "-c", f"import {module}"]
+    command = [str(python), "-X", "importtime", "-c", f"import {module}"]
     report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     times = re.findall(rf"^import time:\s*\d+ \|\s*(\d+) \| {re.escape(module)}$", report, re.MULTILINE)
     return int(times[-1]) / 1e6
