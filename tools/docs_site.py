@@ -1,7 +1,7 @@
 """What mkdocs adds to the pages of docs/ when it builds the site (`make docs`): a hook of `mkdocs.yml`.
 
 - reference/commands.md: every command with its arguments and options, from the command line itself;
-- reference/python.md: the public names, and all others that a page imports, from their docstrings;
+- reference/python.md: the public names, the errors, and all other names that a page imports, from their docstrings;
 - repository/: the files outside of docs/ that pages link to, so that one relative link works in a clone and on the site.
 """
 
@@ -19,6 +19,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import runnel
+from runnel import errors
 from runnel.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +78,8 @@ def _escape(text: str) -> str:
 
 def python_page() -> str:
     """Return the page of the Python API: a directive of mkdocstrings for each name."""
-    modules: dict[str, set[str]] = {}
+    own = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.RunnelError)}
+    modules = {"runnel.errors": own - {"RunnelError"}}
     for page in sorted((ROOT / "docs").glob("*.md")):
         for module, names in _IMPORT.findall(page.read_text(encoding="utf-8")):
             if module != "runnel":

@@ -55,6 +55,7 @@ def test_the_page_of_names_has_those_of_the_package_and_of_the_pages(site):
     names = {
         *(f"runnel.{name}" for name in runnel.__all__),
         "runnel.Embedder.encode",
+        "runnel.errors.StoreBusy",
         "runnel.Index.search",
         "runnel.search.project.Project.update",
         "runnel.text.documents.reader.read_document",

@@ -33,9 +33,10 @@ _BATCH = 32  # texts per tokenizer call, and vectors per call of the head
 class Embedder:
     """A model that computes vectors for texts. Make one with `Embedder.load`.
 
-    >>> embedder = Embedder.load("pocket")                          # doctest: +SKIP
-    >>> embedder.encode(["first text", "second text"]).shape        # doctest: +SKIP
-    (2, 384)
+    Examples:
+        >>> embedder = Embedder.load("pocket")
+        >>> embedder.encode(["first text", "second text"]).shape
+        (2, 384)
     """
 
     def __init__(self, model: Model, *, truncate_dim: int | None = None) -> None:
