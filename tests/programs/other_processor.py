@@ -35,13 +35,13 @@ def arm_assembly(machine: binding.TargetMachine, ir: str) -> str:
     return machine.emit_assembly(module)
 
 
-def record_code() -> dict[str, str]:
+def record_code() -> dict[CPUCodeLibrary, str]:
     """Return a dictionary that is filled with LLVM's code of each function before it is compiled for this processor."""
-    code: dict[str, str] = {}
+    code: dict[CPUCodeLibrary, str] = {}
     finalize = CPUCodeLibrary._finalize_final_module
 
     def recorded(library: CPUCodeLibrary) -> None:
-        code[library.name] = str(library._final_module)
+        code[library] = str(library._final_module)
         copy = library._final_module.clone()  # finalizing adds instructions of this processor; other libraries link the copy
         for function in copy.functions:
             if not function.is_declaration and function.linkage == binding.Linkage.external:
@@ -67,7 +67,7 @@ def main() -> None:
     for kernel in kernels():
         for compiled in kernel.overloads.values():
             name = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}"
-            ir = code[compiled.library.name]
+            ir = code[compiled.library]
             own, other = compiled.library.get_asm_str(), "" if "llvm.x86." in ir else arm_assembly(machine, ir)
             found["kernels"].append(name)
             found["wide"] += [name] * bool(OTHER_VECTORS.search(own))
