@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from runnel.backbones.checkpoint.files import find_checkpoint
-from runnel.backbones.checkpoint.load import build_backbone, load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.load import NoRandomNumbers, build_backbone, load_backbone, load_checkpoint
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
@@ -379,3 +379,11 @@ def test_absent_device(device: str) -> None:
 def test_unknown_device() -> None:
     with pytest.raises(InputError, match=r'device must be "auto", "cpu", "cuda".*got \'gpu\''):
         load_backbone(GOLDEN / "mamba2-tiny-hf", device="gpu")
+
+
+def test_random_initialization_is_skipped_whatever_the_memory_holds():
+    """`trunc_normal_` draws again until no number is outside its limits, which skipping each draw would never end."""
+    memory = torch.full((3,), 1e3)
+    with NoRandomNumbers():
+        assert torch.nn.init.trunc_normal_(memory, std=0.02, a=-0.04, b=0.04) is memory
+    assert memory.eq(1e3).all()

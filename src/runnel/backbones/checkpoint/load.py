@@ -333,10 +333,16 @@ def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
 
 
 class NoRandomNumbers(TorchFunctionMode):
-    """Skip random initialization: on the meta device it has no effect but imports torch's compiler, which takes seconds."""
+    """Skip random initialization: on the meta device it has no effect but imports torch's compiler, which takes seconds.
+
+    Whole functions are skipped, because `trunc_normal_` draws again until all numbers are within its limits.
+    """
 
     _RANDOM = frozenset(
-        {Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.uniform_, torch.nn.init.normal_}
+        {
+            *(Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_),
+            *(torch.nn.init.uniform_, torch.nn.init.normal_, torch.nn.init.trunc_normal_),
+        }
     )
 
     def __torch_function__(
