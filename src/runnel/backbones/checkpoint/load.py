@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -335,15 +335,21 @@ def _read_int8(name: str, stored: Stored, where: str) -> tuple[Tensor, Tensor]:
 class NoRandomNumbers(TorchFunctionMode):
     """Skip random initialization: on the meta device it has no effect but imports torch's compiler, which takes seconds.
 
-    Whole functions are skipped, because `trunc_normal_` draws again until all numbers are within its limits.
+    `trunc_normal_`, which draws again until all numbers are within its limits and which no mode sees, is replaced meanwhile.
     """
 
     _RANDOM = frozenset(
-        {
-            *(Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_),
-            *(torch.nn.init.uniform_, torch.nn.init.normal_, torch.nn.init.trunc_normal_),
-        }
+        {Tensor.normal_, Tensor.uniform_, torch.nn.init.kaiming_uniform_, torch.nn.init.uniform_, torch.nn.init.normal_}
     )
+
+    def __enter__(self) -> Self:
+        self._truncated = torch.nn.init._no_grad_trunc_normal_
+        setattr(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *limits, **options: tensor)  # noqa: B010  # mypy
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        setattr(torch.nn.init, "_no_grad_trunc_normal_", self._truncated)  # noqa: B010
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
