@@ -190,13 +190,13 @@ def test_threads_go_to_the_oldest_and_the_shortest_in_turn(work):
     async def main():
         one, order = work(), []
         first = [Call() for _ in range(4)]
-        running = [start(one, call, characters=LONG) for call in first]
+        running = [start(one, call, characters=LONG, tokens=0) for call in first]
         await until(lambda: one.running == 4)
         calls = [Call(tokens, order=order) for tokens in (50, 60, 40, 30, 20, 10)]
         for call in calls:
             call.go.set()
             running.append(start(one, call, characters=LONG, tokens=call.result))
-        await until(lambda: one.waiting == len(calls))
+        await until(lambda: one.left == sum(call.result for call in calls))  # all are counted, and wait for a thread
         first[0].go.set()
         await until(lambda: len(order) == len(calls))
         assert order == [50, 10, 60, 20, 40, 30]

@@ -34,7 +34,7 @@ def test_jobs_that_are_not_trained_so_say_so(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path)
     with pytest.raises(InputError, match="does not read documents after a query"):
         make_item(model, "the river", TEXTS[0])
-    with pytest.raises(InputError, match="train a model with a head that reads pairs"):
+    with pytest.raises(InputError, match="scores stored vectors, which cannot be trained here"):
         make_pair(model, "the river", TEXTS[0])
     with pytest.raises(InputError, match="segment_tokens = 7 cannot be used"):
         vectors(model, [render_document(model, TEXTS[1])], Long(segment_tokens=7))

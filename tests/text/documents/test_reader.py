@@ -16,7 +16,7 @@ from helpers.children import PROGRAMS
 from helpers.document_checks import check
 from helpers.document_files import epub, pdf, replace_in_zip
 
-from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
 from runnel.text.documents.document import Limits
 from runnel.text.documents.reader import DocumentReader, read_document
@@ -153,6 +153,12 @@ def test_other_archives_are_named(folder, tmp_path):
         archive.writestr("xl/other.xml", "")
     with pytest.raises(ReadError, match=r"b\.zip: a zip archive that is no document of a known kind \(it holds xl/other.xml\)"):
         read_document(tmp_path / "b.zip")
+    (tmp_path / "b.zip").rename(tmp_path / "b.docx")
+    with pytest.raises(
+        ReadError, match=r"the file is damaged or no docx document \(it holds xl/other.xml\); save it again"
+    ) as error:
+        read_document(tmp_path / "b.docx")
+    assert not isinstance(error.value, UnsupportedKind)  # in a folder, this one is a failure
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path):

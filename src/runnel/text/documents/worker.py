@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import MissingDependency, RunnelError, ScannedPdf, UnsupportedKind
+from runnel.errors import MissingDependency, ReadError, RunnelError, ScannedPdf, UnsupportedKind
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.odf import CONTENT, read_odf
@@ -24,6 +24,7 @@ from runnel.text.reading import decode
 
 Parser = Callable[[str, Limits, str | None], DocumentText]
 _GRACE_S = 5
+_ZIPPED = {".docx", ".epub", ".odp", ".ods", ".odt", ".pptx", ".xlsx"}
 
 
 def _parse_html(path: str, limits: Limits, encoding: str | None) -> DocumentText:
@@ -51,9 +52,10 @@ def _parse_zip(path: str, limits: Limits, encoding: str | None) -> DocumentText:
         if archive.names >= {CONTENT, "mimetype"}:
             return read_odf(archive, limits)
         held = ", ".join(sorted(archive.names)[:3])
-    raise UnsupportedKind(
-        f"a zip archive that is no document of a known kind (it holds {held or 'nothing'}); unpack or convert it first"
-    )
+    held = f"it holds {held or 'nothing'}"
+    if (suffix := Path(path).suffix.lower()) in _ZIPPED:
+        raise ReadError(f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program it comes from")
+    raise UnsupportedKind(f"a zip archive that is no document of a known kind ({held}); unpack or convert it first")
 
 
 PARSERS: dict[str, Parser] = {"html": _parse_html, "zip": _parse_zip}
