@@ -73,6 +73,27 @@ def test_no_answer_is_said_and_not_invented(run, fake, stub, tmp_path):
     assert ended.err.endswith("runnel: nothing found; the language model was not asked\n")
 
 
+def test_improbable_sentences_are_not_asked_about(run, fake, stub, mill):
+    ended = run("ask", QUESTION, mill, "--min-score", 99)
+    message = "no sentence has a score of 99 or more; the language model was not asked"
+    assert (ended.code, ended.out, ended.err, stub.asked) == (1, "", f"runnel: {message}\n", [])
+    assert json.loads(run("ask", QUESTION, mill, "--min-score", 99, "--json").out)["answer"] is None
+    ended = run("ask", QUESTION, mill, "--min-score", "20%")
+    assert ended.code == 2 and "the scores of pocket are not probabilities; give --min-score as a score" in ended.err
+    fake.find.calibrated = True
+    assert run("ask", QUESTION, mill, "--min-score", "98%").code == 0  # the sentence has six of the words
+    [asked] = stub.asked
+    assert "Anna Berg" in str(asked) and "Bread was dear" not in str(asked)
+
+
+def test_files_of_folders_are_selected(run, fake, stub, mill):
+    mill.with_name("copy.md").write_text(TEXT.replace("Anna", "Olga"), encoding="utf-8")
+    mill.with_name(".gitignore").write_text("*.txt\n")
+    assert "nothing found; the language model was not asked" in run("ask", QUESTION, ".", "--include", "*.txt").err
+    ended = run("ask", QUESTION, ".", "--no-ignore", "--exclude", "*.md", "--json")
+    assert [one["file"] for one in json.loads(ended.out)["excerpts"]] == ["mill.txt"]
+
+
 def test_notes_about_an_answer(run, fake, stub, mill):
     stub.rule = lambda messages: 'It says "the keeper was a man named Ole". '
     stub.faults.append("cut")
@@ -102,7 +123,14 @@ def test_errors(run, fake, stub, mill, monkeypatch):
     stub.faults.append(401)
     ended = run("ask", QUESTION, mill)
     assert ended.code == 2 and ended.out == "" and f"error: {stub.url} did not answer: 401" in ended.err
-    assert run("ask", QUESTION).code == 2 and run("ask", QUESTION, mill, "--in", "library").code == 2
+    assert "there is no .runnel in" in run("ask", QUESTION).err
+    for options, message in (
+        ([mill, "--in", "library"], "PATH cannot be given with --in"),
+        ([mill, "--no-update"], "--no-update is for the project's own index"),
+        (["--in", "library", "--ocr", "x {image}"], "--ocr has no effect on an index, whose files are read already"),
+    ):
+        ended = run("ask", QUESTION, *options)
+        assert ended.code == 2 and message in " ".join(ended.err.replace("│", " ").split())
 
 
 def test_an_index(run, stub, mill, tmp_path):
@@ -111,5 +139,14 @@ def test_an_index(run, stub, mill, tmp_path):
     ended = run("ask", QUESTION, "--in", "library", "--json")
     found = json.loads(ended.out)
     assert ended.code == 0 and found["answer"].startswith("Anna Berg [1]") and found["excerpts"][0]["file"].endswith("mill.txt")
+    assert run("ask", QUESTION, "--in", "library", "--min-score", "99.9%").code == 1 and len(stub.asked) == 1
     [source] = [one for one in found["excerpts"] if "Anna Berg" in one["text"]]
     assert TEXT[source["start"] : source["end"]] == source["text"]
+
+
+def test_the_index_of_a_project_is_updated_and_asked(run, stub, mill):
+    (mill.parent / "bread.txt").write_text("Bread is made of flour. It is baked.", encoding="utf-8")
+    assert run("index").code == 0
+    mill.write_text(TEXT.replace("Anna Berg", "Anna Berg of Lund"), encoding="utf-8")
+    ended = run("ask", QUESTION)
+    assert ended.code == 0 and ended.out.startswith("Anna Berg [1]") and "Anna Berg of Lund" in ended.out, ended.err

@@ -2,67 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
+from runnel.commands.find import Encoding, MinScore, check_percentage, parse_min_score
 from runnel.commands.inquiries import open_llm
-from runnel.commands.options import Json, Llm, LlmModel, Model, Query, refuse
+from runnel.commands.loading import load
+from runnel.commands.options import (
+    Exclude,
+    Include,
+    Json,
+    Llm,
+    LlmModel,
+    NoIgnore,
+    OcrOption,
+    Query,
+    parse_ocr,
+    refuse,
+    select,
+)
+from runnel.commands.search import NoUpdate, Places, open_places
+from runnel.search.finding import FileDocument, find, read_documents
+from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
     from runnel.generation.asking import CitedAnswer, Context, Excerpt
-    from runnel.text.documents.reader import Skipped
+    from runnel.models.sentence_retriever import SentenceRetriever
+    from runnel.search.index import Index
 
 _DOCUMENTS = 5  # of an index to take sentences from
 
 
+# Long: 17 lines are its options.
 def ask(
     question: Query,
     paths: Annotated[
         list[str] | None,
         typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.", show_default=False),
     ] = None,
-    place: Annotated[
-        str | None, typer.Option("--in", metavar="DIR", help="An index to search instead of files.", show_default=False)
-    ] = None,
+    places: Places = None,
+    no_update: NoUpdate = False,
     llm: Llm = None,
     llm_model: LlmModel = None,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to look for.")] = 20,
+    min_score: MinScore = None,
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
-    model: Model = "pocket",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", help="What finds sentences in files (default: pocket); the index's model, if it has moved."
+        ),
+    ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    no_ignore: NoIgnore = False,
+    encoding: Encoding = None,
+    ocr: OcrOption = None,
     as_json: Json = False,
 ) -> int:
-    """Answer QUESTION from files or an index. A language model writes the answer; its citations are checked.
+    """Answer QUERY from files or an index. A language model writes the answer; its citations are checked.
 
-    Exit code: 0 for an answer, 1 for none, 2 for an error, even if other files have an answer.
+    Without PATH and --in: from the project's own index, as `runnel search`. Exit code: 0 for an answer, 1 for none, 2 for an
+    error, even if other files have an answer.
     """
-    refuse({"PATH": place is not None and paths}, "cannot be given with --in")
-    if place is None and not paths:
-        raise typer.BadParameter("give a PATH to read, or --in DIR")
+    refuse({"PATH": places and paths}, "cannot be given with --in")
+    refuse({"--no-update": no_update and (places or paths)}, "is for the project's own index")
+    reading = {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--encoding": encoding, "--ocr": ocr}
+    if not paths:
+        refuse(reading, "has no effect on an index, whose files are read already")
+    lowest = None if min_score is None else parse_min_score(min_score)
     from runnel.generation.asking import answer, choose
+    from runnel.models.sentence_retriever import SentenceRetriever
 
     endpoint = open_llm(llm, llm_model)
-    if place is None:
-        excerpts, count, skipped = _from_files(question, paths or [], model, top_k)
+    skipped: list[Skipped] = []
+    note_compiling()
+    if paths:
+        retriever = load(SentenceRetriever.load, model or "pocket")
+        check_percentage(min_score, retriever, model or "pocket")
+        with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader:
+            documents = read_documents(paths, reader, skipped, selection=select(include, exclude, no_ignore), report=say)
+            found = _find_in_files(question, documents, retriever, top_k)
     else:
-        excerpts, count, skipped = *_from_index(question, place, top_k), []
+        index = open_places(places or [], model, {}, update=not no_update)
+        retriever = SentenceRetriever(index.embedder.model)
+        check_percentage(min_score, retriever, retriever.model.source)
+        found = _find_in_index(question, index, top_k)
+    excerpts = [one for one in found if lowest is None or one.score >= lowest]
+    facts = {"skipped": [asdict(one) for one in skipped]}
     failed = any(one.error for one in skipped)
     if not excerpts:
-        say("nothing found; the language model was not asked")
+        what = f"no sentence has a score of {min_score} or more" if found else "nothing found"
+        say(f"{what}; the language model was not asked")
         if as_json:
-            print_json({"question": question, "answer": None, "skipped": [asdict(one) for one in skipped]})
+            print_json({"question": question, "answer": None} | facts)
         return 2 if failed else 1
-    context = choose(question, excerpts, context_tokens, count)
+    tokenizer = retriever.model.tokenizer
+    context = choose(question, excerpts, context_tokens, lambda text: len(tokenizer.encode(text).ids))
     if show_context and not as_json:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
     result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else stream_text)
     if as_json:
-        print_json(_as_json(endpoint.model, context, result) | {"skipped": [asdict(one) for one in skipped]})
+        print_json(_as_json(endpoint.model, context, result) | facts)
     else:
         stream_text("\n" if result.text else "")
         if result.cited and not show_context:
@@ -72,35 +119,17 @@ def ask(
     return 2 if failed else 0 if result.text else 1
 
 
-def _from_files(
-    question: str, paths: list[str], model: str, top_k: int
-) -> tuple[list[Excerpt], Callable[[str], int], list[Skipped]]:
-    """Return excerpts, best first, a function that counts tokens, and the files that could not be read."""
-    note_compiling()
-    from runnel.commands.loading import load
+def _find_in_files(question: str, documents: Iterable[FileDocument], retriever: SentenceRetriever, top_k: int) -> list[Excerpt]:
     from runnel.generation.asking import excerpts_of_findings
-    from runnel.models.sentence_retriever import SentenceRetriever
-    from runnel.search.finding import find, read_documents
-    from runnel.text.documents.reader import DocumentReader
 
-    skipped: list[Skipped] = []
-    retriever = load(SentenceRetriever.load, model)
-    with DocumentReader() as reader, Meter("reading") as meter:
-        documents = read_documents(paths, reader, skipped, report=say)
-        findings = find(retriever, question, documents, top_k=top_k, progress=meter)
-    tokenizer = retriever.model.tokenizer
-    return excerpts_of_findings(findings), lambda text: len(tokenizer.encode(text).ids), skipped
+    with Meter("reading") as meter:
+        return excerpts_of_findings(find(retriever, question, documents, top_k=top_k, progress=meter))
 
 
-def _from_index(question: str, place: str, top_k: int) -> tuple[list[Excerpt], Callable[[str], int]]:
-    note_compiling()
-    from runnel.commands.loading import open_index
+def _find_in_index(question: str, index: Index, top_k: int) -> list[Excerpt]:
     from runnel.generation.asking import excerpts_of_hits
 
-    index = open_index(place)
-    hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
-    tokenizer = index.embedder.model.tokenizer
-    return excerpts_of_hits(hits), lambda text: len(tokenizer.encode(text).ids)
+    return excerpts_of_hits(index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS)))
 
 
 def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:

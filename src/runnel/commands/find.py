@@ -143,8 +143,7 @@ def find(
         retriever = loading.load(SentenceRetriever.load, model, dtype=DTYPES[dtype])
         if remember and not retriever.remembers:
             raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
-        if min_score is not None and min_score.endswith("%") and not retriever.calibrated:
-            raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
+        check_percentage(min_score, retriever, model)
         return retriever
 
     skipped: list[Skipped] = []
@@ -169,6 +168,12 @@ def _new_report() -> Report:
     from runnel.server.report import Report  # imports torch
 
     return Report()
+
+
+def check_percentage(min_score: str | None, retriever: SentenceRetriever, model: str) -> None:
+    """Raise InputError if --min-score is a percentage and the model's scores are not probabilities."""
+    if min_score is not None and min_score.endswith("%") and not retriever.calibrated:
+        raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
 
 
 def parse_min_score(given: str) -> float:

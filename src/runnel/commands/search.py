@@ -106,7 +106,7 @@ def search(
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
     timings: dict[str, float] = {}
-    index = _open(places or [], model, timings, update=not no_update)
+    index = open_places(places or [], model, timings, update=not no_update)
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
@@ -140,7 +140,7 @@ def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank:
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 
 
-def _open(places: Sequence[str], model: str | None, timings: dict[str, float], *, update: bool) -> Index:
+def open_places(places: Sequence[str], model: str | None, timings: dict[str, float], *, update: bool) -> Index:
     """Open the indexes at these places to be searched together; without places, the project's own, brought up to date."""
     note_compiling()
     start = time.perf_counter()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runnel.commands.display import one_line, print_json, print_text, say
-from runnel.commands.options import Json
+from runnel.commands.find import Encoding
+from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, parse_ocr, select
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.search.finding import read_documents
@@ -24,7 +25,11 @@ _WORD_FOR_WORD, _NOT, _UNREADABLE = 0, 1, 2  # exit codes, as of grep
 def verify(
     quote: Annotated[str, typer.Argument(metavar="QUOTE", help="The words to look for; - reads them from standard input.")],
     files: Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders and globs, as of `runnel find`.")],
-    encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    no_ignore: NoIgnore = False,
+    encoding: Encoding = None,
+    ocr: OcrOption = None,
     as_json: Json = False,
 ) -> int:
     """Tell whether files have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
@@ -39,8 +44,9 @@ def verify(
             raise InputError("standard input can be the quote or a file, not both")
         quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
     skipped: list[Skipped] = []
-    with DocumentReader(encoding=encoding) as reader:
-        verified = verify(quote, read_documents(files, reader, skipped, report=say))
+    selection = select(include, exclude, no_ignore)
+    with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader:
+        verified = verify(quote, read_documents(files, reader, skipped, selection=selection, report=say))
     if as_json:
         print_json({"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]})
     else:
