@@ -1,6 +1,8 @@
 """What the tools return: exact places, bounded answers, and cursors that continue them."""
 
 import json
+from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -10,8 +12,10 @@ from runnel.agents.documents import Settings
 from runnel.agents.models import Models
 from runnel.agents.shown import shown
 from runnel.agents.tools import Tools
-from runnel.errors import InputError
+from runnel.errors import Cancelled, InputError
+from runnel.lock import WriterLock
 from runnel.search.index import Index
+from runnel.search.project import Project
 
 TEXT = "# Dogs\n\nThe dog barked. It was warm.\n\n## Cats\n\nThe cat slept. The dog  barked.\n"
 
@@ -25,6 +29,17 @@ def tools(tmp_path):
 
 def ignore(done, total):
     pass
+
+
+@contextmanager
+def held(path):
+    """A lock that another writer holds."""
+    lock = WriterLock(path, path.parent)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def find(tools, query, file, top_k=5, context=1, cursor=None):
@@ -203,6 +218,54 @@ def test_search_and_stored_documents(tmp_path):
     with Index.open(tmp_path / "library") as index:
         index.delete([best.file.removeprefix("index:")])
     assert [hit.file[-7:] for hit in tools.search("night", 2, 1, None, ignore).documents] == ["cats.md"]
+
+
+def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
+    (tmp_path / "dogs.md").write_text("The dog barked all night.")
+    project = Project(tmp_path).extend([])
+    project.save()
+    with Index.create(project.place, store="local") as index:
+        project.update(index)
+    settings = Settings((tmp_path,), str(project.place), project=project)
+    tools, stale = Tools(settings), Tools(replace(settings, project=None))
+    (tmp_path / "cats.md").write_text("The cat slept all day.")
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4")
+
+    def names(tools):
+        return sorted(hit.file.rpartition("/")[2] for hit in tools.search("who slept", 5, 1, None, ignore).documents)
+
+    assert names(stale) == ["dogs.md"]
+    read = []
+    first = tools.search("who slept", 5, 1, None, lambda done, total: read.append(done))
+    assert [hit.file.rpartition("/")[2] for hit in first.documents] == ["cats.md", "dogs.md"] and read[0] > 0
+    assert len(first.notes) == 1 and "broken.pdf" in first.notes[0] and f"note: {first.notes[0]}" in shown(first)
+    assert tools.search("who slept", 5, 1, None, ignore).notes == []
+    assert names(stale) == ["cats.md", "dogs.md"]  # it sees what others write
+
+    (tmp_path / "dogs.md").unlink()
+    with Index.open(project.place) as other, held(project.folder / ".runnel" / "update.lock"):
+        (note,) = tools.search("who slept", 5, 1, None, ignore).notes
+        assert note.endswith("; wait until it is done; this is the index as it was before") and len(other) == 2
+    assert names(tools) == ["cats.md"]
+    with Index.open(project.place) as other:
+        assert other.delete(
+            [hit.file.removeprefix("index:") for hit in tools.search("cat", 1, 1, None, ignore).documents]
+        ).deleted
+
+
+def test_cancelling_a_search_that_updates_the_index_leaves_it_free(tmp_path):
+    project = Project(tmp_path).extend([])
+    project.save()
+    Index.create(project.place, store="local").close()
+    tools = Tools(Settings((tmp_path,), str(project.place), project=project))
+    (tmp_path / "dogs.md").write_text("The dog barked all night.")
+
+    def stop(done, total):
+        raise Cancelled("the call was cancelled")
+
+    with pytest.raises(Cancelled):
+        tools.search("dogs", 5, 1, None, stop)
+    assert tools.search("dogs", 5, 1, None, ignore).total == 1
 
 
 def test_text_of_documents_is_marked_as_such(tools, tmp_path):

@@ -71,6 +71,14 @@ def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):
     assert found["index"]["documents"] == 3 and found["index"]["place"] == str(folder / ".runnel" / "index")
     assert (found["model"], found["max_characters"]) == ("pocket", 3000)
 
+    async def search():
+        async with Client(servers[-1]) as client:
+            return (await client.call_tool("search", {"query": "who wrote it"})).structured_content["total"]
+
+    (folder / "new.txt").write_text("A tuple cannot be changed.")
+    assert run("mcp", "--no-update").code == 0 and anyio.run(search) == 3
+    assert run("mcp").code == 0 and anyio.run(search) == 4
+
 
 def test_options(run, monkeypatch, tmp_path):
     done = run("mcp", "--root", tmp_path / "missing")
@@ -79,6 +87,7 @@ def test_options(run, monkeypatch, tmp_path):
         f"runnel: error: {tmp_path / 'missing'} is not a folder; name an existing folder as root\n",
     )
     assert "--port needs --http" in run("mcp", "--port", 80).err
+    assert "--no-update has no effect with --in" in run("mcp", "--no-update", "--in", "x").err
     monkeypatch.chdir("/")  # where desktop programs start a server
     assert run("mcp").err == "runnel: error: the working directory is /, which holds every file; give --root DIR\n"
     monkeypatch.delitem(sys.modules, "runnel.agents.server", raising=False)

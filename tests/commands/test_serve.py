@@ -77,6 +77,29 @@ def test_without_json_only_two_lines(tmp_path):
     assert process.lines[0] == "runnel: loading pocket\n" and len(process.lines) == 2
 
 
+def test_the_index_of_the_project_is_the_default(run, tmp_path, monkeypatch):
+    """Unless it is of another model, which the user may not have thought of."""
+    apps = []
+    monkeypatch.setattr("runnel.server.run.serve", lambda app, *_: apps.append(app))
+    (tmp_path / "a.txt").write_text("A tuple cannot be changed.")
+    (tmp_path / "below").mkdir()
+    assert run("serve", "--port", 0).err == "runnel: loading pocket\n"
+    assert run("index").code == 0
+    monkeypatch.chdir(tmp_path / "below")
+    done = run("serve", "--port", 0)
+    assert (
+        done.err
+        == f"runnel: searching the index of {tmp_path}; `runnel index --watch` keeps it up to date\nrunnel: loading pocket\n"
+    )
+    other = run("serve", "--port", 0, "-m", "pocket-mamba2")
+    assert other.err.startswith(
+        f"runnel: note: the index of {tmp_path} is not searched: its model is pocket, and this server has "
+    )
+    assert run("serve", "--port", 0, "--in", tmp_path / "x").err == "runnel: loading pocket\n"
+    places = [None, str(tmp_path / ".runnel" / "index"), None, str(tmp_path / "x")]
+    assert [app.state.context.settings.index for app in apps] == places
+
+
 def test_port_in_use(run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

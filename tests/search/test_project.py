@@ -13,7 +13,7 @@ from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.lock import WriterLock
 from runnel.search import file_hashes
 from runnel.search.index import Index
-from runnel.search.project import Project
+from runnel.search.project import Project, index_name
 from runnel.text.folders import Selection
 
 
@@ -126,6 +126,13 @@ def test_two_updates_exclude_each_other(folder, made):
         project.update(index)
     lock.release()
     assert project.update(index)
+
+
+def test_an_index_has_a_short_name(made, folder):
+    project, _ = made(folder)
+    assert index_name(str(project.place)) == folder.name
+    names = {"/home/me/library": "library", "library": "library", "s3://bucket/papers": "papers", "index": "index"}
+    assert {place: index_name(place) for place in names} == names
 
 
 def test_paths_outside_of_the_project_are_refused(folder, made):

@@ -120,6 +120,7 @@ def test_verify(server):
     assert [(one["quote"], one["text"]) for one in place["changes"]] == [("can", "cannot")]
     assert server.post("/v1/verify", json={"quote": "zebras graze", "text": TEXTS[0]}).json()["match"] == "absent"
     assert server.post("/v1/verify", json={"quote": "a", "document": "nothing"}).status_code == 404
+    assert server.post("/v1/verify", json={"quote": "a", "text": "word " * 2_000_001}).status_code == 413
     for body in (
         {"quote": "a"},
         {"quote": "a", "text": "b", "document": "a"},

@@ -16,6 +16,7 @@ from runnel.errors import InputError
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Places
 from runnel.search.finding import FileDocument
+from runnel.search.project import Project
 from runnel.search.store import Store
 from runnel.text.documents.document import Block, DocumentText
 from runnel.text.documents.reader import DocumentReader
@@ -32,6 +33,7 @@ class Settings:
     Attributes:
         roots: folders; only files below them are read. Paths of agents are relative to the first one.
         index: folder or URI of the index to search; None: no index.
+        project: whose index it is; brought up to date before each search. None: the index is never updated.
         model: built-in name, folder or hub id of the model that finds sentences in files.
         max_characters: the most characters of documents in one answer.
     """
@@ -40,6 +42,7 @@ class Settings:
     index: str | None = None
     model: str = "pocket"
     max_characters: int = 20_000
+    project: Project | None = None
 
     def __post_init__(self) -> None:
         if self.max_characters < _LEAST_CHARACTERS:

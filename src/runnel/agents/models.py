@@ -6,14 +6,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 
 from runnel.agents.documents import Settings
-from runnel.errors import InputError
+from runnel.errors import InputError, StoreBusy, describe
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.search.files import left_out
 from runnel.search.index import Index
+from runnel.search.project import Project
 from runnel.search.store import Store
 from runnel.search.stores import open_store
+
+_NAMED = 5  # the most files to name that an update could not read
 
 
 class Models:
@@ -59,8 +64,12 @@ class Models:
             yield self._newest()
 
     @contextmanager
-    def index(self) -> Iterator[Index]:
-        """Yield the index at its last commit, to one thread at a time.
+    def index(self, notes: list[str], progress: Callable[[int], None]) -> Iterator[Index]:
+        """Yield the index at its last commit, to one thread at a time; a project's index is first brought up to date.
+
+        Args:
+            notes: receives why the index could not be brought up to date, and the files that could not be read.
+            progress: called with the number of tokens just read for the update.
 
         Raises:
             InputError, StoreError: as `store`; also an index of another model.
@@ -71,6 +80,8 @@ class Models:
                 same = store.settings.model == self._settings.model
                 embedder = Embedder(self.retriever().model) if same else Embedder.load(store.settings.model)
                 self._index = Index(store, embedder)
+            if self._settings.project is not None:
+                _update(self._settings.project, self._index, notes, progress)
             yield self._index
 
     def _newest(self) -> Store:
@@ -81,3 +92,15 @@ class Models:
             self._store = open_store(place)
         self._store.refresh()
         return self._store
+
+
+def _update(project: Project, index: Index, notes: list[str], progress: Callable[[int], None]) -> None:
+    try:
+        with index:  # other processes may write afterwards
+            failed = project.update(index, progress=progress).failed
+    except (StoreBusy, OSError) as error:
+        notes.append(f"{describe(error)}; this is the index as it was before")
+        return
+    notes += [left_out(name, reason) for name, reason in islice(failed.items(), _NAMED)]
+    if len(failed) > _NAMED:
+        notes.append(f"{len(failed) - _NAMED:,} more files were left out")

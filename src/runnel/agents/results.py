@@ -66,6 +66,7 @@ class Searched(BaseModel):
 
     documents: list[Hit]
     total: int
+    notes: list[str] = Field([], description="Why the index is not up to date.")
     next_cursor: Next = None
 
 

@@ -23,8 +23,7 @@ def shown(answer: Answer) -> str:
     if isinstance(answer, results.Status):
         return answer.model_dump_json(indent=2)
     lines = [*_lines(answer, mark)]
-    if not isinstance(answer, results.Searched):
-        lines += [f"note: {_name(note)}" for note in answer.notes]
+    lines += [f"note: {_name(note)}" for note in answer.notes]
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")
     return "\n".join(lines)

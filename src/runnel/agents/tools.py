@@ -36,11 +36,12 @@ class Tools:
         self._documents = Documents(settings, self._models.store)
 
     def search(self, query: str, top_k: int, sentences: int, cursor: str | None, progress: Progress) -> results.Searched:
-        """Return documents of the index that answer the query.
+        """Return documents of the index that answer the query; the index of a project is first brought up to date.
 
         Raises:
             RunnelError: there is no index, it cannot be searched, or the cursor is not of these results.
         """
+        notes: list[str] = []
         read = 0
 
         def count(tokens: int) -> None:
@@ -48,10 +49,10 @@ class Tools:
             read += tokens
             progress(read, None)
 
-        with self._models.index() as index:
+        with self._models.index(notes, count) as index:
             hits = [_hit(hit, self._most(sentences)) for hit in index.search(query, top_k, sentences=sentences, progress=count)]
         page, next_cursor = self._page(hits, cursor)
-        return results.Searched(documents=page, total=len(hits), next_cursor=next_cursor)
+        return results.Searched(documents=page, total=len(hits), notes=notes, next_cursor=next_cursor)
 
     def find(self, query: str, file: str, top_k: int, context: int, cursor: str | None, progress: Progress) -> results.Found:
         """Return sentences of a file that answer the query.

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import note_compiling, print_text, say
-from runnel.commands.options import Model, refuse
+from runnel.commands.options import Model, NoUpdate, refuse
 from runnel.errors import InputError, MissingDependency
 
 
@@ -21,6 +21,7 @@ def mcp(
     index: Annotated[
         str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).", show_default=False)
     ] = None,
+    no_update: NoUpdate = False,
     model: Model = "pocket",
     max_characters: Annotated[int, typer.Option(min=1000, help="Characters of documents in one answer.")] = 20_000,
     http: Annotated[
@@ -44,13 +45,15 @@ def mcp(
         from runnel.search.project import Project
     except ModuleNotFoundError as error:
         raise MissingDependency(f'runnel mcp needs the MCP SDK ({error}); pip install "runnel[mcp]"') from error
+    refuse({"--no-update": no_update and index}, "has no effect with --in, which is never updated")
     note_compiling()
     folders = tuple(roots or [Path()])
     if not roots and Path.cwd() == Path(Path.cwd().anchor):
         raise InputError(f"the working directory is {Path.cwd()}, which holds every file; give --root DIR")
-    if index is None and (project := Project.find(folders[0])) is not None:
+    project = Project.find(folders[0]) if index is None else None
+    if project is not None:
         index = str(project.place)
-    server = create_server(Tools(Settings(folders, index, model, max_characters)))
+    server = create_server(Tools(Settings(folders, index, model, max_characters, None if no_update else project)))
     if http:
         serve_http(server, 8676 if port is None else port, lambda address: say(f"serving agents at {address}"))
     else:

@@ -60,6 +60,7 @@ JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object 
 Plain = Annotated[
     bool, typer.Option("--plain", help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).")
 ]
+NoUpdate = Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")]
 FilesOnly = Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print only the names of the results' files.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")

@@ -24,7 +24,7 @@ from runnel.commands.display import (
     stdout_console,
 )
 from runnel.commands.index_update import expect_project, refresh_project
-from runnel.commands.options import FilesOnly, Json, JsonLines, Plain, Query, refuse
+from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, Plain, Query, refuse
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.text.documents.document import LINES, end_of_text_below
@@ -50,7 +50,6 @@ Places = Annotated[
         show_default=False,
     ),
 ]
-NoUpdate = Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")]
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")]
 WordsOnly = Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")]
 MeaningOnly = Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,10 @@ def serve(
     context: typer.Context,
     model: Model = "pocket",
     index: Annotated[
-        str | None, typer.Option("--in", metavar="DIR", help="Folder or URI of the index to search.", show_default=False)
+        str | None,
+        typer.Option(
+            "--in", metavar="DIR", help="Folder or URI of the index to search (default: the project's).", show_default=False
+        ),
     ] = None,
     dtype: Dtype = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -79,6 +83,8 @@ def serve(
         logging.basicConfig(level=logging.WARNING, handlers=[JsonLogLines()], force=True)
         logging.getLogger("runnel").setLevel(logging.INFO)
     note_compiling()
+    if index is None:
+        settings = replace(settings, index=_project_index(model))
     with bind(settings) as socket:
         shown, port = f"[{host}]" if ":" in host else host, socket.getsockname()[1]
         say(f"loading {model}")
@@ -109,6 +115,23 @@ def _control(*, background: bool, stop: bool, idle: float) -> int:
             f"it ends after {there['idle_minutes']:g} minutes without a command"
         )
     return 0
+
+
+def _project_index(model: str) -> str | None:
+    """Return the place of the index of the project that holds the working directory; None if there is none of this model."""
+    from runnel.search.project import Project
+    from runnel.search.stores import holds_index, open_store
+
+    project = Project.find(Path.cwd())
+    if project is None or not holds_index(project.place):
+        return None
+    if (own := open_store(project.place).settings.model) != model:
+        say(
+            f"note: the index of {project.folder} is not searched: its model is {own}, and this server has {model}; give -m {own}"
+        )
+        return None
+    say(f"searching the index of {project.folder}; `runnel index --watch` keeps it up to date")
+    return str(project.place)
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:

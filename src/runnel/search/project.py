@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError
 from runnel.files import write
@@ -26,7 +26,14 @@ from runnel.text.folders import Root, Selection
 
 log = logging.getLogger("runnel")
 NAME = ".runnel"
+_INDEX = "index"
 _FORMAT = 1
+
+
+def index_name(place: str) -> str:
+    """Return a short name of the index at a place: the folder of its project, or the last part of the place."""
+    path = PurePath(place)
+    return path.parent.parent.name if path.parts[-2:] == (NAME, _INDEX) else path.name
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Project:
     @property
     def place(self) -> Path:
         """The folder of the index."""
-        return self.folder / NAME / "index"
+        return self.folder / NAME / _INDEX
 
     @classmethod
     def find(cls, start: Path) -> Project | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
@@ -75,6 +76,14 @@ class Context:
             raise Refusal.of(error) from error
         request.state.tokens = done.tokens
         return done
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run what reads files or the index in a thread, with errors as refusals."""
+    try:
+        return await asyncio.to_thread(call)
+    except RunnelError as error:
+        raise Refusal.of(error) from error
 
 
 def _context(request: Request) -> Context:

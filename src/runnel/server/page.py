@@ -17,14 +17,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from runnel.errors import RunnelError
 from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Places
 from runnel.request import Progress, total_progress
 from runnel.search.index import Index
+from runnel.search.project import index_name
 from runnel.search.records import DocumentRow
-from runnel.server.context import MAX_QUERY_CHARS, Context, InContext
+from runnel.server.context import MAX_QUERY_CHARS, Context, InContext, in_thread
 from runnel.server.opened import OWN, Opened, OpenedFiles, opened_id, picture_of, read_opened
 from runnel.server.refusals import Refusal
 from runnel.server.view import answers_view, document_view, picture_view
@@ -78,8 +78,8 @@ async def about(context: InContext) -> dict[str, Any]:
     loaded = context.loaded()
     if loaded.index is None:
         return {"index": None}
-    documents = await _in_thread(lambda: len(_index(context)))
-    return {"index": {"name": PurePath(context.settings.index or "").name, "documents": documents}}
+    documents = await in_thread(lambda: len(_index(context)))
+    return {"index": {"name": index_name(context.settings.index or ""), "documents": documents}}
 
 
 @router.post("/page/files")
@@ -91,7 +91,7 @@ async def open_file(name: FileName, request: Request, context: InContext, opened
     if opened.get(id) is not None:
         return _lines(_just({"id": id}))
     async with opened.parsing:
-        document = await _in_thread(lambda: read_opened(name, data))
+        document = await in_thread(lambda: read_opened(name, data))
 
     def keep(content: SentenceVectors | str) -> dict[str, str]:
         opened.add(Opened(id, name, document, content, data if recognize(data[:HEAD_BYTES], name) == "pdf" else b""))
@@ -112,8 +112,8 @@ async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, An
         one = _opened(opened, id)
         facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
         return {"id": id} | facts | document_view(one.document.text, one.document.places())
-    index = await _in_thread(lambda: _index(context))
-    row = await _in_thread(lambda: _row(index, id))
+    index = await in_thread(lambda: _index(context))
+    row = await in_thread(lambda: _row(index, id))
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
     pictures = row.metadata.get("kind") == "pdf" and bool(row.source)
@@ -131,8 +131,8 @@ async def answers(id: Id, q: Question, request: Request, context: InContext, ope
         def score(progress: Progress) -> Scored:
             return next(retriever.scan(q, [one.content], progress=progress))
     else:
-        index = await _in_thread(lambda: _index(context))
-        row = await _in_thread(lambda: _row(index, id))
+        index = await in_thread(lambda: _index(context))
+        row = await in_thread(lambda: _row(index, id))
         places, text, remembered = Places(row.blocks), row.text, index.store.settings.remember
 
         def score(progress: Progress) -> Scored:
@@ -148,14 +148,14 @@ async def picture(id: Id, start: Offset, end: Offset, context: InContext, opened
     async with opened.parsing:
         if id.startswith(OWN):
             one = _opened(opened, id)
-            return await _in_thread(lambda: _picture(one.document.text, one.document.places(), start, end, one.name, one.file))
-        index = await _in_thread(lambda: _index(context))
+            return await in_thread(lambda: _picture(one.document.text, one.document.places(), start, end, one.name, one.file))
+        index = await in_thread(lambda: _index(context))
 
         def draw() -> dict[str, Any]:
             row = _row(index, id)
             return _picture(row.text, Places(row.blocks), start, end, row.source, _source_of(row))
 
-        return await _in_thread(draw)
+        return await in_thread(draw)
 
 
 def _picture(text: str, places: Places, start: int, end: int, name: str, file: bytes) -> dict[str, Any]:
@@ -243,14 +243,6 @@ def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
 
 
 # ---- what is asked ---------------------------------------------------------------------------------------------------
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    """Run what reads files or the index in a thread, with errors as refusals."""
-    try:
-        return await asyncio.to_thread(call)
-    except RunnelError as error:
-        raise Refusal.of(error) from error
 
 
 def _retriever(context: Context) -> SentenceRetriever:

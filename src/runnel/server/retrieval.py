@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from runnel.records import Hit
 from runnel.request import total_progress
 from runnel.search.index import Index
-from runnel.server.context import MAX_TEXTS, Body, InContext, Query
+from runnel.server.context import MAX_TEXTS, Body, InContext, Query, in_thread
 from runnel.server.loading import Loaded, OpenIndex
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
@@ -185,16 +185,18 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
     """Find a quote in a text: word for word, in another typography, or the nearest words."""
     if (body.text is None) == (body.document is None):
         raise Refusal("invalid", "give either text or document: the text to look in, or the id of a document of the index")
-    index = None if body.document is None else _index(context.loaded())
+    if body.text is not None:
+        text = body.text
+    else:
+        index, name = _index(context.loaded()), str(body.document)
+        text = await in_thread(lambda: _text(index.newest(), name))
 
     def call(progress: Progress) -> VerifyResponse:
-        text = body.text if index is None else _text(index.newest(), str(body.document))
-        assert text is not None
         found = verify_quote(body.quote, text)
         places = [VerifiedPlace(text=text[one.start : one.end], **asdict(one)) for one in found.places]
         return VerifyResponse(match=found.match, word_for_word=found.word_for_word, similarity=found.similarity, places=places)
 
-    return (await context.run(request, [body.quote, body.text or ""], call, count=lambda: 0)).value
+    return (await context.run(request, [body.quote, text], call)).value
 
 
 def _index(loaded: Loaded) -> OpenIndex:
