@@ -71,6 +71,14 @@ def test_nothing_found_is_said_on_a_terminal(run, library, terminal):
     assert (done.code, done.out) == (1, "nothing found\n")
 
 
+def test_files_are_named_from_the_working_directory(run, library, tmp_path, terminal, monkeypatch):
+    lines = [line.strip() for line in run("search", "water tuple", "--in", "library", "-s", 1).out.splitlines()]
+    assert "files/river.md" in lines and any("files/rows.jsonl#a7" in line for line in lines)
+    monkeypatch.chdir(tmp_path / "files")
+    done = run("search", "water", "--in", "../library", "-s", 1, "--words-only")
+    assert "    river.md\n" in done.out and str(tmp_path) not in done.out
+
+
 def test_words_alone_meaning_alone_and_weights(run, library):
     def names(*options):
         found = json.loads(run("search", "water that a heart moves", "--in", "library", "--json", "-s", 0, *options).out)

@@ -121,6 +121,11 @@ def test_malformed_json(server, path, content):
     assert done.status_code == (422 if path == "/embed" else 400) and set(done.json()) == SHAPES[path]
 
 
+def test_the_place_of_what_is_not_json_is_named(server):
+    done = server.post("/v1/find", content=b'{"query": }', headers={"content-type": "application/json"})
+    assert done.json()["error"]["message"] == "the body is not JSON, at character 10: Expecting value"
+
+
 def test_json_of_another_content_type_is_refused(server):
     """A page of another site can send text/plain without asking first."""
     done = server.post("/v1/embeddings", content=b'{"input": "a"}', headers={"content-type": "text/plain"})

@@ -102,6 +102,9 @@ def test_models(client):
 def test_tei_shape(server, embedder):
     for inputs, texts in (("one", ["one"]), (["one", "two"], ["one", "two"])):
         found = server.post("/embed", json={"inputs": inputs, "truncate": False, "normalize": True}).json()
+        assert (
+            server.post("/embed", json={"inputs": inputs, "truncate": None}).json() == found
+        )  # as clients without an opinion send
         np.testing.assert_allclose(found, embedder.encode(texts), atol=TOLERANCE)
     short = server.post("/embed", json={"inputs": "one", "dimensions": 2}).json()
     assert np.linalg.norm(short[0]) == pytest.approx(1) and len(short[0]) == 2

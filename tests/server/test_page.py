@@ -64,6 +64,7 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     tab = open_tab(address(server))
     tab.locator("#welcome p").first.wait_for()
     assert tab.locator("#scope").inner_text() == "in library, 3 documents"
+    assert tab.locator("#welcome p").last.inner_text().startswith("Keys: / question")
     ask(tab, "When are the roses watered?")
     tab.locator("a.sentence").first.wait_for()
     hits = server.post("/v1/search", json={"query": "When are the roses watered?"}).json()["documents"]
@@ -71,6 +72,9 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     assert tab.locator("a.sentence mark").all_inner_texts() == [
         " ".join(one["text"].split()) for hit in hits for one in hit["sentences"]
     ]
+    found = sorted((one for hit in hits for one in hit["sentences"]), key=lambda one: -one["score"])
+    strongest, weakest = (tab.locator(f"a.sentence.level-{level} mark").all_inner_texts() for level in (4, 1))
+    assert found[0]["text"].strip() in strongest and found[-1]["text"].strip() in weakest
     tab.locator("a.sentence", has_text="The gardener").click()
     tab.wait_for_function("() => CSS.highlights.has('current')")
     settle(tab)

@@ -243,11 +243,12 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
     for hit in hits:
         places = _places(hit)
         head = Text(f"{hit.rank:>2}. ")
-        head.append(one_line(hit.title or hit.id), style=Style.parse("bold cyan") + Style(link=_link(hit, places[0])))
+        name = hit.id.replace(hit.source, places[0].file, 1) if hit.source else hit.id
+        head.append(one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=_link(hit, places[0])))
         head.append(f"  {hit.score:.4f}", style="dim")
         console.print(head, soft_wrap=True)
         if hit.title:
-            console.print(Text("    " + one_line(hit.id), style="dim"), soft_wrap=True)
+            console.print(Text("    " + one_line(name), style="dim"), soft_wrap=True)
         if explain and hit.explanation is not None:
             console.print(Text("    " + _explained(hit.explanation), style="dim"), soft_wrap=True)
         for sentence, place in zip(hit.sentences, places, strict=False):

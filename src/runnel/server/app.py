@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -67,11 +68,18 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
-    lines = list(dict.fromkeys(f"{_place(one['loc'])}: {one['msg']}" for one in problems))
+    lines = list(dict.fromkeys(map(_problem, problems)))
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     param = next((one for one in problems[0]["loc"][1:] if isinstance(one, str) and one.isidentifier()), None)
     kind: Kind = "too_long" if any(one["type"] in ("too_long", "string_too_long") for one in problems) else "invalid"
     return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    """Return where a body is wrong, and what is wrong there."""
+    if problem["type"] == "json_invalid":
+        return f"the body is not JSON, at character {problem['loc'][-1]}: {problem['ctx']['error']}"
+    return f"{_place(problem['loc'])}: {problem['msg']}"
 
 
 def _place(path: Sequence[str | int]) -> str:

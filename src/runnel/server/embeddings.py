@@ -87,8 +87,8 @@ class EmbedRequest(Body):
 
     inputs: Input
     normalize: Literal[True] = Field(True, description="Vectors always have unit length.")
-    truncate: bool = Field(
-        True, description="Cut texts that are longer than the model can read; recurrent models read any length."
+    truncate: bool | None = Field(
+        None, description="Cut texts that are longer than the model can read (default: true); recurrent models read any length."
     )
     truncation_direction: Literal["right", "Right"] = "right"
     prompt_name: str | None = None
@@ -122,7 +122,7 @@ async def list_models(context: InContext) -> ModelList:
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts, in TEI's shape."""
     done = await _embed(
-        context, context.loaded(), request, body.inputs, body.dimensions, body.prompt_name, body.truncate,
+        context, context.loaded(), request, body.inputs, body.dimensions, body.prompt_name, body.truncate is not False,
         lambda found: [json.dumps(vector.tolist()) for vector in found],
     )  # fmt: skip
     return _json(["[", ", ".join(done.value), "]"])

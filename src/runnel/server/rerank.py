@@ -64,7 +64,7 @@ class TeiRerankRequest(Body):
     texts: Annotated[list[str], Some]
     raw_scores: bool = Field(False, description="Return logits, not their sigmoid.")
     return_text: bool = False
-    truncate: bool = Field(False, description="Has no effect: documents are read whole.")
+    truncate: bool | None = Field(None, description="Has no effect: documents are read whole.")
     truncation_direction: Literal["right", "Right"] = "right"
 
 

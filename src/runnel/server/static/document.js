@@ -2,7 +2,7 @@
 
 import { countBelow, unitOffsets } from "./offsets.js";
 
-const LEVELS = 4; // of marks, as many as the style sheet has
+export const LEVELS = 4; // of marks, as many as the style sheet has
 const FULL_LINE = 45; // characters: shorter lines were broken on purpose
 const LINE_CHARS = 70; // about as many are shown per line; to estimate the height of paragraphs that are not laid out yet
 
