@@ -232,8 +232,12 @@ def race(uri, attempts):
 
 
 def test_two_processes_race(uri):
-    won, tried = race(uri, 8)
-    assert won >= tried / 4
+    """How many commits go in depends on the machine; that all of these are there, and no others, does not (`race`)."""
+    won, _ = race(uri, 8)
+    assert won
+    before = content(uri)
+    commit(LanceStore.open(uri), "z", "alone")
+    assert content(uri) == before | {"z": "alone"}
 
 
 @pytest.mark.slow

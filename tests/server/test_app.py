@@ -3,10 +3,13 @@
 import json
 import threading
 
+import cohere
+import openai
 import pytest
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
 
+from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded
@@ -191,6 +194,59 @@ def test_a_million_documents(server):
     assert done.status_code == 413
     assert done.json()["error"]["message"] == "documents: List should have at most 10000 items after validation, not 1000000"
     assert server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
+
+
+BODIES = {
+    "/v1/embeddings": {"input": "a b c d"}, "/v1/find": {"query": "a", "documents": ["b c d"]}, "/v1/search": {"query": "a b c d"},
+    "/v1/verify": {"quote": "a", "text": "b c d"}, "/embed": {"inputs": "a b c d"}, "/": {"inputs": "a b c d"},
+    "/v1/rerank": {"query": "a", "documents": ["b c d"]}, "/v2/rerank": {"query": "a", "documents": ["b c d"]},
+    "/rerank": {"query": "a", "texts": ["b c d"]},
+}  # fmt: skip
+
+
+def refusals(client):
+    """Send a request to each route; return the statuses, after checking the shape of each body."""
+    shapes = SHAPES | {
+        "/v1/verify": {"error"}, "/": {"error", "error_type"}, "/rerank": {"message", "error", "error_type"},
+        "/v1/rerank": {"message"}, "/v2/rerank": {"message"},
+    }  # fmt: skip
+    statuses = {}
+    for path, body in BODIES.items():
+        done = client.post(path, json=body)
+        assert set(done.json()) == shapes[path], path
+        assert done.status_code not in (429, 503) or int(done.headers["retry-after"]) >= 1
+        statuses[path] = done.status_code
+    return statuses
+
+
+def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
+    Index.create(tmp_path / "index", Embedder(tiny), store="local").close()
+    tei = {"/embed", "/", "/rerank"}
+    with serving(tiny, name="tiny", index=tmp_path / "index", max_request_tokens=3) as client:
+        assert refusals(client) == {path: 422 if path in tei else 413 for path in BODIES}
+    with serving(tiny, name="tiny", index=tmp_path / "index", max_queue_tokens=10) as client:
+        work = client.app.state.context.work
+        work.left = 9
+        assert refusals(client) == dict.fromkeys(BODIES, 429)
+        with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as one:
+            with pytest.raises(
+                openai.RateLimitError, match="9 tokens are queued, and with 6 more the limit of 10 would be"
+            ) as error:
+                one.embeddings.create(model="tiny", input="a b c d")
+            assert error.value.code == "rate_limit_exceeded" and int(error.value.response.headers["retry-after"]) >= 1
+        with cohere.ClientV2("none", base_url=str(client.base_url)) as one, pytest.raises(cohere.TooManyRequestsError):
+            one.rerank(model="tiny", query="a", documents=["b c d"], request_options={"max_retries": 0})
+        work.left = 0
+        work.draining = True
+        assert refusals(client) == dict.fromkeys(BODIES, 503)
+    with serving(tiny, name="tiny", index=tmp_path / "index", deadline_s=1e-9) as client:
+        assert refusals(client) == dict.fromkeys(BODIES, 504)
+
+
+def test_posts_need_a_key_everywhere(tiny):
+    with serving(tiny, name="tiny", api_keys=("secret",)) as client:
+        assert refusals(client) == dict.fromkeys(BODIES, 401)
+        assert client.get("/").status_code == 200
 
 
 def test_failures_are_reported_without_details(tiny, monkeypatch, caplog):

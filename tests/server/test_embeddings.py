@@ -2,6 +2,7 @@
 
 import base64
 
+import huggingface_hub
 import numpy as np
 import openai
 import pytest
@@ -97,6 +98,17 @@ def test_unknown_model(client):
 
 def test_models(client):
     assert [one.id for one in client.models.list()] == ["pocket"]
+
+
+def test_a_client_of_tei(server, embedder):
+    """It sends to the address that it is given."""
+    for address in (str(server.base_url), f"{server.base_url}/embed"):
+        client = huggingface_hub.InferenceClient(model=address)
+        found = [client.feature_extraction(text, truncate=True)[0] for text in TEXTS[:2]]
+        np.testing.assert_allclose(found, embedder.encode(TEXTS[:2]), atol=TOLERANCE)
+        with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as error:
+            client.feature_extraction("a", dimensions=385)
+        assert error.value.response.status_code == 422 and error.value.response.json()["error_type"] == "Validation"
 
 
 def test_tei_shape(server, embedder):

@@ -118,6 +118,7 @@ async def list_models(context: InContext) -> ModelList:
     return ModelList(object="list", data=[facts])
 
 
+@router.post("/", include_in_schema=False)  # where some of TEI's clients send
 @router.post("/embed", response_model=list[list[float]], responses=error_responses("/embed"))
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts, in TEI's shape."""

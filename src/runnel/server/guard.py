@@ -18,7 +18,7 @@ from runnel.server.settings import Settings
 
 log = logging.getLogger("runnel.server")
 _BODIES = 4  # all bodies in memory have at most this many times the limit of one
-PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # need no key
+PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 PUBLIC_FILES = "/static/"  # of the page, which asks for the key
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -60,7 +60,7 @@ class Guard:
 
         body = _Body(self, scope, receive)
         try:
-            refusal = self._refusal(scope["path"], Headers(scope=scope))
+            refusal = self._refusal(scope["method"], scope["path"], Headers(scope=scope))
             if refusal is not None:
                 await refusal.response(scope["path"])(scope, receive, respond)
             else:
@@ -74,7 +74,7 @@ class Guard:
             self._held -= body.bytes
             self._note(scope, status, time.perf_counter() - started)
 
-    def _refusal(self, path: str, headers: Headers) -> Refusal | None:
+    def _refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
         host = headers.get("host", "")
         name = _host_name(host)
         if name not in self._names and not _is_address(name):
@@ -86,7 +86,8 @@ class Guard:
             return Refusal(
                 "forbidden", f"requests of pages from {origin!r} are not answered; only this server's own page may ask"
             )
-        if self._keys and path not in PUBLIC and not path.startswith(PUBLIC_FILES):
+        public = method in ("GET", "HEAD") and (path in PUBLIC or path.startswith(PUBLIC_FILES))
+        if self._keys and not public:
             given = headers.get("authorization", "").encode("latin-1")
             # All keys are compared, each in constant time, so that the time says nothing about them.
             if not sum(hmac.compare_digest(given, b"Bearer " + key) for key in self._keys):

@@ -49,7 +49,7 @@ _KINDS: Mapping[Kind, tuple[int, str, str]] = {
 }
 _TEI_STATUS: Mapping[Kind, int] = {"invalid": 422, "too_long": 422}
 _DIALECTS: Mapping[str, Dialect] = {
-    "/rerank": "rerank", "/v1/rerank": "cohere", "/v2/rerank": "cohere", "/embed": "tei", "/info": "tei",
+    "/rerank": "rerank", "/v1/rerank": "cohere", "/v2/rerank": "cohere", "/embed": "tei", "/": "tei", "/info": "tei",
 }  # fmt: skip
 
 
