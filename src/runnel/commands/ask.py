@@ -19,13 +19,14 @@ from runnel.commands.options import (
     Llm,
     LlmModel,
     NoIgnore,
+    NoUpdate,
     OcrOption,
     Query,
     parse_ocr,
     refuse,
     select,
 )
-from runnel.commands.search import NoUpdate, Places, open_places
+from runnel.commands.search import Places, open_places
 from runnel.search.finding import FileDocument, find, read_documents
 from runnel.text.documents.reader import DocumentReader, Skipped
 
