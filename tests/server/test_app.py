@@ -197,8 +197,9 @@ def test_a_million_documents(server):
 
 
 BODIES = {
-    "/v1/embeddings": {"input": "a b c d"}, "/v1/find": {"query": "a", "documents": ["b c d"]}, "/v1/search": {"query": "a b c d"},
-    "/v1/verify": {"quote": "a", "text": "b c d"}, "/embed": {"inputs": "a b c d"}, "/": {"inputs": "a b c d"},
+    "/v1/embeddings": {"input": "a b c d"}, "/v1/find": {"query": "a", "documents": ["b c d"]},
+    "/v1/search": {"query": "a b c d"}, "/v1/verify": {"quote": "a", "text": "b c d"},
+    "/embed": {"inputs": "a b c d"}, "/": {"inputs": "a b c d"},
     "/v1/rerank": {"query": "a", "documents": ["b c d"]}, "/v2/rerank": {"query": "a", "documents": ["b c d"]},
     "/rerank": {"query": "a", "texts": ["b c d"]},
 }  # fmt: skip
