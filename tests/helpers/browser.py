@@ -31,7 +31,7 @@ def open_tab(chromium):
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)
         context.add_init_script(before)
         tab = context.new_page()
         prompts = list(prompts)

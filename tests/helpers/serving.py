@@ -25,11 +25,11 @@ def serving(model="pocket", *, name="pocket", index=None, load=None, **limits):
     thread.start()
     try:
         if load is None:
-            assert ready.wait(60)
-        with httpx.Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=60, trust_env=False) as client:
+            assert ready.wait(300)
+        with httpx.Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=300, trust_env=False) as client:
             client.app, client.server = app, server
             yield client
     finally:
         server.handle_exit(signal.SIGTERM, None)
-        thread.join(60)
+        thread.join(300)
     assert not thread.is_alive()

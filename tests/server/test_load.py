@@ -41,7 +41,7 @@ def test_clients_that_leave_free_their_work(model):
     with serving(model) as client:
         long = [Case("/v1/find", {"query": "rivers", "documents": [text]}, lambda _: 0.0)]
         seconds = asyncio.run(vanish(str(client.base_url), long, load))
-        assert seconds < 30
+        assert seconds < 60
         assert client.app.state.context.work.read < load.vanishing * load.long_tokens
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
 
@@ -53,7 +53,7 @@ def start(port):
 
 
 def ended(process):
-    _, log = process.communicate(timeout=60)
+    _, log = process.communicate(timeout=300)
     assert process.returncode == 0 and log.count("\n") == 2, log  # loading, serving
 
 
@@ -104,7 +104,7 @@ def test_a_restart_under_load_loses_only_what_was_not_answered(model):
         ended(process)
         process = start(port)
         for one in (*held, *later):
-            one.join(60)
+            one.join(300)
         assert [one.refusals for one in held] == [[], []]
         assert all(one.refusals for one in later)
         assert max(one.difference for one in (*held, *later)) < 2e-3
