@@ -107,8 +107,9 @@ def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folde
     (folder / "notes" / "empty.txt").write_text("")
     (folder / "notes" / "rows.jsonl").write_text('{"id": 1, "text": "one"}\n{"id": 1, "text": "two"}\n')
     (folder / "notes" / "no_rows.csv").write_text("id,text\n")
+    os.mkfifo(folder / "notes" / "pipe")
     project, index = made(folder, "notes")
-    failed = ["notes/bad.pdf", "notes/empty.txt", "notes/rows.jsonl, line 2"]
+    failed = ["notes/bad.pdf", "notes/empty.txt", "notes/pipe", "notes/rows.jsonl, line 2"]
     assert names(folder, project.update(index).failed) == failed and "no_rows.csv: no rows" in caplog.text
     caplog.clear()
     changes = project.update(index)

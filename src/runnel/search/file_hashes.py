@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import time
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class FileHashes:
             pass  # all files are hashed
 
     def sha256(self, file: Path) -> str:
-        """Return the SHA-256 of a file's content.
+        """Return the SHA-256 of a file's content; of a pipe, a socket or a device, which are not read, the same word.
 
         Raises:
             OSError: the file cannot be read.
@@ -48,7 +49,9 @@ class FileHashes:
         name, found = str(file), file.stat()
         signature = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         old = self._entries.get(name)
-        if old is not None and old[:3] == signature:
+        if not stat.S_ISREG(found.st_mode):
+            digest = "special"
+        elif old is not None and old[:3] == signature:
             digest = old[3]
         else:
             with file.open("rb") as stream:

@@ -98,13 +98,13 @@ def read_files(
             seen.add(name)
             failed, digest = len(scan.failed), ""
             try:
-                check_file(file)
                 digest = hashes.sha256(file)
                 old = by_file.get(name, [])
                 stored = {known[one].source_hash for one in old}
                 if (digest in stored and stored <= {digest, digest + _MORE}) or hashes.failures.get(name) == digest:
                     scan.unchanged += old
                     continue
+                check_file(file)
                 fresh = []
                 for read, last in _with_last(distinct_rows(name, reader.read(file), scan.failed)):
                     whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
