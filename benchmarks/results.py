@@ -179,6 +179,14 @@ def measure(data: Path, work: Work, only: Sequence[str], say: Say) -> list[str]:
 
 
 def _measure(one: Set, system: System, work: Work) -> None:
+    """Write the result of a system on a set.
+
+    Raises:
+        InputError: a system whose run or index it needs is not finished: a part of an index would be searched as if it were all.
+    """
+    needed = ("index",) if system.index else system.of
+    if missing := [name for name in needed if work.made(_named(name), one.name) is None]:
+        raise InputError(f"{' and '.join(missing)} must be finished on this set first; repeat the command")
     folder, start, cpu = work.of(system), time.perf_counter(), time.process_time()
     folder.mkdir(parents=True, exist_ok=True)
     if one.evidence:

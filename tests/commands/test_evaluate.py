@@ -134,7 +134,9 @@ def test_an_existing_index(run, beir, tmp_path):
     command = ("evaluate", "tiny", "beir", "--in", "library", "--out", "out", *words)
     done = run(*command)
     found = results(done)["beir"]
-    assert "note: 1 relevant documents are not in library, the first is 'd4'" in done.err  # it has no text
+    note = "1 relevant documents are not in library, the first is 'd4'"  # it has no text
+    assert f"note: beir: {note}" in done.err and found["notes"] == [note]
+    assert results(run(*command))["beir"]["notes"] == [note], "also of finished work"
     assert (found["metrics"], found["documents"], found["as"]) == (made["metrics"], 4, "index")
     ranked = [line.split()[2] for line in (tmp_path / "out" / "beir.trec").read_text().splitlines()]
     assert set(ranked) == {"d0", "d1", "d2", f"{beir}/corpus.jsonl.gz#d3"}  # d3 is not judged

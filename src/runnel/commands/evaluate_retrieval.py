@@ -113,6 +113,8 @@ def measure(
     if missing := [f"--{name}" for name in needed if getattr(source, name) is None]:
         raise InputError(f"{source.qrels} has ids instead of texts; also give {' and '.join(missing)}")
     task = read_task(source)
+    if system.place is not None:
+        task = replace(task, notes=(*task.notes, *_missing(task, system.place)))
     for note in task.notes:
         say(f"note: {source.name}: {note}")
     system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
@@ -263,10 +265,19 @@ def _stored(task: Task, embedder: Embedder, place: str, depth: int, options: Map
     from runnel.search.index import Index
 
     index = Index.open(place, embedder)
-    names, missing = names_of(index.store.content_hashes(), task)
-    if missing:
-        say(f"note: {len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}")
+    names, _ = names_of(index.store.content_hashes(), task)
     return _search_of(index, depth, options, lambda name: names.get(name, name))
+
+
+def _missing(task: Task, place: str) -> list[str]:
+    """Return what to say of relevant documents that an existing index lacks."""
+    from runnel.evaluation.stored import names_of
+    from runnel.search.stores import open_store
+
+    store = open_store(place)
+    _, missing = names_of(store.content_hashes(), task)
+    store.close()
+    return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
 
 
 def _search_of(index: Index, depth: int, options: Mapping[str, Any], name_of: Callable[[str], str]) -> Search:
