@@ -1,6 +1,8 @@
 """`runnel evaluate --questions` with an index: what is printed and written, and the advice of a sweep."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 from helpers.tiny import tiny_encoder
@@ -46,13 +48,17 @@ def test_questions(run, library, tmp_path):
 
 def test_a_sweep_prints_the_command_to_use(run, library, tmp_path):
     (tmp_path / "q.jsonl").write_text(QUESTIONS)
-    done = run("evaluate", "--questions", "q.jsonl", "--in", library, "--sweep", "--json")
+    done = run("evaluate", "--questions", "q.jsonl", "--in", library, "--sweep", "--json", "--out", "out")
     result = json.loads(done.out)
+    ranks = [json.loads(line) for line in (tmp_path / "out" / "q.sweep.jsonl").read_text().splitlines()]
     assert result["settings"][0]["name"] == "default" and len(result["settings"]) == 10
     words = next(one for one in result["settings"] if one["name"] == "words only")
     assert words["arguments"] == "--words-only" and words["metrics"]["MRR"] == pytest.approx(2 / 3)
-    for setting in result["settings"]:
-        assert run("search", "the river runs", "--in", library, *setting["arguments"].split()).code == 0
+    for setting in result["settings"]:  # as measured: in each, "river.txt" is where the sweep found it
+        hits = json.loads(run("search", "the river runs", "--in", library, "--json", *setting["arguments"].split()).out)
+        found = [Path(hit["id"]).name for hit in hits["documents"]]
+        (rank,) = (row["rank"] for row in ranks if (row["setting"], row["id"]) == (setting["name"], "1"))
+        assert (found.index("river.txt") + 1 if "river.txt" in found else None) == rank, setting["name"]
     shown = run("evaluate", "--questions", "q.jsonl", "--in", library, "--sweep").out
     assert "words only" in shown and " ".join(result["advice"].split()) in " ".join(shown.split())
 
@@ -117,4 +123,14 @@ def setting(name, mrr, difference, p):
 )
 def test_advice(best, expected):
     default = setting("default", 0.5, 0.0, 1.0)
-    assert evaluate_questions.advice([default, best, setting("y", 0.1, -0.4, 0.1)], "library").startswith(expected)
+    settings = [default, best, setting("y", 0.1, -0.4, 0.1)]
+    assert evaluate_questions.advice(settings, "library", None).startswith(expected)
+
+
+def test_the_command_to_use_works_in_a_shell():
+    settings = [setting("default", 0.5, 0.0, 1.0), setting("x", 0.7, 0.2, 0.01)]
+    text = evaluate_questions.advice(settings, "my library", "models/it's")
+    command = shlex.split(text.partition("Use: ")[2])
+    assert command[:3] == ["runnel", "search", "..."]
+    options = ["--in", "my library", "--model", "models/it's", "--weight", "0.5", "--no-rerank"]
+    assert command[3:] == options

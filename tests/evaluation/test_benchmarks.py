@@ -142,6 +142,56 @@ def test_a_set_of_locov0_is_the_validation_split_of_scrolls(tmp_path):
     assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {"Passage_1": 1}
 
 
+SECTIONS = [("Intro", ["One.", "Two."]), (None, ["Three."]), ("End", [])]
+QASPER = {  # as it was released, and as in the data set of the hub
+    "qasper-test-v0.3.json": [{"section_name": name, "paragraphs": found} for name, found in SECTIONS],
+    "test-00000-of-00001.parquet": {"section_name": [n for n, _ in SECTIONS], "paragraphs": [p for _, p in SECTIONS]},
+}
+
+
+@pytest.mark.parametrize("file", QASPER)
+def test_qasper_has_two_sets_of_locov0(tmp_path, file):
+    papers = [{"title": "A paper", "abstract": "It is short.", "full_text": QASPER[file]}] * 2
+    path = tmp_path / "locov0" / "qasper" / file
+    if path.suffix == ".json":
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({f"19{n}": paper for n, paper in enumerate(papers)}))
+    else:
+        write_rows(path, [{"id": "190", **paper} for paper in papers])
+    write_rows(tmp_path / "locov0" / "qmsum" / "validation.jsonl", [{"id": "a", "input": "a meeting", "output": "who"}])
+    assert names(tmp_path / "locov0") == ["qasper_title", "qasper_abstract", "qmsum"]
+    title, abstract = find_sets(str(path.parent))
+    documents, queries, judged, notes = read_set(title, tmp_path)
+    assert documents == dict.fromkeys(["Passage_0", "Passage_1"], "Intro\nOne. Two.\nThree.\nEnd")
+    assert queries == dict.fromkeys(["Query_0", "Query_1"], "A paper") and judged["Query_1"] == {"Passage_1": 1}
+    assert read_set(abstract, tmp_path)[1]["Query_0"] == "It is short." and (title.metrics, notes) == (("nDCG@10",), ())
+    assert names(path.parent / "qasper_abstract") == ["qasper_abstract"]
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ('{"190": {"title": "a", "abstract": "b", "full_text": [{"name": 1}]}}', InputError, "paper 190: expected sections with"),
+        ('{"190": {"title": "a", "full_text": []}}', InputError, r"paper 190: expected an id and a text \(text\), got the keys"),
+        ('{"190": 5}', InputError, "paper 190: expected an object, got int; download it again"),
+        ('{"190": {', ReadError, "is not valid JSON at character"),
+    ],
+)
+def test_bad_papers_are_named(tmp_path, content, error, message):
+    (tmp_path / "qasper-test-v0.3.json").write_text(content)
+    _, abstract = find_sets(str(tmp_path))
+    with pytest.raises(error, match=message):
+        abstract.source(tmp_path)
+
+
+def test_an_empty_file_is_no_set(tmp_path):
+    (tmp_path / "qmsum").mkdir()
+    for name in ("validation.jsonl", "test.jsonl"):
+        (tmp_path / "qmsum" / name).write_text("")
+    with pytest.raises(ReadError, match="qmsum"):
+        find_sets(str(tmp_path / "qmsum"))
+
+
 def test_msmarco_by_the_names_of_its_files(tmp_path):
     folder = tmp_path / "msmarco"
     folder.mkdir()

@@ -6,6 +6,7 @@ interrupted work resumes.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -58,7 +59,7 @@ def measure(
             ranks.setdefault(row["setting"], []).append(row["rank"])
         weighed = own.weigh(own.settings_of(index), ranks)
         result["settings"] = [_setting(one) for one in weighed]
-        result["advice"] = advice(weighed, place)
+        result["advice"] = advice(weighed, place, model)
     return result, {answer.question.id: answer.values() for answer in answers}
 
 
@@ -117,11 +118,12 @@ def show(result: Mapping[str, Any]) -> None:
         print_text(result["advice"])
 
 
-def advice(settings: Sequence[Setting], place: str) -> str:
+def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:
     """Return what to make of a sweep, with the command to use. The default comes first, the best of the others second."""
     default, best = settings[0], settings[1]
     count, tried = best.comparison.queries, len(settings) - 1
-    command = f'runnel search "..." --in {place} {best.arguments}'
+    options = ["--in", place, *(["--model", model] if model else []), *best.arguments.split()]
+    command = f'runnel search "..." {shlex.join(options)}'
     if best.comparison.difference < _VISIBLE:
         return f"No setting has a higher MRR than the default: keep it ({count:,} questions)."
     gain = f"MRR {best.metrics['MRR']:.3f} instead of {default.metrics['MRR']:.3f}, p = {best.comparison.p:.3f}"

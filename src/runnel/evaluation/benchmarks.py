@@ -8,9 +8,11 @@ A set in another form than BEIR's is written as a BEIR folder next to the result
 | LongEmbed | SET/corpus.jsonl, queries.jsonl and qrels.jsonl; needle and passkey have eight lengths | nDCG@10, nDCG@1 |
 | LoCoV1 | LoCoV1-Documents/..., LoCoV1-Queries/..., of which the rows of the test split count | nDCG@10 |
 | LoCoV0 | SET/validation.jsonl of SCROLLS: "input" is the document, "output" the query | nDCG@10 |
+| LoCoV0 | qasper-test-v0.3.json of Qasper, or "test" of its data set of the hub: papers, by title and by abstract | nDCG@10 |
 | MS MARCO | the files of passages or documents under their own names | those of the papers B and C |
 
-Source: Thakur et al., 2021; Saad-Falcon et al., 2024 (LoCo); Zhu et al., 2024 (LongEmbed); Craswell et al., 2020 and 2021.
+Source: Thakur et al., 2021; Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et al., 2024 (LongEmbed);
+Craswell et al., 2020 and 2021.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any, NamedTuple
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.evaluation.generated import find_generated
 from runnel.evaluation.metrics import METRICS
+from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.tasks import Source, expect_task, find_task
 from runnel.files import replacing
 from runnel.records import titled
@@ -112,8 +115,11 @@ def _sets_of(folder: Path) -> list[Set]:
     name = folder.resolve().name
     if sets := _msmarco(folder):
         return sets
-    if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= set(next(read_rows([rows]))[1]):
+    if (rows := find(folder, "validation.jsonl")) and {"input", "output"} <= _columns([rows]):
         return [Set(name, partial(_write_scrolls, name=name, rows=rows), _NDCG)]
+    if papers := _qasper(folder):
+        kinds = ("title", "abstract")
+        return [Set(f"qasper_{kind}", partial(_write_qasper, kind=kind, files=papers), _NDCG) for kind in kinds]
     loco = [part for part in sorted(folder.iterdir()) if part.name.lower() in ("locov1-documents", "locov1-queries")]
     if len(loco) == 2:
         return _loco(*(_files(part, "test") for part in loco))
@@ -159,6 +165,46 @@ def _write_scrolls(folder: Path, name: str, rows: Path) -> Source:
     queries = (_text(f"Query_{i}", row, ("output",), where) for i, (where, row) in enumerate(read_rows([rows])))
     judged = ((f"Query_{i}", f"Passage_{i}", 1) for i, _ in enumerate(read_rows([rows])))
     return _write(folder, name, documents, queries, judged)
+
+
+def _qasper(folder: Path) -> list[Path]:
+    """Return the files of Qasper's test split: as it was released, or as rows of the hub's data set."""
+    if released := sorted(folder.glob("qasper-test-v*.json")):
+        return released[-1:]
+    rows = sorted(path for path in folder.glob("test*") if path.suffix in (".parquet", ".jsonl"))
+    return rows if {"title", "abstract", "full_text"} <= _columns(rows) else []
+
+
+def _write_qasper(folder: Path, kind: str, files: list[Path]) -> Source:
+    """Write a set of LoCoV0 whose queries are the papers' titles or abstracts; a paper's full text is the document."""
+    papers = list(_papers(files))
+    documents = ((f"Passage_{i}", _full_text(row, where)) for i, (where, row) in enumerate(papers))
+    queries = (_text(f"Query_{i}", {"text": row.get(kind)}, ("text",), where) for i, (where, row) in enumerate(papers))
+    judged = ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(papers)))
+    return _write(folder, f"qasper_{kind}", documents, queries, judged)
+
+
+def _papers(files: list[Path]) -> Iterator[Row]:
+    if files[0].suffix != ".json":
+        yield from read_rows(files)
+        return
+    for (name,), row in read_values(files[0], 1):
+        if not isinstance(row, dict):
+            raise InputError(f"{files[0]}, paper {name}: expected an object, got {type(row).__name__}; download it again")
+        yield f"{files[0]}, paper {name}", row
+
+
+def _full_text(row: Mapping[str, Any], where: object) -> str:
+    """Return a paper's text as LoCo's authors join it: a line for a section's name, and one for its paragraphs."""
+    sections = row.get("full_text")
+    try:
+        if isinstance(sections, dict):  # columns, as in the hub's data set
+            parts = list(zip(sections["section_name"], sections["paragraphs"], strict=True))
+        else:
+            parts = [(one["section_name"], one["paragraphs"]) for one in sections or ()]
+        return "\n".join(line for name, found in parts for line in (name, " ".join(found)) if line is not None).strip()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f'{where}: expected sections with "section_name" and "paragraphs" as "full_text" ({error!r})') from error
 
 
 def _loco(documents: list[Path], queries: list[Path]) -> list[Set]:
@@ -227,6 +273,11 @@ def read_rows(files: Iterable[Path]) -> Iterator[Row]:
                     yield f"{path}, row {number}", row
         except ArrowException as error:
             raise ReadError(f"{path} is damaged or incomplete ({error}); download it again") from error
+
+
+def _columns(files: Iterable[Path]) -> set[str]:
+    """Return the names of the first row's values; none if there are no rows."""
+    return next((set(row) for _, row in read_rows(files)), set())
 
 
 def _tables(folder: Path, *names: str) -> dict[str, list[Path]]:
