@@ -1,15 +1,23 @@
-"""docs/papers.md has every table and figure of the papers once, and its commands and links are right."""
+"""docs/papers.md has every table and figure of the papers once, and its commands and links are right.
 
+All commands are parsed; those that need no training, hub, endpoint or GPU run on small stand-ins for the published files.
+"""
+
+import json
+import random
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 import typer
+from helpers.tiny import tiny_model
 
 from benchmarks.__main__ import _parser
+from benchmarks.__main__ import main as benchmarks
 from benchmarks.reading import read_documents
 from runnel.cli import app
+from runnel.commands import evaluate_retrieval
 from runnel.commands.bench import _names, _numbers
 from runnel.evaluation.metrics import parse_metrics
 from runnel.speed.shapes import DTYPES, SHAPES, check_name
@@ -101,3 +109,88 @@ def test_links_lead_somewhere(link):
     text = (DOCS / name).read_text(encoding="utf-8")
     headings = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)", text, re.M))
     assert not anchor or anchor in set(headings)
+
+
+# ---- commands that are run ---------------------------------------------------------------------------------------------------
+
+ELSEWHERE = (  # what the other commands need
+    r"runnel (train|qa|label|judge|synthesize|info|bench) ",  # each recipe's --smoke form is trained in tests/training
+    r"runnel evaluate .*(mteb|st-code):",  # the hub
+    r"runnel evaluate --compare qa-",  # results of `runnel qa`
+    r"python -m benchmarks (page|control|compare|train) ",
+    r"python -m benchmarks read (?!.*--count)",
+)
+RUN = [command for command in COMMANDS if not any(re.match(pattern, command) for pattern in ELSEWHERE)]
+WORDS = "the cat sat on a mat and the dog sat by a river that runs to the sea".split()
+BEIR = re.search(r"^runnel evaluate a-130m/model (arguana .*?) --", PAGE, re.M)[1].split()
+
+
+def stand_ins(folder):
+    """Write small files with the names and in the forms of the published ones, and models with random weights."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=12)) for _ in range(40)]
+    queries = "".join(f"{n}\t{text[:20]}\n" for n, text in enumerate(texts[:3]))
+    files = {"msmarco/collection.tsv": "".join(f"{n}\t{text}\n" for n, text in enumerate(texts))}
+    files["msmarco/msmarco-docs.tsv"] = "".join(f"D{n}\thttp://a.b\ttitle\t{text}\n" for n, text in enumerate(texts))
+    names = ["queries.train", "queries.dev.small", "msmarco-test2019-queries", "msmarco-test2020-queries"]
+    names += ["msmarco-docdev-queries", "msmarco-doctrain-queries"]
+    files |= {f"msmarco/{name}.tsv": queries for name in names}
+    passages = ["qrels.train.tsv", "qrels.dev.small.tsv", "2019qrels-pass.txt", "2020qrels-pass.txt"]
+    documents = ["msmarco-doctrain-qrels.tsv", "msmarco-docdev-qrels.tsv", "2019qrels-docs.txt", "2020qrels-docs.txt"]
+    for names, letter in ((passages, ""), (documents, "D")):
+        files |= {f"msmarco/{name}": "".join(f"{n} 0 {letter}{n} 1\n" for n in range(3)) for name in names}
+    run = "".join(f"{n} Q0 {rank} {rank + 1} {-rank} x\n" for n in range(3) for rank in range(40))
+    files |= {"bm25.trec": run, "bge-train.trec": run, "meeting.txt": ". ".join(texts)}
+    rows = [{"_id": str(n), "text": text} for n, text in enumerate(texts)]
+    files |= {name: _lines(rows) for name in ("documents.jsonl", "locov0-train/corpus.jsonl")}
+    for name in BEIR:
+        files |= {f"{name}/corpus.jsonl": _lines(rows[:9]), f"{name}/queries.jsonl": _lines(rows[:1])}
+        files[f"{name}/qrels/test.tsv"] = "query-id\tcorpus-id\tscore\n0\t0\t1\n"
+    scrolls = _lines({"id": str(n), "input": text, "output": text[:9]} for n, text in enumerate(texts[:9]))
+    files |= {f"locov0/{name}/validation.jsonl": scrolls for name in ("summ_screen_fd", "gov_report", "qmsum")}
+    sections = [{"section_name": "One", "paragraphs": texts[:2]}]
+    papers = {name: {"title": name, "abstract": texts[0], "full_text": sections} for name in ("1", "2")}
+    files["locov0/qasper/qasper-test-v0.3.json"] = json.dumps(papers)
+    files["longembed/qmsum/corpus.jsonl"] = _lines({"doc_id": row["_id"], "text": row["text"]} for row in rows)
+    files["longembed/qmsum/queries.jsonl"] = _lines([{"qid": "q", "text": "a cat"}])
+    files["longembed/qmsum/qrels.jsonl"] = _lines([{"qid": "q", "doc_id": "0"}])
+    evidence = _lines([{"id": "1", "question": "a cat", "document": ". ".join(texts), "evidence": [[0, 9]]}])
+    files |= {"evidence.jsonl": evidence, "labels/narrativeqa.evidence.jsonl": evidence}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    model = tiny_model(folder / "tokenizer", papers_heads=True)
+    for name in {*re.findall(r"\b[a-e]-[\w.]+/model\b", "\n".join(RUN)), "BAAI/bge-large-en-v1.5", "Qwen2-1.5B"}:
+        model.save(folder / name)
+
+
+def _lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_commands_run_in_the_order_of_the_page(run, tmp_path):
+    for package in ("bm25s", "ir_measures", "matplotlib"):
+        pytest.importorskip(package)
+    evaluate_retrieval._model.cache_clear()
+    stand_ins(tmp_path)
+    assert len(RUN) > 25
+    for command in RUN:
+        program, *arguments = shlex.split(command, comments=True)
+        if program == "runnel":
+            done = run(*arguments)
+            assert done.code == 0, f"{command}: {done.err}"
+        else:
+            assert benchmarks(arguments[2:]) == 0, command
+    evaluate_retrieval._model.cache_clear()
+
+
+def test_no_two_commands_write_to_one_place():
+    places = re.findall(r" --(?:to|out) (\S+)", "\n".join(COMMANDS))
+    assert len(places) > 40 and sorted(places) == sorted(set(places))
+
+
+def test_training_data_are_mined_before_or_listed():
+    listed = set(re.findall(r"`([\w.-]+)`", "\n".join(re.findall(r"^\| (.*?) \| ", PAGE, re.M))))
+    mined = {re.search(r" --to (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel mine ")}
+    trained = {re.search(r" --data (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel train ")}
+    assert len(mined) == 4 and trained <= mined | listed
