@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from runnel.backbones.checkpoint.files import find_checkpoint
-from runnel.backbones.checkpoint.load import NoRandomNumbers, build_backbone, load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.load import NoRandomNumbers, _scaled, build_backbone, load_backbone, load_checkpoint
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
@@ -168,6 +168,12 @@ def test_runnel_folder(tmp_path: Path) -> None:
     assert (found.backbone.embeddings.weight - matrix).abs().max() <= scale.max()
     assert torch.equal(found.backbone.norm_f.weight, tensors["backbone.norm_f.weight"])
     assert {name: tensor.tolist() for name, tensor in found.heads.items()} == {"embed.weight": [1, 1]}
+
+
+@pytest.mark.parametrize("rows", [0, 1, 513, 1025])
+def test_scaling_by_blocks_of_rows(rows: int) -> None:
+    matrix, scale = torch.randint(-127, 128, (rows, 3), dtype=torch.int8), torch.rand(rows)
+    assert torch.equal(_scaled(matrix, scale), matrix.float() * scale[:, None])
 
 
 # ---- against transformers --------------------------------------------------------------------------------------------

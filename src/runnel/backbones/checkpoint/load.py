@@ -55,6 +55,7 @@ _REFUSED_NAMES = (  # pattern of a tensor name -> why; the first that matches sp
 )
 # Copies of the authors' classes that published folders name in auto_map.
 _KNOWN_CODE = re.compile(r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$")
+_SCALED_ROWS = 512  # a block of that many rows fits in the cache
 _KNOWN_TYPES = {*_REFUSED_TYPES, *(kind for cls in BACKBONES.values() for kind in cls.model_types)}
 
 
@@ -263,7 +264,15 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
         raise CheckpointError(
             f"{where}: mis-shaped tensor '{name}.scale' is {scale.shape}, expected {matrix.shape[:1]}, one per row"
         )
-    return Stored(matrix.shape, matrix.file, lambda: matrix.read().float() * scale.read()[:, None], rows=(matrix, scale))
+    return Stored(matrix.shape, matrix.file, lambda: _scaled(matrix.read(), scale.read()), rows=(matrix, scale))
+
+
+def _scaled(matrix: Tensor, scale: Tensor) -> Tensor:
+    """Return the numbers of a matrix (N, K) int8 with a scale per row (N,), in fp32. Blocks of rows stay in the cache."""
+    out = torch.empty(matrix.shape)
+    for part, numbers, factors in zip(*(tensor.split(_SCALED_ROWS) for tensor in (out, matrix, scale)), strict=True):
+        torch.mul(numbers.float(), factors[:, None], out=part)
+    return out
 
 
 # ---- build -----------------------------------------------------------------------------------------------------------
