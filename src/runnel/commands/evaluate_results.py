@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,24 @@ from runnel.errors import InputError, ReadError
 from runnel.files import write
 
 VERSION = 1  # of the result files
+
+
+@contextmanager
+def results_folder(out: str | None) -> Iterator[Path]:
+    """Yield the folder of the results: `out`, created if it does not exist, or one that is removed afterwards.
+
+    Raises:
+        InputError: the parent of `out` does not exist.
+    """
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="runnel-evaluate-") as name:
+            yield Path(name)
+        return
+    folder = Path(out)
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"{out}: the directory {folder.parent} does not exist; create it first")
+    folder.mkdir(exist_ok=True)
+    yield folder
 
 
 def save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:

@@ -1,0 +1,212 @@
+"""Tasks of `runnel evaluate`: what a system does on each, which options have no effect there, and the results."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from runnel.commands import evaluate_mteb, evaluate_retrieval, evaluate_sentences
+from runnel.commands.display import print_json
+from runnel.commands.evaluate_checkpoints import find_checkpoints, show_checkpoints, write_checkpoints
+from runnel.commands.evaluate_results import VERSION, means, results_folder, save, show
+from runnel.commands.evaluate_retrieval import How, System, kind_of, reading_of
+from runnel.commands.options import refuse
+from runnel.errors import InputError
+from runnel.evaluation.benchmarks import Set, find_sets
+from runnel.evaluation.metrics import METRICS, parse_metrics
+from runnel.evaluation.tasks import is_evidence
+from runnel.integrations.embedders import PREFIXES
+
+_SEARCH = {"dense_weight": "--weight", "rerank": "--rerank"}  # options by the arguments of `Index.search`
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What a system is evaluated on.
+
+    Attributes:
+        names: BEIR folders, benchmarks, qrels and evidence files; or MTEB's, each "mteb:NAME".
+        how: what the system does; None: what each task asks for.
+        corpus, queries: files with the texts of qrels.
+        metrics: names, with commas; None: each task's own.
+        reading: fields of `Reading`, where they are given.
+    """
+
+    names: Sequence[str]
+    how: How | None = None
+    corpus: str | None = None
+    queries: str | None = None
+    metrics: str | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+
+
+def evaluate_tasks(system: System, tasks: Tasks, out: str | None, *, as_json: bool) -> int:
+    """Evaluate a system, or each checkpoint of a run, on tasks; print the results, and keep them in the folder `out`.
+
+    Args:
+        system: `how` and `reading` are left to the tasks.
+    """
+    if any(name.startswith("mteb:") for name in tasks.names):
+        return _evaluate_mteb(system, tasks, out, as_json=as_json)
+    if checkpoints := find_checkpoints(system.model):
+        return _evaluate_checkpoints(checkpoints, system, tasks, out, as_json=as_json)
+    results = _measure(system, tasks, out)
+    if as_json:
+        print_json({"version": VERSION, "results": results, "means": means(results)})
+    else:
+        show(results)
+    return 0
+
+
+class _Trial(NamedTuple):
+    """A set of retrieval, or a file of evidence, and what is evaluated on it."""
+
+    task: Set | Path
+    system: System
+
+    @property
+    def evidence(self) -> bool:
+        return isinstance(self.task, Path)
+
+
+def _trials(system: System, tasks: Tasks) -> list[_Trial]:
+    """Return the sets of all tasks with the system as it is evaluated on each.
+
+    Raises:
+        BadParameter: an option has no effect on any of them.
+    """
+    kind = kind_of(system.model, tasks.how)
+    trials = []
+    for name in tasks.names:
+        if Path(name).is_file() and is_evidence(Path(name)):
+            trials.append(_Trial(Path(name), replace(system, how=kind or "sentences")))
+        else:
+            sets = find_sets(name, tasks.corpus, tasks.queries)
+            trials += [_Trial(one, replace(system, how=kind or "embed")) for one in sets]
+    _check_options(system, trials)
+    reads = {one.system.how for one in trials if not one.evidence or one.system.how == "embed"}
+    _check_reading(reads, tasks.reading)
+    if any(one.evidence and one.system.how == "embed" for one in trials):
+        refuse({"--segment-tokens": tasks.reading.get("segment_tokens")}, "is for documents; evidence ranks sentences")
+    for how in reads & {"embed", "rerank"}:
+        reading = reading_of(system.model, how, tasks.reading)
+        trials = [one._replace(system=replace(one.system, reading=reading)) if one.system.how == how else one for one in trials]
+    return trials
+
+
+def _check_options(system: System, trials: Sequence[_Trial]) -> None:
+    """Raise a usage error for options of the system that have no effect on any trial."""
+    kinds = {one.system.how for one in trials}
+    ranks_parts = any(one.evidence and one.system.how in ("bm25", "embed") for one in trials)
+    refuse({"--chunk-words": not ranks_parts and system.chunk_words}, "goes with evidence, for bm25 and --as embed")
+    if system.model.startswith(PREFIXES) and any(one.system.how != "embed" or not one.evidence for one in trials):
+        raise InputError(f"{system.model} is not read by runnel, and can only rank the sentences of evidence, with --as embed")
+    if "rerank" not in kinds:
+        refuse({"--run": system.candidates}, "goes with --as rerank")
+    if "sentences" not in kinds:
+        refuse({"--context": system.context}, "goes with sentence retrievers, on evidence")
+    if not kinds & {"bm25", "rerank"}:
+        refuse({f"--{name}": True for name in system.bm25}, "is for BM25, which does not search here")
+    if "index" not in kinds:
+        refuse({_SEARCH[name]: True for name in system.search}, "goes with --as index")
+    instruct = "{instruction}" in system.prompts.get("query", "")
+    refuse({"{instruction} in --prompt": instruct}, "is replaced only for mteb tasks; write the instruction itself")
+    if not kinds & {"embed", "index"}:
+        names = {"query": "--prompt", "document": "--document-prompt"}
+        refuse({names[name]: True for name in system.prompts}, "is put before texts that an embedder reads; none reads here")
+
+
+def _check_reading(kinds: Collection[str], given: Mapping[str, object]) -> None:
+    """Raise a usage error for options about what is read that have no effect on any task; `kinds` are those that read texts."""
+    options = _as_options(given)
+    if not {"embed", "rerank"}.intersection(kinds):
+        refuse(options, "goes with embedders and rerankers")
+    if "embed" not in kinds:
+        refuse({"--max-query-tokens": given.get("max_query_tokens")}, "goes with embedders; a reranker's query is never cut")
+    if "segment_tokens" not in given:
+        refuse({name: options.get(name) for name in ("--stride", "--aggregate")}, "goes with --segment-tokens")
+
+
+def _as_options(given: Mapping[str, object]) -> dict[str, object]:
+    return {f"--{name.replace('_', '-')}": value for name, value in given.items()}
+
+
+def _measure(system: System, tasks: Tasks, out: str | None) -> list[dict[str, Any]]:
+    """Return the result of each task, which is also written to OUT."""
+    trials = _trials(system, tasks)
+    metrics = None if tasks.metrics is None else tasks.metrics.split(",")
+    parse_metrics(METRICS if metrics is None else metrics)
+    names = [evaluate_sentences.name_of(one.task) if isinstance(one.task, Path) else one.task.name for one in trials]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two tasks are called {repeated!r}, and their results would be in one file; evaluate them one by one")
+    for one, name in zip(trials, names, strict=True):
+        how = one.system.how
+        if how not in (("bm25", "embed", "sentences") if one.evidence else ("bm25", "embed", "rerank", "index", "run")):
+            what = f"{one.task} is a task that ranks sentences" if one.evidence else f"{name} is a task that ranks documents"
+            raise InputError(f"{what}; {one.system.model} cannot be evaluated on it as {how}")
+    results = []
+    with results_folder(out) as folder:
+        for task, subject in trials:
+            if isinstance(task, Path):
+                found = evaluate_sentences.measure(task, subject, metrics, folder)
+            else:
+                found = evaluate_retrieval.measure(task, subject, metrics, folder)
+            results.append(save(*found, folder))
+    return results
+
+
+def _evaluate_checkpoints(
+    checkpoints: Mapping[int, Path], system: System, tasks: Tasks, out: str | None, *, as_json: bool
+) -> int:
+    """Evaluate each checkpoint of a run."""
+    points = []
+    with results_folder(out) as folder:
+        for step, path in checkpoints.items():
+            results = _measure(replace(system, model=str(path)), tasks, str(folder / path.name))
+            points.append({"step": step, "results": results})
+        found = {"version": VERSION, "checkpoints": points}
+        if out is not None:
+            write_checkpoints(found, folder)
+    if as_json:
+        print_json(found)
+    else:
+        show_checkpoints(points)
+    return 0
+
+
+# ---- MTEB ------------------------------------------------------------------------------------------------------------
+
+
+def _evaluate_mteb(system: System, tasks: Tasks, out: str | None, *, as_json: bool) -> int:
+    """Evaluate tasks and benchmarks of MTEB."""
+    if others := [name for name in tasks.names if not name.startswith("mteb:")]:
+        raise typer.BadParameter(f"evaluate MTEB's tasks and {others[0]} in two commands")
+    unused: dict[str, object] = {
+        "--metrics": tasks.metrics,
+        "--corpus": tasks.corpus,
+        "--queries": tasks.queries,
+        "--in": system.place,
+    }
+    unused |= {"--context": system.context, "--chunk-words": system.chunk_words}
+    unused |= _as_options({name: value for name, value in tasks.reading.items() if name != "max_tokens"})
+    refuse(unused, "has no effect on MTEB's tasks")
+    kind = kind_of(system.model, None) or tasks.how or "embed"
+    if kind not in ("embed", "rerank", "index"):
+        raise InputError(f"{system.model} cannot be evaluated on MTEB as {kind}; expected an embedder, a reranker or an index")
+    system = replace(system, how=kind)
+    if kind != "index":
+        system = replace(system, reading=reading_of(system.model, kind, tasks.reading))
+    refuse({"--run": kind != "rerank" and system.candidates}, "goes with --as rerank")
+    search = () if kind == "index" else system.search
+    refuse(dict.fromkeys([f"--{name}" for name in system.bm25] + [_SEARCH[name] for name in search], True), "has no effect here")
+    with results_folder(out) as folder:
+        whole = evaluate_mteb.measure([name.removeprefix("mteb:") for name in tasks.names], system, folder)
+    if as_json:
+        print_json({"version": VERSION, **whole})
+    else:
+        evaluate_mteb.show(whole)
+    return 0
