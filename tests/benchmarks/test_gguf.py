@@ -98,7 +98,7 @@ def test_without_the_package(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["bf16", "q8_0"])
 def test_llama_cpp_gives_the_same_vectors(dtype):
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed; pip install llama-cpp-python")
     texts = [torch.arange(30) * 7 % 256, torch.arange(600) % 256]
     system = LlamaCpp("tiny", dtype, "cpu")
     expected = Subject("tiny", "fp32", "cpu").plain_hidden(texts)

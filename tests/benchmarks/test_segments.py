@@ -41,7 +41,7 @@ def test_chunks_of_every_operator_agree():
     assert {c.to_dict()["tokens_per_s"]["runs"] for c in found} == {2}
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux reports it")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux reports peak memory")
 def test_the_memory_that_a_run_takes():
     def run():
         return torch.ones(4, 1 << 20).sum(0)[:1]

@@ -144,7 +144,7 @@ def test_a_folder_of_other_things_is_refused(run, folder):
     assert sorted(path.name for path in folder.iterdir()) == ["heart.txt", "river.md"]
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_pipes_and_devices_are_named_at_once(run, folder, caplog):
     os.mkfifo(folder / "pipe")
     done = run("index", "files", "/dev/zero", "--to", "library")

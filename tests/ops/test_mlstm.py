@@ -73,7 +73,7 @@ def test_unstabilised_formula(backend: str) -> None:
 def test_transformers_step_by_step(backend: str) -> None:
     """The recurrent step of the transformers library, the state of one call given to the next."""
     step = pytest.importorskip(
-        "transformers.models.xlstm.modeling_xlstm", reason="needs transformers"
+        "transformers.models.xlstm.modeling_xlstm", reason="transformers is not installed; install the extra train"
     ).mlstm_recurrent_step_native
     q, k, v, i, f = inputs = _inputs(40, 3, 6, 8)
     state = [torch.zeros(1, 3, *shape, dtype=torch.float64) for shape in ((6, 8), (6,), (1,))]
@@ -92,7 +92,9 @@ def test_transformers_step_by_step(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_transformers_chunkwise(backend: str) -> None:
-    xlstm = pytest.importorskip("transformers.models.xlstm.modeling_xlstm", reason="needs transformers")
+    xlstm = pytest.importorskip(
+        "transformers.models.xlstm.modeling_xlstm", reason="transformers is not installed; install the extra train"
+    )
     inputs = _inputs(32, 3, 6, 8)
     q, k, v, i, f = (x.transpose(0, 1)[None] for x in inputs)
     their_h, states = xlstm.mlstm_chunkwise_native_autograd(q, k, v, i, f, return_last_states=True, chunk_size=16)

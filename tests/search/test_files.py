@@ -155,7 +155,7 @@ def test_a_path_that_is_not_there_is_refused(index, tmp_path):
         index.add_files([tmp_path / "missing"])
 
 
-@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="names are Unicode there")
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="file names of this system are always Unicode")
 def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, caplog):
     bad = os.fsencode(folder) + b"/bad\xff\xfename.txt"
     with open(bad, "w") as file:
@@ -208,7 +208,7 @@ def test_a_file_that_is_named_twice_is_read_once(index, folder):
     assert len(index.add_files([folder, folder / "plain.txt"]).added) == 5
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path):
     os.mkfifo(folder / "pipe.txt")
     with socket.socket(socket.AF_UNIX) as server:

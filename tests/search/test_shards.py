@@ -96,7 +96,7 @@ def starter(model, tmp_path):
         process.stdin.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc, which Linux has")
 def test_killed_and_parallel_processes_leave_the_files_of_an_unbroken_run(starter, tmp_path):
     shards = [f"1/{COUNT}", f"3/{COUNT}"]
     names = [Shard.parse(shard).name for shard in shards]

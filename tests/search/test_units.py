@@ -67,7 +67,7 @@ def test_rows_of_one_id_in_a_shard_are_left_out_with_the_lines_of_the_file(tmp_p
     assert "the id 'd' is already used in line 5" in failed[f"{tmp_path / 'rows.jsonl'}, line 6"]
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_pipes_are_left_out_of_shards_at_once(tmp_path):
     os.mkfifo(tmp_path / "rows.jsonl")
     failed: dict[str, str] = {}

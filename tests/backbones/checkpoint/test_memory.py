@@ -23,7 +23,7 @@ from runnel.backbones.xlstm.model import XlstmConfig
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 BIG = Mamba2Config(vocab_size=8192, hidden_size=1024, num_layers=37)  # 250 million parameters, the largest tensor a 30th of them
 LINUX = Path("/proc/self/status")
-needs_linux = pytest.mark.skipif(not LINUX.exists(), reason="only Linux tells a process's memory by kind")
+needs_linux = pytest.mark.skipif(not LINUX.exists(), reason="only Linux reports a process's memory by kind")
 
 
 # Loads what is named on the command line after a small model, which imports everything that is needed; prints the growth of

