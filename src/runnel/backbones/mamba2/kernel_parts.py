@@ -30,7 +30,7 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import fill, numbers_per_word, transpose
+from runnel.ops.simd_tile import numbers_per_word
 
 ZERO = np.float32(0.0)
 
@@ -65,36 +65,6 @@ def convolve(
             for t in range(tokens):
                 store(stage, t * LANES, load_some(source, t * stride + c, width - c))
             conv_silu(stage, LANES, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), padded, tokens, taps)
-
-
-@njit(**SERIAL)
-def load_state(pool: Pointer, size: int, n: int, n_padded: int, panels: int, out: Pointer) -> None:
-    """(P, N) of the pool -> panels (Np, TILE_COLUMNS) with P across the columns; padding is zero."""
-    if size < panels * TILE_COLUMNS or n < n_padded:
-        fill(out, panels * TILE_COLUMNS * n_padded, ZERO)
-    for i in range(0, size, LANES):
-        panel = shift(out, i // TILE_COLUMNS * TILE_COLUMNS * n_padded + i % TILE_COLUMNS)
-        for k in range(0, n, LANES):
-            if size - i >= LANES and n - k >= LANES:
-                transpose(shift(pool, i * n + k), n, shift(panel, k * TILE_COLUMNS), TILE_COLUMNS)
-            else:
-                for ii in range(min(LANES, size - i)):
-                    for kk in range(k, min(k + LANES, n)):
-                        panel[kk * TILE_COLUMNS + ii] = pool[(i + ii) * n + kk]
-
-
-@njit(**SERIAL)
-def store_state(state: Pointer, size: int, n: int, n_padded: int, out: Pointer) -> None:
-    """Inverse of `load_state`."""
-    for i in range(0, size, LANES):
-        panel = shift(state, i // TILE_COLUMNS * TILE_COLUMNS * n_padded + i % TILE_COLUMNS)
-        for k in range(0, n, LANES):
-            if size - i >= LANES and n - k >= LANES:
-                transpose(shift(panel, k * TILE_COLUMNS), TILE_COLUMNS, shift(out, i * n + k), n)
-            else:
-                for ii in range(min(LANES, size - i)):
-                    for kk in range(k, min(k + LANES, n)):
-                        out[(i + ii) * n + kk] = panel[kk * TILE_COLUMNS + ii]
 
 
 @njit(**SERIAL)

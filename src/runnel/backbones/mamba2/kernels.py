@@ -27,19 +27,17 @@ from runnel.backbones.mamba2.kernel_parts import (
     gate,
     history,
     keep_inputs,
-    load_state,
     mix,
     prefetch_rows,
-    store_state,
 )
 from runnel.backbones.mamba2.kernel_plan import Buffers, Shape, Weights
+from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
 from runnel.ops.chunks import CHUNK, Plan
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
-    TILE_ROWS,
     address,
     exp,
     load,
@@ -54,7 +52,7 @@ from runnel.ops.simd import (
     store_some,
     sub,
 )
-from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, pack, tile_product, transpose
+from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, pack
 
 # ---- what the heads of a group share -----------------------------------------------------------------------------------
 
@@ -72,23 +70,6 @@ def _time_steps(
             running += step * A[h]
             dt[h * rows + t] = step
             sums[h * rows + t] = running
-
-
-@njit(**SERIAL)
-def _score(kind: Pointer, b: Pointer, c: Pointer, tokens: int, rows: int, padded: int, panel: Pointer, out: Pointer) -> None:
-    """C B^T of one chunk, below the diagonal of tiles, in panels of TILE_COLUMNS columns. b, c: (rows, padded) of `kind`."""
-    step = numbers_per_word(kind)
-    depth = padded // step
-    b_words = as_kind(panel, b)
-    c_words = as_kind(panel, c)
-    for j in range(0, tokens, TILE_COLUMNS):
-        for jj in range(0, TILE_COLUMNS, LANES):
-            for k in range(0, depth, LANES):
-                transpose(shift(b_words, (j + jj) * depth + k), depth, shift(panel, k * TILE_COLUMNS + jj), TILE_COLUMNS)
-        for i in range(j, tokens, TILE_ROWS):
-            tile_product(
-                kind, shift(out, j * rows + i * TILE_COLUMNS), panel, -1, shift(c_words, i * depth), depth, 1, panel, depth
-            )
 
 
 @njit(**SERIAL)
@@ -123,7 +104,7 @@ def _prepare_group(
             b_words = shift(address(b.b_words), (row * groups + g * rows) * padded // step)
             pack(source, smooth, padded, tokens, ones, b_words, padded)
     products = shift(address(b.products), (row * groups + g * rows) * CHUNK)
-    _score(source, as_kind(source, natural), as_kind(source, c_words), tokens, rows, padded, rest, products)
+    multiply_keys(source, c_words, natural, tokens, 1, padded, rows, rest, products)
 
 
 @njit(**PARALLEL)
@@ -185,32 +166,15 @@ def _scan_chunk(
     steps = h * p.row[p.sequence.shape[0]] + row
     dt, sums = shift(address(b.dt), steps), shift(address(b.sums), steps)
     mixed, grown, carried = memory, shift(memory, CHUNK * CHUNK), shift(memory, CHUNK * CHUNK + CHUNK)
-    ones = shift(carried, CHUNK)
-    words = shift(ones, CHUNK + n)
-    state_words = shift(words, CHUNK * TILE_COLUMNS)
     mix(as_kind(kind, mixed), shift(address(b.products), place * CHUNK), sums, dt, tokens, rows)
     for t in range(0, tokens, LANES):
         store(grown, t, exp(load(sums, t)))
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
     for column in range(0, width, TILE_COLUMNS):
-        y_panel, state_panel = shift(y, column * CHUNK), shift(state, column * n)
-        pack(kind, shift(x, column), width, tokens, ones, words, TILE_COLUMNS)
-        if known and step == 2:
-            pack(kind, state_panel, TILE_COLUMNS, n, ones, state_words, TILE_COLUMNS)
-        right = state_words if step == 2 else state_panel
-        for i in range(0, tokens, TILE_ROWS):
-            out = shift(y_panel, i * TILE_COLUMNS)
-            if known:
-                tile_product(kind, out, grown, -1, shift(c_words, i * n // step), n // step, 1, right, n // step)
-            depth = (min(i + TILE_ROWS, tokens) + step - 1) // step
-            left = shift(mixed, i * CHUNK // step)
-            tile_product(kind, out, shift(grown, i), 1 if known else -1, left, CHUNK // step, 1, words, depth)
-        if wanted:
-            pack(kind, shift(x, column), width, tokens, carried, words, TILE_COLUMNS)
-            depth = (tokens + step - 1) // step
-            for k in range(0, n, TILE_ROWS):
-                out, decay = shift(state_panel, k * TILE_COLUMNS), shift(grown, tokens - 1)
-                tile_product(kind, out, decay, 0 if known else -1, shift(b_words, k), 1, n, words, depth)
+        scan_panel(
+            kind, tokens, 1, n, known, wanted, c_words, b_words, mixed, grown, carried, shift(grown, tokens - 1),
+            shift(x, column), width, shift(state, column * n), shift(y, column * CHUNK), shift(carried, CHUNK),
+        )  # fmt: skip
 
 
 @njit(**SERIAL)

@@ -16,7 +16,6 @@ from runnel.ops.numba_math import SERIAL, Number, Pointer, build_constant, fast_
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
-    TILE_ROWS,
     VF32,
     build_exp,
     elementwise,
@@ -27,14 +26,13 @@ from runnel.ops.simd import (
     load_some,
     mul,
     number,
-    shift,
     splat,
     store,
     store_some,
     sub,
     total,
 )
-from runnel.ops.simd_tile import as_kind, numbers_per_word, tile_product, transpose
+from runnel.ops.simd_tile import as_kind
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
@@ -105,21 +103,6 @@ def copy_rows(kind: Pointer, source: Pointer, stride: int, width: int, padded: i
     for t in range(tokens):
         for c in range(0, padded, LANES):
             store(target, t * padded + c, load_some(source, t * stride + c, width - c))
-
-
-@njit(**SERIAL)
-def multiply_keys(
-    kind: Pointer, q_words: Pointer, k_words: Pointer, tokens: int, padded: int, panel: Pointer, out: Pointer
-) -> None:
-    """out = Q K^T of one chunk below the diagonal of tiles, in panels (CHUNK, TILE_COLUMNS). Both rows of `padded` numbers."""
-    depth = padded // numbers_per_word(kind)
-    for j in range(0, tokens, TILE_COLUMNS):
-        for jj in range(0, TILE_COLUMNS, LANES):
-            for d in range(0, depth, LANES):
-                transpose(shift(k_words, (j + jj) * depth + d), depth, shift(panel, d * TILE_COLUMNS + jj), TILE_COLUMNS)
-        for i in range(j, tokens, TILE_ROWS):
-            sums = shift(out, j * CHUNK + i * TILE_COLUMNS)
-            tile_product(kind, sums, panel, -1, shift(q_words, i * depth), depth, 1, panel, depth)
 
 
 @njit(**SERIAL)

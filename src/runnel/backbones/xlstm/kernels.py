@@ -33,12 +33,12 @@ from runnel.backbones.xlstm.kernel_parts import (
     divisors,
     load_columns,
     mix,
-    multiply_keys,
     normalize_head,
     read_gates,
     store_columns,
 )
 from runnel.backbones.xlstm.kernel_plan import Buffers, Shape, Weights
+from runnel.ops.chunk_tiles import multiply_keys, scan_panel
 from runnel.ops.chunks import CHUNK, Plan
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp
 from runnel.ops.simd import (
@@ -116,7 +116,7 @@ def _prepare_chunk(
     b.decay[h * chunks + chunk] = decay
     copy_rows(q, q, stride, size, padded, tokens, q_words)
     copy_rows(q, k, stride, size, padded, tokens, k_rows)
-    multiply_keys(q, q_words, k_rows, tokens, padded, panel, products)
+    multiply_keys(q, q_words, k_rows, tokens, 1, padded, CHUNK, panel, products)
     mix(q, products, u, most, scale, tokens, inverse, shift(address(b.mixed), row * CHUNK // step))
     divisors(q, q_words, padded, n, grown, inverse, m_all, np.float32(s.cell_eps), tokens, inverse)
     advance_n(q, k_rows, padded, carried, decay, tokens, n)
@@ -174,47 +174,12 @@ def prepare_heads(q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, 
 
 
 @njit(**SERIAL)
-def _scan_chunk(
-    kind: Pointer, h: int, chunk: int, tokens: int, known: bool, wanted: bool, s: Shape, p: Plan, b: Buffers, v: Pointer,
-    S: Pointer, y: Pointer, memory: Pointer,
-) -> None:  # fmt: skip
-    """y (tokens, TILE_COLUMNS), not divided, from v and the state's columns S (Kp, TILE_COLUMNS); S advances if `wanted`.
-
-    known: S is not zero. memory: ones (CHUNK + Kp,) and scratch behind them.
-    """
-    padded, step = round_up(s.key_size, 2 * LANES), numbers_per_word(kind)
-    row = h * p.row[p.sequence.shape[0]] + p.row[chunk]
-    q_words, k_words = shift(address(b.q_words), row * padded // step), shift(address(b.k_words), row * padded // step)
-    mixed, grown = shift(address(b.mixed), row * CHUNK // step), shift(address(b.grown), row)
-    ones, words = memory, shift(memory, CHUNK + padded)
-    state_words = shift(words, CHUNK * TILE_COLUMNS)
-    if known and step == 2:
-        pack(kind, S, TILE_COLUMNS, padded, ones, state_words, TILE_COLUMNS)
-    pack(kind, v, TILE_COLUMNS, tokens, ones, words, TILE_COLUMNS)
-    right = state_words if step == 2 else S
-    for i in range(0, tokens, TILE_ROWS):
-        out = shift(y, i * TILE_COLUMNS)
-        if known:
-            tile_product(kind, out, ones, -1, shift(q_words, i * padded // step), padded // step, 1, right, padded // step)
-        depth = (min(i + TILE_ROWS, tokens) + step - 1) // step
-        left = shift(mixed, i * CHUNK // step)
-        tile_product(kind, out, shift(grown, i), 1 if known else -1, left, CHUNK // step, 1, words, depth)
-    if wanted:
-        pack(kind, v, TILE_COLUMNS, tokens, shift(address(b.carried), row), words, TILE_COLUMNS)
-        decay = shift(address(b.decay), h * p.sequence.shape[0] + chunk)
-        depth = (tokens + step - 1) // step
-        for c in range(0, padded, TILE_ROWS):
-            out = shift(S, c * TILE_COLUMNS)
-            tile_product(kind, out, decay, 0 if known else -1, shift(k_words, c), 1, padded, words, depth)
-
-
-@njit(**SERIAL)
 def _scan_block(
     v: Array, y: Array, h: int, first: int, layer: int, pool: Array, s: Shape, p: Plan, b: Buffers, sequence: int, memory: Pointer
 ) -> None:
     """TILE_COLUMNS columns of V, from `first` on, of one head of one sequence."""
     size, padded, stride = s.key_size, round_up(s.key_size, 2 * LANES), v.shape[1]
-    columns = min(s.value_size - first, TILE_COLUMNS)
+    columns, step = min(s.value_size - first, TILE_COLUMNS), numbers_per_word(address(v))
     read, write = p.read_rows[sequence], p.write_rows[sequence]
     values = memory
     out = shift(values, CHUNK * TILE_COLUMNS)
@@ -232,9 +197,14 @@ def _scan_block(
         place = start * stride + h * s.value_size + first
         load_columns(shift(address(v), place), stride, tokens, columns, values)
         wanted = write >= 0 or start + tokens < p.cu_seqlens[sequence + 1]
-        _scan_chunk(address(v), h, chunk, tokens, known, wanted, s, p, b, values, S, out, rest)
-        inverse = shift(address(b.inverse), h * p.row[p.sequence.shape[0]] + p.row[chunk])
-        store_columns(out, tokens, columns, inverse, 1, shift(address(y), place), stride)
+        row = h * p.row[p.sequence.shape[0]] + p.row[chunk]
+        scan_panel(
+            address(v), tokens, 1, padded, known, wanted, shift(address(b.q_words), row * padded // step),
+            shift(address(b.k_words), row * padded // step), shift(address(b.mixed), row * CHUNK // step),
+            shift(address(b.grown), row), shift(address(b.carried), row),
+            shift(address(b.decay), h * p.sequence.shape[0] + chunk), values, TILE_COLUMNS, S, out, rest,
+        )  # fmt: skip
+        store_columns(out, tokens, columns, shift(address(b.inverse), row), 1, shift(address(y), place), stride)
         known = True
     if write >= 0:
         if not known:
