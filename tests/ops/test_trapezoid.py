@@ -47,7 +47,7 @@ def test_extreme_steps(backend: str, steps: float, decay: float, tolerance: floa
 
 @pytest.mark.parametrize("backend", ["torch", "cpu"])
 def test_gradients_where_hardly_anything_decays(backend: str) -> None:
-    """Dividing by the step size of ssd would lose their digits."""
+    """What the inputs and what the decay contribute to the gradient of a step is summed apart, or its digits would cancel."""
     i = drawn(torch.float32)
     i["A"] = torch.full((T, H), -1e-4)
 

@@ -1,15 +1,15 @@
 """The ssd backward kernel. It stores no states: one pass forward in time recomputes them, one backward carries the gradient.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
-With c the inclusive sum of dt*A inside a chunk, u = dt*x, S the state before the chunk, Z the gradient of the state after
+With c the inclusive sum of dt*A inside a chunk, u = weight*x, S the state before the chunk, Z the gradient of the state after
 it, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and M_ij = L_ij (C_i . B_j):
     dC_i = exp(c_i) S^T dy_i + sum over j of W_ij B_j                       (first pass, second pass)
     dB_j = exp(c_Q - c_j) Z^T u_j + sum over i of W_ij C_i
-    du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i                   dx = dt du + D dy
+    du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i                   dx = weight du + D dy
     Z'   = exp(c_Q) Z + sum over i of exp(c_i) dy_i C_i^T                   (before the chunk)
 The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (without D), <dS_t, S_t> splits in two ways, by
 the inputs of S_t and by its uses: r_t + u_t . du_t = dy_t . y'_t + r_{t+1}. So r is a reverse running sum, kept in fp64
-because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt = x . du + A r and dA = sum of dt r.
+because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt = A r, dweight = x . du and dA = sum of dt r.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ def _second_chunk_pass(
 
 @njit(**SERIAL)
 def _write(
-    x: Array, x_row: int, dt: Array, h: int, A: Number, D: Number, t: int, size: int, gradient: Array, du: Array, dots: Array,
-    r: float, dx: Array, ddt: Array,
+    x: Array, x_row: int, dt: Array, weight: Array, h: int, A: Number, D: Number, t: int, size: int, gradient: Array, du: Array,
+    dots: Array, r: float, dx: Array, ddt: Array, dweight: Array,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Write dx and ddt of one chunk; return r at its first token, and its contributions to dA and dD."""
+    """Write dx, ddt and dweight of one chunk; return r at its first token, and its contributions to dA and dD."""
     P = dx.shape[2]
     dA, dD = 0.0, 0.0
     for j in range(size - 1, -1, -1):
-        step, at = dt[t + j, h], (t + j) * x_row + h * P
+        step, factor, at = dt[t + j, h], weight[t + j, h], (t + j) * x_row + h * P
         x_du, x_dy = np.float32(0.0), np.float32(0.0)
         source, target = x[at : at + P], dx[t + j, h]
         for p in range(P):
@@ -124,9 +124,10 @@ def _write(
             x_du += value * du[j, p]
             x_dy += value * gradient[j, p]
         for p in range(P):
-            target[p] = rounded_for(target, step * du[j, p] + D * gradient[j, p])
-        r += np.float64(dots[j]) - np.float64(step) * np.float64(x_du)
-        ddt[t + j, h] = x_du + A * np.float32(r)
+            target[p] = rounded_for(target, factor * du[j, p] + D * gradient[j, p])
+        r += np.float64(dots[j]) - np.float64(factor) * np.float64(x_du)
+        ddt[t + j, h] = A * np.float32(r)
+        dweight[t + j, h] = x_du
         dA += np.float64(step) * r
         dD += np.float64(x_dy)
     return r, dA, dD
@@ -145,17 +146,17 @@ def _start(source: Array, s: int, h: int, out: Array) -> None:
 # Long: each share's scratch memory has to be made inside the parallel loop, and both passes use all of it.
 @njit(**PARALLEL)
 def scan(
-    x: Array, x_row: int, dy: Array, dy_row: int, dt: Array, A: Array, D: Array, queries: Array, keys: Array, pairs: Array,
-    chunks: Chunks, shares: Shares, state: Array, dend: Array, dx: Array, ddt: Array, dB: Array, dC: Array, dstate: Array,
-    dA: Array, dD: Array,
+    x: Array, x_row: int, dy: Array, dy_row: int, dt: Array, weight: Array, A: Array, D: Array, queries: Array, keys: Array,
+    pairs: Array, chunks: Chunks, shares: Shares, state: Array, dend: Array, dx: Array, ddt: Array, dweight: Array, dB: Array,
+    dC: Array, dstate: Array, dA: Array, dD: Array,
 ) -> None:  # fmt: skip
     """Compute the gradients of every sequence and head.
 
     Args:
-        x, dy: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
+        x, dy: flat rows (T, H, P).   dt, weight: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
         chunks: `Chunks`.   shares: `Shares`.
         state, dend: (S, H, P, N), or (0, ...) for zeros.
-        dx: out (T, H, P).   ddt: out (T, H).   dstate: out (S, H, P, N).   dA, dD: (shares, H), zeros, added to.
+        dx: out (T, H, P).   ddt, dweight: out (T, H).   dstate: out (S, H, P, N).   dA, dD: (shares, H), zeros, added to.
         dB, dC: out (splits, K, G, Q, N padded), one part per range of heads.
     """
     splits, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
@@ -193,7 +194,7 @@ def scan(
                 for k in range(first, last):
                     t, size = starts[k], sizes[k]
                     rows = round_up(size, ROWS)
-                    read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
+                    read_steps(x, x_row, h * P, dt, weight, h, A[h], t, size, rows, P, u, log)
                     _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
                     _first_chunk_pass(
                         queries[k, g],
@@ -219,13 +220,15 @@ def scan(
                 for k in range(last - 1, first - 1, -1):
                     t, size = starts[k], sizes[k]
                     rows = round_up(size, ROWS)
-                    read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
+                    read_steps(x, x_row, h * P, dt, weight, h, A[h], t, size, rows, P, u, log)
                     _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
                     _second_chunk_pass(
                         queries[k, g], keys[k, g], pairs[k, g], size, rows, P, N, log, u, gradient, turned, mix, weights,
                         scaled, du, Z, Z_turned, keep, dB[split, k, g], dC[split, k, g], dots[k - first],
                     )  # fmt: skip
-                    r, more_A, more_D = _write(x, x_row, dt, h, A[h], D[h], t, size, gradient, du, dots[k - first], r, dx, ddt)
+                    r, more_A, more_D = _write(
+                        x, x_row, dt, weight, h, A[h], D[h], t, size, gradient, du, dots[k - first], r, dx, ddt, dweight
+                    )
                     dA[share, h] += more_A
                     dD[share, h] += more_D
                 for p in range(P):

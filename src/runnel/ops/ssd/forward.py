@@ -1,7 +1,7 @@
 """The ssd forward kernel: chunk by chunk, with the state of one head in cache.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks.
-With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the state before it:
+With c the inclusive sum of dt*A inside a chunk, u = weight*x and S the state before it:
     y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j
     S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T                      (the state after it)
 """
@@ -20,18 +20,19 @@ from runnel.ops.simd import round_up
 
 @njit(**SERIAL)
 def read_steps(
-    x: Array, x_row: int, x_at: int, dt: Array, h: int, A: Number, t: int, size: int, rows: int, P: int, u: Array, log: Array
-) -> None:
-    """Compute u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
+    x: Array, x_row: int, x_at: int, dt: Array, weight: Array, h: int, A: Number, t: int, size: int, rows: int, P: int, u: Array,
+    log: Array,
+) -> None:  # fmt: skip
+    """Compute u = weight * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
     total = np.float32(0.0)
     for j in range(size):
-        step = dt[t + j, h]
-        total += step * A
+        factor = weight[t + j, h]
+        total += dt[t + j, h] * A
         log[j] = total
         at = (t + j) * x_row + x_at
         source = x[at : at + P]  # a slice, because checking an index of unknown sign prevents vector loads
         for p in range(P):
-            u[j, p] = step * as_f32(source[p])
+            u[j, p] = factor * as_f32(source[p])
     for j in range(size, rows):
         log[j] = total
         u[j] = np.float32(0.0)
@@ -71,13 +72,14 @@ def _chunk(
 
 @njit(**PARALLEL)
 def scan(
-    x: Array, x_row: int, dt: Array, A: Array, D: Array, queries: Array, keys: Array, pairs: Array, chunks: Chunks,
+    x: Array, x_row: int, dt: Array, weight: Array, A: Array, D: Array, queries: Array, keys: Array, pairs: Array, chunks: Chunks,
     shares: Shares, state: Array, y: Array, end: Array,
 ) -> None:  # fmt: skip
     """Run every sequence and head.
 
     Args:
-        x: flat rows (T, H, P).   dt: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
+        x: flat rows (T, H, P).   dt: (T, H).   weight: (T, H), dt in Mamba-2.   A, D: (H,).
+        queries, keys, pairs: as from `grid.spread`.
         chunks: `Chunks`.   shares: `Shares`.
         state: (S, H, P, N), or (0, ...) for zeros.   y: out, (T, H, P).   end: out, (S, H, P, N).
     """
@@ -103,7 +105,7 @@ def scan(
                 for k in range(of_sequence[s], of_sequence[s + 1]):
                     size, t = sizes[k], starts[k]
                     rows = round_up(size, ROWS)
-                    read_steps(x, x_row, h * P, dt, h, A[h], t, size, rows, P, u, log)
+                    read_steps(x, x_row, h * P, dt, weight, h, A[h], t, size, rows, P, u, log)
                     _chunk(queries[k, g], keys[k, g], pairs[k, g], size, rows, N, log, u, mix, out, S)
                     for j in range(size):
                         at = (t + j) * x_row + h * P
