@@ -13,6 +13,7 @@ from helpers.toy import Toy
 
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
+from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.state import State
 from runnel.backbones.xlstm.model import XlstmConfig
@@ -108,12 +109,15 @@ def test_the_speed_to_expect_is_measured_where_there_are_weights(backbone):
 CONFIGS = {
     "mamba1": Mamba1Config(64, 32, 2),
     "mamba2": Mamba2Config(64, 32, 2, state_size=16, head_size=16),
+    "mamba3": Mamba3Config(64, 32, 2, state_size=16, head_size=16),
     "rwkv7": Rwkv7Config(64, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
     "xlstm": XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48),
 }
 
 
-@pytest.mark.parametrize(("architecture", "chunk"), [("mamba2", 64), ("rwkv7", 32), ("xlstm", 64), ("mamba1", None)])
+@pytest.mark.parametrize(
+    ("architecture", "chunk"), [("mamba2", 64), ("mamba3", 64), ("rwkv7", 32), ("xlstm", 64), ("mamba1", None)]
+)
 def test_chunks_where_plain_torch_runs(architecture, chunk):
     """Each operator's own Q, no longer than the segment; kernels have theirs built in."""
     plain = random_backbone(architecture, CONFIGS[architecture], torch.float64)
@@ -130,6 +134,7 @@ import json, sys
 import numpy as np
 import torch
 from runnel.backbones.mamba2.model import Mamba2Config
+from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.engine import Engine, Request
@@ -139,6 +144,7 @@ from runnel.speed.shapes import random_backbone
 architecture, dtype, budget = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
 configs = {
     "mamba2": Mamba2Config(vocab_size=256, hidden_size=512, num_layers=2),
+    "mamba3": Mamba3Config(vocab_size=256, hidden_size=512, num_layers=2, ranks=4, ffn_size=1024),
     "rwkv7": Rwkv7Config(vocab_size=256, hidden_size=512, num_layers=2),
     "xlstm": XlstmConfig(256, 512, 2, num_heads=4, qk_size=256, v_size=512, ffn_size=1376),
 }
@@ -157,7 +163,8 @@ print(json.dumps(found))
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc, which only Linux has")
 @pytest.mark.parametrize(
-    ("architecture", "dtype"), [("mamba2", "bfloat16"), ("rwkv7", "bfloat16"), ("mamba2", "plain"), ("xlstm", "plain")]
+    ("architecture", "dtype"),
+    [(name, "bfloat16") for name in ("mamba2", "mamba3", "rwkv7")] + [("mamba2", "plain"), ("xlstm", "plain")],
 )
 def test_a_budget_is_not_exceeded(architecture, dtype):
     """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a step has more than that."""

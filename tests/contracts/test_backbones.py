@@ -56,6 +56,8 @@ ARCHITECTURES = {
             "tiny": Mamba3Config(VOCABULARY, 24, 3, state_size=8, head_size=8, groups=3),
             "mimo": Mamba3Config(VOCABULARY, 32, 2, state_size=12, head_size=16, ranks=3, angles=6, ffn_size=40, out_norm=True),
             "smallest": Mamba3Config(VOCABULARY, 16, 1, state_size=2, head_size=1, expand=1, angles=1, out_norm=True),
+            "wide": Mamba3Config(VOCABULARY, 40, 1, state_size=72, head_size=40, angles=7),
+            "published-mimo": Mamba3Config(VOCABULARY, 64, 1, head_size=64, ranks=4, ffn_size=256),
         },
     ),
     "rwkv7": Architecture(

@@ -1,4 +1,4 @@
-"""How CPU kernels divide packed sequences: chunks of a step for the blocks of Mamba-2 and xLSTM, shares of work for threads.
+"""How CPU kernels divide packed sequences: chunks of a step for fused blocks, shares of work for threads.
 
 S  sequences    C  chunks, of at most CHUNK tokens of one sequence
 """
@@ -28,9 +28,11 @@ class Plan(NamedTuple):
     row: NDArray[np.int64]  # (C+1,) the first row of each chunk in the buffers, a multiple of 16
 
 
-def plan_chunks(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> Plan:
-    """Return the chunks of the sequences of `cu_seqlens`."""
-    chunks = Chunks.of(cu_seqlens, CHUNK)
+def plan_chunks(
+    cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64], most: int = CHUNK
+) -> Plan:
+    """Return the chunks of the sequences of `cu_seqlens`, of at most `most` tokens."""
+    chunks = Chunks.of(cu_seqlens, most)
     row = np.concatenate([[0], np.cumsum(round_up(chunks.size))])
     return Plan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
 

@@ -33,6 +33,7 @@ from runnel.ops.packed import last_tokens
 from runnel.ops.trapezoid.torch import CHUNK
 
 _STATES = ("ssm", "k", "v", "angle")
+_MOST_RANKS = 64
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,8 @@ class Mamba3(Backbone):
     title = "Mamba-3"
     config_class = Mamba3Config
     matrices = ("in_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight", "embeddings.weight")
+    int8_layers = ("in_proj", "out_proj", "fc1", "fc2")
+    has_kernels = True
     plain = PlainForm("trapezoid", CHUNK, 9)
     config: Mamba3Config
 
@@ -207,6 +210,17 @@ class Mamba3(Backbone):
         self.layers = nn.ModuleList(Mamba3Layer(config) for _ in range(config.num_layers))
         self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
         nn.init.normal_(self.embeddings.weight, std=0.02)
+
+    @property
+    def blocks(self) -> list[Mamba3Layer]:
+        """The blocks in order."""
+        return [layer for layer in self.layers if isinstance(layer, Mamba3Layer)]
+
+    def kernel_problem(self) -> str | None:
+        """See `Backbone.kernel_problem`; the rows of a token must fit a chunk of the kernels."""
+        if self.config.rank > _MOST_RANKS:
+            return f"it has {self.config.rank} ranks, and the kernels take at most {_MOST_RANKS}"
+        return super().kernel_problem()
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """The state, the last token's turned keys and values, and the angles modulo a full turn."""
@@ -220,14 +234,13 @@ class Mamba3(Backbone):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projections, keys and queries of every head, inputs and outputs, feed-forward; fp32, angles fp64.
-
-        With mimo, which has no kernels, also the chunks of the recurrence.
-        """
+        """Residual, projections, keys and queries of all groups, gates, feed-forward; in plain torch also those of all heads."""
         c = self.config
-        chunks = 0 if c.ranks is None else 9 * c.num_heads * (c.head_size * c.state_size // CHUNK + CHUNK + c.state_size)
-        turned = c.num_heads * (4 * c.rank * c.state_size + 6 * c.turned)
-        return 4 * (chunks + 4 * c.hidden_size + sum(c.projections) + turned + 4 * c.rank * c.inner_size + 3 * (c.ffn_size or 0))
+        shared = 2 * c.rank * c.groups * c.state_size + c.turned + 3 * c.num_heads
+        kernels = 4 * c.hidden_size + sum(c.projections) + shared + c.inner_size + 3 * (c.ffn_size or 0)
+        described = self.fast is not None or self.device.type == "meta"
+        plain = 0 if described else c.num_heads * (4 * c.rank * (c.state_size + c.head_size) + 6 * c.turned)
+        return 4 * (kernels + plain)
 
     @property
     def flops_per_token(self) -> int:
@@ -241,7 +254,7 @@ class Mamba3(Backbone):
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        hidden, ends = run_layers(list(self.layers), _STATES, recompute, hidden, cu_seqlens, state)
+        hidden, ends = run_layers(self.blocks, _STATES, recompute, hidden, cu_seqlens, state)
         return self.norm_f(hidden), ends
 
 
