@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from runnel.errors import InputError
-from runnel.generation.endpoint import LanguageModelClient, Message, Reply
+from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.records import Hit
 from runnel.search.finding import Findings, Place
+from runnel.text.dialogue import Message
 from runnel.text.quotes import LONGEST_QUOTE, verify_quote
 
 NO_ANSWER = "NO ANSWER"

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from runnel.errors import EndpointError, InputError, MissingDependency
-
-Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+from runnel.text.dialogue import Message
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from threading import Lock
 import torch
 
 from runnel.errors import InputError
-from runnel.generation.endpoint import Message, Reply
+from runnel.generation.endpoint import Reply
 from runnel.models.language_model import LanguageModel
+from runnel.text.dialogue import Message, dialogue
 
 LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoint
 
@@ -18,7 +19,7 @@ LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoin
 class LocalModel:
     """A `LanguageModel` that answers as an `Endpoint` does, one request after another.
 
-    It reads the messages as a dialogue in plain text, without a chat template: "User: ...", then "Assistant:".
+    It reads the messages as a plain dialogue (`text.dialogue`), without a chat template.
 
     Args:
         name: a folder or a hub id.
@@ -51,9 +52,8 @@ class LocalModel:
         """
         if temperature:
             raise InputError(f"the temperature is {temperature}; a local model writes the most likely token, at temperature 0")
-        texts = "\n\n".join(one["content"].strip() for one in messages)
         with self._lock:
-            written = self.language_model.generate(f"User: {texts}\n\nAssistant:", max_tokens=max_tokens)
+            written = self.language_model.generate(dialogue(messages), max_tokens=max_tokens)
         if on_text is not None:
             on_text(written.text)
         read = int(written.state.tokens[0]) - len(written.ids)

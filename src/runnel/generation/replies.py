@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import NoReturn
 
 from runnel.errors import EndpointError, InputError, RunnelError, StoreError
-from runnel.generation.endpoint import LanguageModelClient, Message, Reply
+from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.lock import WriterLock
+from runnel.text.dialogue import Message
 
 _PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
 _BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3

@@ -9,13 +9,13 @@ from helpers.stub_endpoint import serve
 
 from runnel.errors import InputError
 from runnel.evaluation.qa.answering import Exam
-from runnel.evaluation.qa.context import GAP
 from runnel.evaluation.qa.inquiry import Inquiry
 from runnel.evaluation.qa.retrieving import Found, by_retrieval, by_windows, find_all
 from runnel.evaluation.sentences import by_bm25
 from runnel.generation.endpoint import Endpoint
 from runnel.generation.replies import Budget, Replies
 from runnel.models.base import BUILT_IN
+from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(BUILT_IN["pocket"])

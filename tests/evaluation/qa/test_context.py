@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.context import GAP, fit, join, merge, windows
+from runnel.evaluation.qa.context import fit, join, merge, windows
+from runnel.text.dialogue import GAP
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."
 ONE, TWO, THREE, FOUR, FIVE = [(0, 13), (14, 28), (29, 44), (45, 60), (61, 75)]

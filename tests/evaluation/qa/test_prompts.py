@@ -2,8 +2,9 @@
 
 import pytest
 
-from runnel.evaluation.qa.prompts import ask_answer, ask_combined, ask_judgment, has_mark, read_answer, read_verdict
+from runnel.evaluation.qa.prompts import ask_judgment, has_mark, read_answer, read_verdict
 from runnel.generation.endpoint import Reply
+from runnel.text.dialogue import ask_answer, ask_combined
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from runnel.evaluation.qa.judging import judge
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.retrieving import Found
 from runnel.evaluation.qa.scores import Outcome, best_f1
-from runnel.generation.endpoint import LanguageModelClient, Message, Reply
+from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.text.dialogue import Message, ask_answer, ask_combined, ask_copies
 
 COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
 
@@ -57,9 +58,9 @@ class Exam:
         if found.way == "copied":
             texts = [self._copies(question.question, texts, notes)]
         excerpts = found.way != "whole"
-        replies = [self._ask(prompts.ask_answer(question.question, text, kind, excerpts=excerpts)) for text in texts]
+        replies = [self._ask(ask_answer(question.question, text, kind, excerpts=excerpts)) for text in texts]
         if len(replies) > 1:
-            replies = [self._ask(prompts.ask_combined(question.question, [reply.text for reply in replies], kind))]
+            replies = [self._ask(ask_combined(question.question, [reply.text for reply in replies], kind))]
         (reply,) = replies
         answer = prompts.read_answer(reply)
         if answer is None:
@@ -74,7 +75,7 @@ class Exam:
         """Return the lines that a language model copies from the windows of a document, each once, of `COPIED` tokens in all."""
         lines: dict[str, None] = {}
         for window in windows:
-            messages, most = prompts.ask_copies(question, window), max(1, COPIED // len(windows))
+            messages, most = ask_copies(question, window), max(1, COPIED // len(windows))
             reply = self.inquiry.replies.ask(messages, max_tokens=most, version=prompts.COPIES)
             if reply.finish == "length":
                 notes.append("copies cut at their limit of tokens")

@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.records import AnswerType, Category, QaDocument, QaQuestion, QaSet
+from runnel.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet
 from runnel.evaluation.qa.sets import SUITES, SetFacts
+from runnel.text.dialogue import AnswerType
 from runnel.text.lines import keys
 from runnel.training.data import Dropped
 

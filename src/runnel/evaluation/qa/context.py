@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from runnel.errors import InputError
-
-GAP = "[...]"  # between excerpts that are not neighbors
+from runnel.text.dialogue import GAP
 
 Span = tuple[int, int]
 """Characters [start, end) of a document."""

@@ -18,9 +18,10 @@ from runnel.evaluation.qa import prompts
 from runnel.evaluation.qa.context import Span, join, windows
 from runnel.evaluation.qa.inquiry import Inquiry
 from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
-from runnel.generation.endpoint import Message, Reply
+from runnel.generation.endpoint import Reply
 from runnel.generation.replies import Replies
 from runnel.generation.synthesis.prompts import Rejected, number_sentences, read_reply
+from runnel.text.dialogue import Message
 from runnel.text.sentences import split_sentences
 
 WINDOW, STRIDE = 200, 100  # sentences

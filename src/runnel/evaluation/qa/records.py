@@ -8,12 +8,10 @@ from typing import Literal, get_args
 
 from runnel.errors import InputError
 from runnel.records import expect_text
+from runnel.text.dialogue import AnswerType
 
 Category = Literal["educational", "creative", "official", "conversational"]
 """The kinds of documents of paper E, table 7."""
-
-AnswerType = Literal["sentence", "paragraph"]
-"""How long an answer the generator is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from runnel.generation.endpoint import Message, Reply
+from runnel.generation.endpoint import Reply
+from runnel.text.dialogue import Message
 
 Kind = Literal["text", "number", "numbers", "objects"]
 VERSION = "1"  # of the wording below and of how replies are read: change it with either

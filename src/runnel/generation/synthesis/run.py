@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import EndpointError, InputError
-from runnel.generation.endpoint import Message, Reply
+from runnel.generation.endpoint import Reply
 from runnel.generation.replies import Deferred, Replies, Stopped, Usage
 from runnel.generation.synthesis.language import check_language, is_language
 from runnel.generation.synthesis.prompts import VERSION, Rejected
 from runnel.generation.synthesis.sources import Subsequence
 from runnel.generation.synthesis.strategies import PLACE_UNITS, Draft, Encode, Strategy, write_chunk, write_link, write_pair
+from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit
 from runnel.training.data import Evidence
 from runnel.training.decontaminate import Decontaminator

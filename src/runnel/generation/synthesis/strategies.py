@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from runnel.generation.endpoint import Message, Reply
+from runnel.generation.endpoint import Reply
 from runnel.generation.synthesis.prompts import (
     Rejected,
     ask_chunk,
@@ -32,6 +32,7 @@ from runnel.generation.synthesis.prompts import (
     read_reply,
 )
 from runnel.generation.synthesis.sources import Subsequence
+from runnel.text.dialogue import Message
 
 Strategy = Literal["link", "pair", "chunk"]
 PLACE_UNITS = {"sentence": 20, "clauses": 5}  # of a place: the paper's text, and its code

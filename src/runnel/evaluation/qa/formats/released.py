@@ -21,8 +21,9 @@ from typing import Any, cast, get_args
 from runnel.errors import InputError
 from runnel.evaluation.qa.building import SetBuilder, text_of, texts_of
 from runnel.evaluation.qa.json_values import read_values
-from runnel.evaluation.qa.records import AnswerType, Category, QaSet
+from runnel.evaluation.qa.records import Category, QaSet
 from runnel.evaluation.qa.sets import SETS, SetFacts
+from runnel.text.dialogue import AnswerType
 from runnel.text.lines import find
 from runnel.training.released import LICENSE
 
