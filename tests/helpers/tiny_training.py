@@ -25,7 +25,7 @@ BACKBONES: dict[str, tuple[Any, Any]] = {
     "rwkv7": (Rwkv7, Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)),
     "xlstm": (Xlstm, XlstmConfig(128, 32, 2, num_heads=2, qk_size=32, v_size=64, ffn_size=64, norm_eps=0.01)),
 }
-JOBS = {"embed": "pairs", "rerank": "rankmamba-documents", "sentences": "evidence"}
+JOBS = {"embed": "pairs", "rerank": "rankmamba-documents", "sentences": "evidence", "generate": "generator"}
 QUERY = "does the river run to the sea"
 DOCUMENTS = [
     "The cat sat on the mat. A dog ran. The clause is executed finally! Is it the end of the river?",

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 import runnel
 from runnel.errors import InputError, NumericalError
 from runnel.models.base import load_model
+from runnel.models.language_model import LanguageModel
 from runnel.training import recipes, smoke
 from runnel.training.progress import Recorder, read_metrics
 from runnel.training.run import RECIPE, SEARCH, SUMMARY, train
@@ -57,6 +58,8 @@ def use(summary):
     """The result loads and does its job."""
     if summary.job == "embed":
         assert runnel.Embedder.load(summary.model).encode(["a text", "another"]).shape[0] == 2
+    elif summary.job == "generate":
+        assert len(LanguageModel.load(summary.model).generate("a query", max_tokens=2).ids) == 2
     elif summary.job == "rerank":
         assert len(runnel.Reranker.load(summary.model).score("a query", ["a text", "another"])) == 2
     else:
@@ -133,7 +136,9 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize(("job", "lora"), [("embed", False), ("embed", True), ("rerank", True), ("sentences", False)])
+@pytest.mark.parametrize(
+    ("job", "lora"), [("embed", False), ("embed", True), ("rerank", True), ("sentences", False), ("generate", False)]
+)
 def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path, monkeypatch):
     changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
     recipe = smoke_recipe(job, *changes)

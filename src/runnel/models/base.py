@@ -40,6 +40,7 @@ from runnel.models.heads import (
     EndVector,
     FirstVector,
     Head,
+    LmHead,
     MatchScore,
     MeanVector,
     PlainMeanVector,
@@ -58,7 +59,9 @@ from runnel.text.tokenizer import Tokenizer
 
 _VERSION = 1
 _TEMPLATES = {"embed": "document", "rerank": "rerank", "sentences": "sentences"}  # head -> the template it needs
-HEADS: dict[str, type[Head]] = {  # by the name in config.json
+_KINDS = {"features": "token_features", "generate": "lm_head"}  # the kind of heads that no other kind may replace
+HEADS: dict[str, type[nn.Module]] = {  # by the name in config.json
+    "token_features": TokenFeatures,
     "end_vector": EndVector,
     "first_vector": FirstVector,
     "plain_mean_vector": PlainMeanVector,
@@ -70,6 +73,7 @@ HEADS: dict[str, type[Head]] = {  # by the name in config.json
     "match_score": MatchScore,
     "vector_score": VectorScore,
     "vector_relevance": VectorRelevance,
+    "lm_head": LmHead,
 }
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
 # job -> its model class in sentence-transformers, and its module in `runnel.integrations.sentence_transformers`
@@ -84,7 +88,7 @@ class Model:
     """The parts that the three kinds of model share.
 
     Args:
-        heads: name -> head: "features" (`TokenFeatures`), "embed", "sentences", "rerank"; any may be missing.
+        heads: name -> head: "features" (`TokenFeatures`), "embed", "sentences", "rerank", "generate"; any may be missing.
         templates: "document" (every text of an embedder; queries differ by their prompt), "rerank", "sentences".
         prompts: text put before a query or a document, by name ("query", "document", or the name of a task).
         source: where the model was loaded from, for messages.
@@ -357,9 +361,7 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing or extra:
         raise CheckpointError(f"{source}: head tensors do not fit config.json; missing {missing[:3]}, unexpected {extra[:3]}")
-    for name in wanted:
-        if wanted[name] == () and found[name] == (1,):  # sharded training makes every parameter at least one-dimensional
-            found[name] = ()
+    found |= {name: () for name in wanted if wanted[name] == () and found[name] == (1,)}  # sharded training stores (1,)
     if other := next((name for name in wanted if wanted[name] != found[name]), None):
         raise CheckpointError(f"{source}: head tensor {other!r} has shape {found[other]}; config.json expects {wanted[other]}")
     # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else here.
@@ -371,14 +373,14 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
 def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source: str) -> nn.Module:
     options = dict(config)
     kind, what = options.pop("kind", None), f"{source}: the head {name!r} of config.json"
-    classes: dict[str, type[nn.Module]] = {"token_features": TokenFeatures, **HEADS}
-    if name != "features" and name not in _TEMPLATES:
-        raise CheckpointError(f"{what} has an unknown name; expected one of features, {', '.join(_TEMPLATES)}")
-    if not isinstance(kind, str) or kind not in classes or (kind == "token_features") != (name == "features"):
-        raise CheckpointError(f"{what} has the unknown kind {kind!r}; expected one of {', '.join(sorted(classes))}")
+    if name not in _KINDS and name not in _TEMPLATES:
+        raise CheckpointError(f"{what} has an unknown name; expected one of {', '.join([*_KINDS, *_TEMPLATES])}")
+    fits = kind == _KINDS[name] if name in _KINDS else kind not in _KINDS.values()
+    if not isinstance(kind, str) or kind not in HEADS or not fits:
+        raise CheckpointError(f"{what} has the unknown kind {kind!r}; expected one of {', '.join(sorted(HEADS))}")
     given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
-    taken = {key: value for key, value in given.items() if key in inspect.signature(classes[kind]).parameters}
-    head = classes[kind](**taken, **arguments(classes[kind], options, what, given=tuple(given)))
+    taken = {key: value for key, value in given.items() if key in inspect.signature(HEADS[kind]).parameters}
+    head = HEADS[kind](**taken, **arguments(HEADS[kind], options, what, given=tuple(given)))
     if isinstance(head, VectorScore) and head.options["features"] != FEATURES:
         raise CheckpointError(
             f"{what} takes {head.options['features']} features per sentence, this version of runnel computes {FEATURES}; use "
@@ -393,7 +395,5 @@ def _template_of(name: str, head: nn.Module) -> str:
 
 
 def _head_config(head: nn.Module) -> dict[str, object]:
-    if isinstance(head, TokenFeatures):
-        return {"kind": "token_features"}
-    assert isinstance(head, Head)
-    return {"kind": next(name for name, cls in HEADS.items() if type(head) is cls), **head.options}
+    kind = next(name for name, cls in HEADS.items() if type(head) is cls)
+    return {"kind": kind, **(head.options if isinstance(head, Head) else {})}

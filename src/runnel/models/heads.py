@@ -5,7 +5,8 @@
 The papers' heads use one hidden vector of a text (`EndVector` and its variants, `EndScore`), selected by
 `pooling`: "eos" the last token's, "cls" the first token's, "mean" the mean over all tokens, special tokens included. The
 built-in models' heads add features of the same pass: weighted means of hidden vectors and exact matches between query and
-document (`TokenFeatures`). All heads run in fp32 (fp64 for a model in fp64) and stream: they need sums, never the whole text.
+document (`TokenFeatures`). All heads but `LmHead` run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never
+the whole text.
 Each head declares what it needs of a text (`Head`), and the code that reads texts asks it.
 """
 
@@ -165,6 +166,26 @@ class MatchScore(Head):
         cosine = F.cosine_similarity(self.match(wide(mean)), self.match(wide(other)), dim=-1)
         score = score + self.cosine_weight * cosine
         return score if lexical is None else score + lexical.to(score.dtype) @ self.lexical_weight
+
+
+class LmHead(Head):
+    """The LM head of a recurrent model: logits of the next token from the hidden vector of each token, in the weights' dtype.
+
+    Args:
+        tied: the backbone's embedding table is the matrix, and the head has no weights of its own.
+        soft_cap: c of logits c * tanh(x / c), as in xLSTM; None: logits are not limited.
+    """
+
+    def __init__(self, vocab_size: int, hidden_size: int, tied: bool = False, soft_cap: float | None = None) -> None:
+        super().__init__(tied=tied, soft_cap=soft_cap)
+        self.soft_cap = soft_cap
+        self.weight = None if tied else nn.Parameter(torch.zeros(vocab_size, hidden_size))
+
+    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
+        """hidden (n, D), the embedding table (V, D) -> (n, V) in the dtype of `hidden`."""
+        weight = table if self.weight is None else self.weight
+        logits = F.linear(hidden.to(weight.dtype), weight).to(hidden.dtype)
+        return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
 
 
 class VectorScore(Head):

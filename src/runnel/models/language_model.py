@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
@@ -27,12 +27,15 @@ from runnel.backbones.state import State
 from runnel.backbones.xlstm.model import Xlstm
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import load_tokenizer
+from runnel.models.base import BUILT_IN, Model, load_model
+from runnel.models.heads import LmHead
 from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 
 _STEP = 1024  # tokens
 _HEADS = ("lm_head.weight", "head.weight")  # the latter in RWKV's own files
 _SOFT_CAP = 30.0  # of xLSTM's logits, where config.json does not say
+_EXPECTED = "use a checkpoint of a recurrent language model with its LM head, for example state-spaces/mamba2-130m"
 
 
 @dataclass(frozen=True)
@@ -56,32 +59,23 @@ class LanguageModel:
 
     Args:
         head: (V, D), in the dtype of the products.
-        soft_cap: c of logits c * tanh(x / c), as in xLSTM; None: logits are not limited.
 
     Raises:
         InputError: the backbone is not recurrent, or the head has another width.
     """
 
-    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: Tensor, soft_cap: float | None = None) -> None:
+    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: LmHead) -> None:
         if not backbone.recurrent:
             raise InputError(f"{backbone.title} carries no state from token to token; expected a recurrent language model")
-        if head.shape[1:] != (backbone.hidden_size,):
-            raise InputError(f"the LM head is {tuple(head.shape)}; expected rows of {backbone.hidden_size} numbers")
-        self.backbone, self.tokenizer, self.head, self.soft_cap = backbone, tokenizer, head, soft_cap
+        if head.weight is not None and head.weight.shape[1:] != (backbone.hidden_size,):
+            raise InputError(f"the LM head is {tuple(head.weight.shape)}; expected rows of {backbone.hidden_size} numbers")
+        self.backbone, self.tokenizer, self.head = backbone, tokenizer, head
 
     @classmethod
     def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> LanguageModel:
-        """Load a published checkpoint of Mamba-1, Mamba-2, RWKV-7 or xLSTM with its LM head, from a folder or by its hub id.
-
-        Raises:
-            CheckpointError: the checkpoint is missing or damaged, has no LM head, or no tokenizer.
-        """
-        checkpoint = load_checkpoint(name, dtype=dtype, device=device)
-        backbone = checkpoint.backbone
-        config = read_config(checkpoint.folder) or {}
-        head = read_lm_head(find_checkpoint(name), config, backbone)
-        cap = config.get("output_logit_soft_cap", _SOFT_CAP) if isinstance(backbone, Xlstm) else None
-        return cls(backbone, load_tokenizer(checkpoint.folder, backbone), head, cap)
+        """Load a model that writes; for arguments and errors see `load_generator`."""
+        model = load_generator(name, dtype, device)
+        return cls(model.backbone, model.tokenizer, lm_head(model))
 
     def logits(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Return the logits (T, V) fp32 of the token after each token of ids (T,), and the state after the last one.
@@ -130,12 +124,10 @@ class LanguageModel:
                 return Continuation(self.tokenizer.decode(ids), tuple(ids), "length", state)
 
     def _encode(self, text: str, state: State | None) -> Tensor:
-        tokenizer = self.tokenizer
-        encoded = tokenizer.encode(text) if state is None else tokenizer.encode_inside(text)
-        begin = [] if state is not None or tokenizer.begin_id is None else [tokenizer.begin_id]
-        if not len(encoded) and not begin:
+        ids = encode_prompt(self.tokenizer, text) if state is None else self.tokenizer.encode_inside(text).ids
+        if not len(ids):
             raise InputError("the prompt has no tokens; expected a text to continue")
-        return torch.cat([torch.tensor(begin, dtype=torch.int64), torch.from_numpy(encoded.ids).long()])
+        return torch.from_numpy(ids).long()
 
     def _read(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Return the logits (V,) after the last of some ids, one at least, and the state, reading in steps."""
@@ -146,26 +138,78 @@ class LanguageModel:
             return self._project(hidden[-1:])[0], state
 
     def _project(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden.to(self.head.dtype), self.head).to(hidden.dtype)
-        return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
+        logits: Tensor = self.head(hidden, embedding_table(self.backbone))
+        return logits
 
 
-def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> Tensor:
-    """Return the LM head (V, D) of a checkpoint, in the dtype of the embedding table, which it may share.
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
+    """Return the ids (T,) int32 of a prompt at the start of a text: the begin marker, if the tokenizer has one, and the text."""
+    begin = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
+    return np.concatenate([np.array(begin, dtype=np.int32), tokenizer.encode(prompt).ids])
+
+
+def load_generator(name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
+    """Load a recurrent model with the head "generate", its LM head.
+
+    Args:
+        name: a folder or a hub id: a published checkpoint of Mamba-1, Mamba-2, Mamba-3, RWKV-7 or xLSTM, or a generator that
+            `runnel train` wrote.
 
     Raises:
-        CheckpointError: there is none, and the config does not say that it is the embedding table; or it has another shape.
+        CheckpointError: the model is missing or damaged, has no LM head, or no tokenizer.
+        InputError: it is not recurrent.
     """
-    table = backbone.get_parameter("embeddings.weight")
+    found = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
+    config = read_config(found) or {}
+    if "runnel" in config:
+        model = load_model(name, dtype, device)
+        if "generate" not in model.heads:
+            raise CheckpointError(f"{name} has no LM head, so it cannot write; {_EXPECTED}")
+        model.heads["generate"].to(embedding_table(model.backbone).dtype)
+        return model
+    checkpoint = load_checkpoint(found, dtype=dtype, device=device)
+    if not checkpoint.backbone.recurrent:
+        raise InputError(f"{name} is a {checkpoint.backbone.title}, which carries no state from token to token; {_EXPECTED}")
+    head = read_lm_head(found, config, checkpoint.backbone)
+    tokenizer = load_tokenizer(checkpoint.folder, checkpoint.backbone)
+    return Model(checkpoint.backbone, tokenizer, nn.ModuleDict({"generate": head}), {}, source=str(name))
+
+
+def lm_head(model: Model) -> LmHead:
+    """Return the head "generate" of a model."""
+    head = model.head("generate")
+    assert isinstance(head, LmHead)
+    return head
+
+
+def embedding_table(backbone: Backbone) -> nn.Parameter:
+    """Return the embedding table (V, D) of a recurrent backbone."""
+    return backbone.get_parameter("embeddings.weight")
+
+
+def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> LmHead:
+    """Return the LM head of a checkpoint that runnel did not write, in the dtype of the embedding table.
+
+    It is tied if the config says so, or by default in Mamba-1 and Mamba-2, unless the checkpoint has another matrix.
+
+    Raises:
+        CheckpointError: there is none, and it is not tied; or it has another shape.
+    """
+    table = embedding_table(backbone).detach()
     tensors = open_weights(path)
     name = next((name for name in tensors if name.removeprefix("model.").removeprefix("backbone.") in _HEADS), None)
+    tied = config.get("tie_word_embeddings", config.get("tie_embeddings", isinstance(backbone, Mamba1 | Mamba2)))
+    cap = config.get("output_logit_soft_cap", _SOFT_CAP) if isinstance(backbone, Xlstm) else None
     if name is None:
-        shared = config.get("tie_word_embeddings", config.get("tie_embeddings", isinstance(backbone, Mamba1 | Mamba2)))
-        if not shared:
-            raise CheckpointError(
-                f"{path} has no LM head ({' or '.join(_HEADS)}), so it cannot write; give a checkpoint with one"
-            )
-        return table.detach()
+        if not tied:
+            raise CheckpointError(f"{path} has no LM head ({' or '.join(_HEADS)}), so it cannot write; {_EXPECTED}")
+        return LmHead(*table.shape, tied=True, soft_cap=cap)
     if tensors[name].shape != tuple(table.shape):
         raise CheckpointError(f"{path}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {tuple(table.shape)}")
-    return read_tensor(name, tensors[name], str(path)).to(table.device, table.dtype)
+    weight = read_tensor(name, tensors[name], str(path)).to(table.device, table.dtype)
+    tied = tied and torch.equal(weight, table)
+    with torch.device("meta"):
+        head = LmHead(*table.shape, tied=tied, soft_cap=cap)
+    if not tied:
+        head.weight = nn.Parameter(weight, requires_grad=False)
+    return head

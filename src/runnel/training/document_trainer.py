@@ -33,7 +33,8 @@ class Documents(Protocol):
 class DocumentTrainer(Trainer):
     """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of its sentences.
 
-    The loss of a step is the mean over its documents, on all devices. Set `top_k`, the k of `recall_at_k`, before evaluation.
+    The loss of a step is the sum over its documents, on all devices, divided by the sum of their weights. Set `top_k`, the k of
+    `recall_at_k`, before evaluation.
     """
 
     top_k: tuple[int, ...]
@@ -41,6 +42,10 @@ class DocumentTrainer(Trainer):
     @abstractmethod
     def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
         """Return the batches of this process; raise InputError if this trainer cannot use the data."""
+
+    @abstractmethod
+    def weight(self, item: Any) -> int:
+        """Return the weight of a document in the mean loss."""
 
     @abstractmethod
     def recalls(self, scores: Tensor, item: Any) -> list[float] | None:
@@ -70,20 +75,23 @@ class DocumentTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
-        """Return the batches of a step, and the number of documents in them, over all devices."""
+        """Return the batches of a step, and the weight of all documents in them, over all devices."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        documents = torch.tensor(sum(len(batch["ids"]) for batch in batches), device=device)
+        weight = torch.tensor(sum(self._weight(batch) for batch in batches), device=device)
         if self.args.world_size > 1:
-            dist.all_reduce(documents)
-        return batches, documents
+            dist.all_reduce(weight)
+        return batches, weight
+
+    def _weight(self, batch: dict[str, Any]) -> int:
+        return sum(self.weight(item) for item in batch["items"][: len(batch["ids"])])
 
     # ---- loss --------------------------------------------------------------------------------------------------------
 
-    def share(self, inputs: dict[str, Any], documents: Any) -> Any:
-        """Return the weight of a document's loss in the step, as DDP and FSDP want it: times the number of devices."""
+    def share(self, inputs: dict[str, Any], weight: Any) -> Any:
+        """Return the factor of a document's loss in the step, as DDP and FSDP want it: times the number of devices."""
         if not inputs["ids"]:  # documents that only fill an empty batch
             return 0.0
-        return self.args.world_size / (len(inputs["items"]) if documents is None else documents)
+        return self.args.world_size / (self._weight(inputs) if weight is None else weight)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -103,22 +111,23 @@ class DocumentTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Return the mean loss of documents, and the mean recall of those that have an answer."""
+        """Return the mean loss, and the mean recall of the documents that have an answer."""
         model = self.model
         assert model is not None
         model.eval()
-        sums = torch.zeros(3 + len(self.top_k), dtype=torch.float64, device=self.args.device)
+        sums = torch.zeros(4 + len(self.top_k), dtype=torch.float64, device=self.args.device)
         for batch in dataloader:
             with torch.no_grad():
                 losses, scores = model(batch["items"])
             for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[: len(batch["ids"])]:
                 found = self.recalls(score, item)
-                sums += torch.tensor([1.0, float(loss), float(found is not None), *(found or [0.0] * len(self.top_k))]).to(sums)
+                counts = [1.0, self.weight(item), float(loss), float(found is not None)]
+                sums += torch.tensor([*counts, *(found or [0.0] * len(self.top_k))]).to(sums)
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
         if self.args.world_size > 1:
             dist.all_reduce(sums)
-        documents, loss, answered, *recalls = sums.tolist()
-        metrics = {f"{metric_key_prefix}_loss": loss / max(documents, 1)}
+        documents, weight, loss, answered, *recalls = sums.tolist()
+        metrics = {f"{metric_key_prefix}_loss": loss / max(weight, 1)}
         for k, total in zip(self.top_k, recalls, strict=True):
             metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
         return EvalLoopOutput(predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents))

@@ -22,42 +22,40 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import PartialState
 from safetensors import SafetensorError
 from transformers import Trainer
 
-from runnel.errors import CheckpointError, InputError, MissingDependency, NumericalError
+from runnel.errors import InputError, NumericalError
 from runnel.files import write
 from runnel.lock import WriterLock
-from runnel.models.base import Model, load_model
-from runnel.models.heads import EndScore, VectorScore
+from runnel.models.base import Model
+from runnel.models.heads import VectorScore
 from runnel.training import recipes
-from runnel.training.adapters import add_lora, merge, save_adapter
+from runnel.training.adapters import merge, save_adapter
 from runnel.training.checkpoints import find_whole_checkpoint
 from runnel.training.forward import finished
+from runnel.training.preparing import prepared
 from runnel.training.progress import Recorder, Watch
 from runnel.training.run_data import RunData, locate_data, read_run_data, take_share
-from runnel.training.segments import check_segments
 from runnel.training.sentence_layers import LayerTrainer
 from runnel.training.sentences import SentenceTrainer
-from runnel.training.settings import LongTable, Recipe
+from runnel.training.settings import Recipe
 from runnel.training.smoke import write_data, write_model
 from runnel.training.trainers import (
     EmbedderBatches,
     embedder_trainer,
+    generator_trainer,
     layer_trainer,
-    long,
     reranker_trainer,
     sentence_trainer,
     tensorboard,
     vector_trainer,
 )
-from runnel.training.triple_table import trained_prompts
 from runnel.training.vectors import VectorTrainer
 
 log = logging.getLogger("runnel")
@@ -122,73 +120,6 @@ def _run(recipe: Recipe, folder: Path, state: Any) -> Summary:
     return summary
 
 
-def prepared(recipe: Recipe) -> Model:
-    """Load the model that a recipe starts from, with a head for the job and the recipe's adapters.
-
-    Raises:
-        CheckpointError: the model is missing or has no head for the job.
-        InputError: no recipe trains its head for the job; or a setting has no effect on it or cannot be used.
-        MissingDependency: the package for 4-bit weights is not installed.
-    """
-    torch.manual_seed(recipe.train.seed)  # for a new head and adapters
-    table = recipe.model
-    reads = "rerank" if recipe.job == "rerank" else "embed"
-    model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
-    model.unit = table.unit or model.unit
-    if recipe.job not in model.heads:
-        if not table.new_head or recipe.job == "embed":
-            have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
-            raise CheckpointError(
-                f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or, to train a new head, "
-                "--set model.new_head=true"
-            )
-        first = model.head("embed").pooling == "cls"
-        model.heads[recipe.job] = EndScore(
-            model.backbone.hidden_size, pooling="cls" if first and recipe.job == "rerank" else "eos"
-        )
-        log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
-    stored = model.head(recipe.job).stored
-    if recipe.model.layers and (table.new_head or not stored or not model.backbone.own_sentences):
-        raise InputError(
-            f"model.layers trains layers for sentences through a head that stays: {table.name} needs such layers, as pocket has, "
-            "and model.new_head = false"
-        )
-    if stored:
-        _check_stored(recipe, model)
-    elif recipe.job not in ("embed", *model.templates):
-        raise CheckpointError(
-            f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads whole documents"
-        )
-    check_segments(model, long(recipe))
-    if recipe.lora is not None:
-        lora = recipe.lora
-        if lora.four_bit and find_spec("bitsandbytes") is None:
-            raise MissingDependency("lora.four_bit needs bitsandbytes: pip install 'runnel[qlora]', or --set lora.four_bit=false")
-        add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
-    model.prompts = trained_prompts(recipe.data, model.prompts)
-    model.card = f"# {Path(table.name).name}, fine-tuned\n\nTrained by `runnel train` for {recipe.job!r} from {table.name}.\n"
-    return model
-
-
-def _check_stored(recipe: Recipe, model: Model) -> None:
-    """Check that a head over stored vectors can be trained; it starts from new weights if the recipe says so."""
-    name, head = recipe.model.name, model.head(recipe.job)
-    if not isinstance(head, VectorScore):
-        raise InputError(
-            f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a "
-            "model that reads query and document together: --model pocket-mamba2"
-        )
-    unused = {"[long]": recipe.long != LongTable(), "[lora]": recipe.lora is not None, "data.lengths": bool(recipe.data.lengths)}
-    unused |= {"train.precision": recipe.train.precision == "bf16" and not recipe.model.layers}
-    if found := [setting for setting, used in unused.items() if used]:
-        raise InputError(
-            f"{name} scores stored vectors: only its head is trained, so {', '.join(found)} would have no effect; remove it, or "
-            "use the recipe evidence-vectors"
-        )
-    if recipe.model.new_head:
-        model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)
-
-
 # ---- the run folder --------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +164,12 @@ def _trainer(recipe: Recipe, model: Model, data: RunData, folder: Path, watch: W
         return layer_trainer(model, recipe, data.train, data.held_out, folder, watch)
     if isinstance(head, VectorScore):
         return vector_trainer(head, recipe, data.train, data.held_out, folder, watch)
-    make: Any = {"embed": embedder_trainer, "rerank": reranker_trainer, "sentences": sentence_trainer}[recipe.job]
+    make: Any = {
+        "embed": embedder_trainer,
+        "rerank": reranker_trainer,
+        "sentences": sentence_trainer,
+        "generate": generator_trainer,
+    }[recipe.job]
     trainer: Trainer = make(model, recipe, data.train, data.held_out, folder, watch)
     return trainer
 

@@ -14,6 +14,7 @@ from datasets import Dataset, DatasetDict
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.training.completions import CompletionData, Exchange, read_exchanges
 from runnel.training.data import Evidence, read_evidence
 from runnel.training.decontaminate import Decontaminator
 from runnel.training.sentence_layers import LayerData
@@ -79,6 +80,8 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
     table, seed = recipe.data, recipe.train.seed
     stored = recipe.job == "sentences" and model.head("sentences").stored
     guard = Decontaminator(table.exclude if write or stored else ())  # no table keeps the examples for heads over stored vectors
+    if recipe.job == "generate":
+        return _completions(recipe, model, folder, guard, write=write)
     if recipe.job == "sentences":
         return _evidence(recipe, model, folder, guard, stored=stored, write=write)
     rows: dict[str, Dataset] = {}
@@ -135,6 +138,21 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
 
     held_out = made("held_out", itertools.islice(examples, table.held_out)) if table.held_out else None
     data = RunData(made("train", examples), held_out)
+    _report(guard)
+    return data
+
+
+def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
+    table = recipe.data
+    parts = (itertools.islice(read_exchanges(one.path, table.target, guard), table.rows) for one in table.sets)
+    exchanges = itertools.chain.from_iterable(parts)
+
+    def made(name: str, part: Iterator[Exchange]) -> CompletionData:
+        path = folder / f"{name}.arrow"
+        return CompletionData.write(path, model, part) if write else CompletionData(path)
+
+    held_out = made("held_out", itertools.islice(exchanges, table.held_out)) if table.held_out else None
+    data = RunData(made("train", exchanges), held_out)
     _report(guard)
     return data
 

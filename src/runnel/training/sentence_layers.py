@@ -188,6 +188,10 @@ class LayerTrainer(DocumentTrainer):
         args, rows = self.args, self.args.per_device_train_batch_size
         return TokenBatches(data.lengths, rows, seed=args.seed, shuffle=shuffle, world=args.world_size, rank=args.process_index)
 
+    def weight(self, item: LayerItem) -> int:
+        """Return 1: all documents weigh the same."""
+        return 1
+
     def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
         """Return the mean over the questions of `span_recalls`."""
         found = [span_recalls(score, spans, self.top_k) for score, spans in zip(scores, item.evidence, strict=True)]

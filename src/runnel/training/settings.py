@@ -1,6 +1,6 @@
 """The settings of a training run, as frozen dataclasses; `training.recipes` reads them from TOML.
 
-job = "embed" | "rerank" | "sentences"      which head is trained
+job = "embed" | "rerank" | "sentences" | "generate"      which head is trained
 [model] [data] [[data.sets]] [train]        every recipe
 [long] [lora] [search] [evaluation]         optional
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Job = Literal["embed", "rerank", "sentences"]
-JOBS: tuple[Job, ...] = ("embed", "rerank", "sentences")
+Job = Literal["embed", "rerank", "sentences", "generate"]
+JOBS: tuple[Job, ...] = get_args(Job)
 
 
 def _only(*jobs: Job, default: Any = None) -> Any:
@@ -74,6 +74,7 @@ class DataTable:
         max_tokens: the most tokens of a whole pair; only its document is cut.
         lengths: a longer document is cut to a window of one of these numbers of tokens, drawn once, when the run reads its data.
             The window holds all evidence; if none is long enough, the document stays whole. None: no cuts.
+        target: what a model learns to write after a question about a document: the "answer", or the sentences of the "evidence".
         within: use only examples with all evidence in this part of the document, e.g. [0.67, 1.0] (paper E, table 23).
         exclude: test sets, files or folders; examples that overlap with them are removed and counted (docs/data.md).
         rows: use only the first rows of each set, this many.
@@ -89,6 +90,7 @@ class DataTable:
     max_document_tokens: int | None = _only("embed")
     max_tokens: int | None = _only("rerank")
     lengths: tuple[int, ...] = _only("sentences", default=())
+    target: Literal["answer", "evidence"] = _only("generate", default="answer")
     within: tuple[float, float] = _only("sentences", default=(0.0, 1.0))
     exclude: tuple[str, ...] = ()
     rows: int | None = None
@@ -115,7 +117,7 @@ class TrainTable:
     learning_rate: float = 1e-5
     batch: int = 32
     group: int | None = None
-    group_tokens: int = _only("sentences", default=16384)
+    group_tokens: int = _only("sentences", "generate", default=16384)
     epochs: float = 1.0
     max_steps: int | None = None
     temperature: float = _only("embed", default=0.05)

@@ -19,7 +19,7 @@ from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import InputError
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
-from runnel.models.heads import EndVector, PlainMeanVector, TokenFeatures, VectorScore
+from runnel.models.heads import EndVector, LmHead, PlainMeanVector, TokenFeatures, VectorScore
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.settings import DataSet, Job
@@ -44,7 +44,8 @@ def write_model(folder: Path, architecture: str, seed: int = 0) -> None:
     tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
     if architecture in _BACKBONES:
         backbone = _BACKBONES[architecture](tokenizer.vocab_size)
-        Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector()}), bare_templates(tokenizer)).save(folder)
+        heads = {"embed": EndVector(), "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True)}
+        Model(backbone, tokenizer, nn.ModuleDict(heads), bare_templates(tokenizer)).save(folder)
     elif architecture == "encoder":
         _encoder(tokenizer).save(folder)
     elif architecture == "bert":
@@ -81,7 +82,7 @@ def write_data(sets: tuple[DataSet, ...], job: Job) -> None:
     """
     chapters = _chapters()
     for number, one in enumerate(sets):
-        make = _evidence if job == "sentences" or one.format == EVIDENCE else _triple
+        make = _evidence if job in ("sentences", "generate") or one.format == EVIDENCE else _triple
         mine = range(number, len(chapters), len(sets))
         lines = [json.dumps(make(chapters, i, place)) for i in mine for place in range(len(chapters[i][1]))]
         Path(one.path).parent.mkdir(parents=True, exist_ok=True)
@@ -106,9 +107,11 @@ def _triple(chapters: list[tuple[str, list[str]]], index: int, place: int) -> di
 
 
 def _evidence(chapters: list[tuple[str, list[str]]], index: int, place: int) -> dict[str, Any]:
-    """Make evidence of a paragraph between paragraphs of two other chapters."""
+    """Make evidence of a paragraph between paragraphs of two other chapters, and an answer of its first words."""
     title, paragraphs = chapters[index]
     before, after = (chapters[(index + step) % len(chapters)][1][0] for step in (5, 11))
     text = "\n\n".join([before, paragraphs[place], after])
     start = len(before) + 2
-    return {"id": f"{title} {place}", "query": title, "document": text, "evidence": [[start, start + len(paragraphs[place])]]}
+    evidence = [[start, start + len(paragraphs[place])]]
+    answer = " ".join(paragraphs[place].split()[:5])
+    return {"id": f"{title} {place}", "query": title, "document": text, "evidence": evidence, "answer": answer}

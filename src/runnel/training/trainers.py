@@ -3,6 +3,7 @@
 embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple negatives ranking loss)
 rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives (its ListNet loss)
 sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers below it LayerTrainer
+generate    GeneratorTrainer
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import VectorScore
 from runnel.training.adapters import load_adapter
+from runnel.training.completions import CompletionData
 from runnel.training.document_trainer import Documents
 from runnel.training.forward import Long
+from runnel.training.generator import GeneratorTrainer
 from runnel.training.progress import Watch, Watched
 from runnel.training.sentence_layers import LayerTrainer
 from runnel.training.sentence_table import SentenceData
@@ -75,6 +78,10 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
 
 
 class _SentenceRetrievers(Watched, SentenceTrainer):
+    pass
+
+
+class _Generators(Watched, GeneratorTrainer):
     pass
 
 
@@ -140,19 +147,15 @@ def sentence_trainer(
     model: Model, recipe: Recipe, data: SentenceData, held_out: SentenceData | None, folder: Path, watch: Watch
 ) -> Trainer:
     """Make a `SentenceTrainer`, whose batches are by tokens, with at most `group` documents each."""
-    accumulated = _accumulated(recipe)
-    args = TrainingArguments(**arguments(recipe, folder), **accumulated, bf16=recipe.train.precision == "bf16")
-    trainer = _SentenceRetrievers(
-        model,
-        args,
-        data,
-        held_out,
-        max_tokens=recipe.train.group_tokens,
-        max_rows=accumulated["per_device_train_batch_size"],
-        long=long(recipe),
-        top_k=recipe.evaluation.top_k or (1, 5),
-    )
-    return _watched(trainer, watch)
+    top_k = recipe.evaluation.top_k or (1, 5)
+    return _watched(_SentenceRetrievers(model, _packed(recipe, folder), data, held_out, top_k=top_k, **_budget(recipe)), watch)
+
+
+def generator_trainer(
+    model: Model, recipe: Recipe, data: CompletionData, held_out: CompletionData | None, folder: Path, watch: Watch
+) -> Trainer:
+    """Make a `GeneratorTrainer`, whose batches are by tokens, with at most `group` completions each."""
+    return _watched(_Generators(model, _packed(recipe, folder), data, held_out, **_budget(recipe)), watch)
 
 
 def vector_trainer(
@@ -302,6 +305,17 @@ def _accumulated(recipe: Recipe) -> dict[str, Any]:
         "per_device_eval_batch_size": group,
         "gradient_accumulation_steps": table.batch // (world * group),
     }
+
+
+def _packed(recipe: Recipe, folder: Path) -> TrainingArguments:
+    """Return the arguments of a `PackedTrainer`."""
+    return TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe), bf16=recipe.train.precision == "bf16")
+
+
+def _budget(recipe: Recipe) -> dict[str, Any]:
+    """Return what limits the batches of a `PackedTrainer`, and how it reads."""
+    rows = _accumulated(recipe)["per_device_train_batch_size"]
+    return {"max_tokens": recipe.train.group_tokens, "max_rows": rows, "long": long(recipe)}
 
 
 def _divides(name: str, whole: int, parts: int) -> None:

@@ -170,6 +170,10 @@ class VectorTrainer(DocumentTrainer):
         args, rows = self.args, self.args.per_device_train_batch_size
         return TokenBatches(data.lengths, rows, seed=args.seed, shuffle=shuffle, world=args.world_size, rank=args.process_index)
 
+    def weight(self, item: VectorItem) -> int:
+        """Return 1: all questions weigh the same."""
+        return 1
+
     def recalls(self, scores: Tensor, item: VectorItem) -> list[float] | None:
         return span_recalls(scores, item.evidence, self.top_k)
 
