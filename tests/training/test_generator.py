@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.evidence_examples import arguments
+from helpers.exams import follow
+from helpers.stub_endpoint import serve
 from helpers.tiny import byte_level_model
 from helpers.tiny_training import BACKBONES, training_model
 from torch import Tensor, nn
@@ -108,6 +110,8 @@ def saved(folder: Path) -> str:
     """A model in a folder, with a byte-level vocabulary and a tied LM head."""
     model = byte_level_model(folder, papers_heads=True)
     model.tokenizer.end_id = 0
+    for layer in model.backbone.layers:
+        nn.init.constant_(layer.mixer.A_log, -5.0)  # a long memory: the question is far before the answer
     head = LmHead(model.tokenizer.vocab_size, 32, tied=True)
     Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(folder / "start")
     return str(folder / "start")
@@ -126,7 +130,8 @@ def one_step(folder: Path, data: CompletionData, **changes: Any) -> tuple[float,
     trainer = GeneratorTrainer(model, settings, data, data, **{"max_tokens": 10_000} | own)
     measured = trainer.evaluate()["eval_loss"]
     trainer.train()
-    return measured, trainer.state.log_history[1]["loss"], {k: v.clone() for k, v in model.backbone.state_dict().items()}
+    (loss,) = (row["loss"] for row in trainer.state.log_history if "loss" in row)
+    return measured, loss, {k: v.clone() for k, v in model.backbone.state_dict().items()}
 
 
 def test_how_completions_are_put_into_batches_changes_nothing(tmp_path: Path, data: CompletionData) -> None:
@@ -164,31 +169,44 @@ DOCUMENT = "".join(f"The {side} mill is {color}.\n" for side, color in COLORS.it
 
 
 def mills() -> list[dict[str, Any]]:
-    """Three questions about one document, with their answers and evidence."""
+    """Three questions about one document."""
+    return [{"question": f"{side}?", "document": DOCUMENT, "answers": [color]} for side, color in COLORS.items()]
+
+
+def trained(folder: Path, rows: list[dict[str, Any]], *changes: str) -> str:
+    """The model that learned the rows by heart, from random weights."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = (
+        "train.max_steps=60",
+        "train.batch=3",
+        "train.group=3",
+        "train.learning_rate=2e-2",
+        "train.min_learning_rate=2e-3",
+    )
+    changes = (f"model.name={saved(folder)}", "train.precision=fp32", "long.recompute=false", *settings, *changes)
+    summary = train(recipes.read("generator", changes=changes), folder / "run", data=folder / "rows.jsonl")
+    assert summary.last_loss < 0.05 < 5 < summary.first_loss
+    return summary.model
+
+
+def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
+    """Its prompts there are those of its training, or it would not know the answers."""
+    model = trained(tmp_path, mills())
+    with serve(follow) as judge:
+        options = ("--llm", f"local:{model}", "--judge", judge.url, "--judge-model", "stub", "--out", "out", "--json")
+        report = json.loads(run("qa", "whole", "rows.jsonl", *options).out)
+    assert (report["all"]["correct"], report["all"]["questions"], report["notes"]) == (3, 3, {})
+    found = (tmp_path / "out" / "rows.answers.jsonl").read_text().splitlines()
+    assert [json.loads(line)["answer"] for line in found] == list(COLORS.values())
+
+
+def test_a_trained_model_copies_its_evidence(tmp_path: Path) -> None:
     lines = [f"The {side} mill is {color}." for side, color in COLORS.items()]
     spans = [[DOCUMENT.index(line), DOCUMENT.index(line) + len(line)] for line in lines]
-    return [
-        {"question": f"{side}?", "document": DOCUMENT, "answers": [color], "evidence": [span]}
-        for (side, color), span in zip(COLORS.items(), spans, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("target", ["answer", "evidence"])
-def test_a_trained_model_replies_to_the_prompts_of_qa(target: str, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mills()))
-    settings = ("train.max_steps=60", "train.batch=3", "train.learning_rate=2e-2", "train.min_learning_rate=2e-3")
-    changes = [f"model.name={saved(tmp_path)}", f"data.target={target}", "train.precision=fp32", "long.recompute=false"]
-    recipe = recipes.read("generator", changes=(*changes, "train.group=3", *settings))
-    summary = train(recipe, tmp_path / "run", data=tmp_path / "rows.jsonl")
-    assert summary.last_loss < 0.05 < summary.first_loss
-    local = LocalModel(summary.model)
-    for side, color in COLORS.items():
-        if target == "evidence":
-            asked, expected = ask_copies(f"{side}?", DOCUMENT), f" The {side} mill is {color}."
-        else:
-            asked, expected = ask_answer(f"{side}?", DOCUMENT, "sentence", excerpts=False), f" ANSWER: {color}"
-        reply = local.complete(asked, max_tokens=40)
-        assert (reply.text, reply.finish) == (expected, "stop")
+    rows = [row | {"evidence": [span]} for row, span in zip(mills(), spans, strict=True)]
+    local = LocalModel(trained(tmp_path, rows, "data.target=evidence"))
+    replies = [local.complete(ask_copies(row["question"], DOCUMENT), max_tokens=40) for row in rows]
+    assert [(reply.text, reply.finish) for reply in replies] == [(f" {line}", "stop") for line in lines]
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------------
@@ -206,7 +224,7 @@ def test_the_prompt_is_that_of_qa_and_the_reply_what_it_reads(tmp_path: Path) ->
     one, other = exchanges(tmp_path, first, second)
     assert one == Exchange(dialogue(ask_answer("Where?", DOCUMENT, "sentence", excerpts=False)), "ANSWER: In the north.", "7")
     assert other.prompt == dialogue(ask_answer("Where?", DOCUMENT, "paragraph", excerpts=False))
-    assert other.reply == "ANSWER: here" and other.id.endswith("rows.jsonl line 2")
+    assert other.reply == "ANSWER: here" and other.id.endswith("rows.jsonl, line 2")
     evidence = {"question": "Where?", "document": DOCUMENT, "evidence": [[4, 9], [60, 66]]}
     (copied,) = exchanges(tmp_path, evidence, target="evidence")
     assert copied.prompt == dialogue(ask_copies("Where?", DOCUMENT))
@@ -215,7 +233,8 @@ def test_the_prompt_is_that_of_qa_and_the_reply_what_it_reads(tmp_path: Path) ->
 
 def test_examples_that_overlap_with_a_test_set_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(DOCUMENT)
-    rows = [*mills(), {"question": "a", "document": "Nobody has ever seen this sentence.", "answer": "b", "evidence": [[0, 6]]}]
+    rows = [row | {"evidence": [[0, 9]]} for row in mills()]
+    rows += [{"question": "a", "document": "Nobody has ever seen this sentence.", "answer": "b", "evidence": [[0, 6]]}]
     for target in ("answer", "evidence"):
         assert len(exchanges(tmp_path, *rows, target=target, exclude=(tmp_path / "test.txt",))) == 1
 
@@ -225,7 +244,7 @@ def test_examples_that_overlap_with_a_test_set_are_left_out(tmp_path: Path) -> N
     [
         (
             {"answer": " "},
-            r"rows.jsonl line 2: the row has no answer to learn; .* or train on the evidence: --set data.t",
+            r"rows.jsonl, line 2: the row has no answer to learn; .* or train on the evidence: --set data.t",
         ),
         ({"answer": None}, "line 2: the row has no answer to learn"),
         ({"answers": []}, "line 2: the row has no answer to learn"),
@@ -257,9 +276,10 @@ def test_models_that_cannot_write_are_refused(name: str, message: str) -> None:
 
 def test_a_transformer_is_refused(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=50, n_embd=8, n_layer=1, n_head=1, n_positions=16)
-    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    with pytest.raises((InputError, CheckpointError), match=r"GPT|gpt2"):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    config = transformers.GPTNeoXConfig(vocab_size=50, max_position_embeddings=16, **sizes)
+    transformers.GPTNeoXForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="which carries no state from token to token; use a checkpoint of a recurrent language"):
         load_generator(tmp_path)
 
 
