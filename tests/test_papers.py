@@ -97,7 +97,7 @@ def test_command_can_be_run(command):
 
 def test_sizes_exist():
     lines = re.findall(r"^# .*also --size (.*)\n(?:runnel mine .*\n)?runnel train (\S+)", PAGE, re.M)
-    assert len(lines) == PAGE.count("also --size") == 6
+    assert len(lines) == PAGE.count("also --size") == 7
     for line, command in lines:
         named = [size for size in line.split(", ") if size != "..."]
         assert named and set(named) <= set(recipes.sizes(command))

@@ -143,7 +143,7 @@ REFUSED = {
     "no list": (MINIMAL + "[train]\nbetas = 0.9", "betas must be a list, got 0.9"),
     "not among the choices": (MINIMAL + '[train]\nschedule = "cosin"', "schedule must be one of linear, cosine, constant, got"),
     "no job": ("[train]\nbatch = 1", "the key 'job' is missing"),
-    "another job": ('job = "embedder"', "job must be one of embed, rerank, sentences, got 'embedder'"),
+    "another job": ('job = "embedder"', "job must be one of embed, rerank, sentences, generate, got 'embedder'"),
     "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "columns"', "the key 'path' is missing"),
     "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "sizes.big: train: unknown key 'bach'"),
     "in smoke": (MINIMAL + '[smoke]\narchitecture = "mamba2"\n[smoke.train]\nbach = 1', "smoke: train: unknown key 'bach'"),

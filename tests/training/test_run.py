@@ -59,7 +59,7 @@ def use(summary):
     if summary.job == "embed":
         assert runnel.Embedder.load(summary.model).encode(["a text", "another"]).shape[0] == 2
     elif summary.job == "generate":
-        assert len(LanguageModel.load(summary.model).generate("a query", max_tokens=2).ids) == 2
+        assert len(LanguageModel.load(summary.model).generate("a query", max_tokens=2, stop_ids=()).ids) == 2
     elif summary.job == "rerank":
         assert len(runnel.Reranker.load(summary.model).score("a query", ["a text", "another"])) == 2
     else:
