@@ -128,6 +128,8 @@ def read_experiment(path: Path) -> Experiment:
     if min(settings.parameters, settings.hidden_size) < 1:
         raise InputError(f"{path}: parameters and hidden_size must be at least 1")
     parse_metrics(settings.metrics)
+    if recipe.job == "generate":
+        raise InputError(f"{path}: the experiment measures retrieval, not {recipe.job!r}; expected embed, rerank or sentences")
     if recipe.job != "embed" and not recipe.model.new_head:
         raise InputError(f"{path}: models with random weights have no head for {recipe.job!r}; set recipe.model.new_head = true")
     rows = load_vocabulary(settings.vocabulary).vocab_size
@@ -281,9 +283,8 @@ def _evaluate(model: str, part: Part | Experiment, data: Path, folder: Path) -> 
     from runnel.commands.evaluate import evaluate
 
     tasks = [str(data / task) for task in part.settings.tasks]
-    evaluate(
-        [model, *tasks], None if model == "bm25" else part.recipe.job, out=str(folder), metrics=",".join(part.settings.metrics)
-    )
+    job: Any = None if model == "bm25" else part.recipe.job
+    evaluate([model, *tasks], job, out=str(folder), metrics=",".join(part.settings.metrics))
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     return {one["task"]: one["metrics"] for one in results if "task" in one}
 

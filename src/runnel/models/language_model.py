@@ -200,16 +200,17 @@ def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> L
     name = next((name for name in tensors if name.removeprefix("model.").removeprefix("backbone.") in _HEADS), None)
     tied = config.get("tie_word_embeddings", config.get("tie_embeddings", isinstance(backbone, Mamba1 | Mamba2)))
     cap = config.get("output_logit_soft_cap", _SOFT_CAP) if isinstance(backbone, Xlstm) else None
+    sizes = backbone.vocab_size, backbone.hidden_size
     if name is None:
         if not tied:
             raise CheckpointError(f"{path} has no LM head ({' or '.join(_HEADS)}), so it cannot write; {_EXPECTED}")
-        return LmHead(*table.shape, tied=True, soft_cap=cap)
+        return LmHead(*sizes, tied=True, soft_cap=cap)
     if tensors[name].shape != tuple(table.shape):
         raise CheckpointError(f"{path}: mis-shaped tensor {name!r} is {tensors[name].shape}, expected {tuple(table.shape)}")
     weight = read_tensor(name, tensors[name], str(path)).to(table.device, table.dtype)
     tied = tied and torch.equal(weight, table)
     with torch.device("meta"):
-        head = LmHead(*table.shape, tied=tied, soft_cap=cap)
+        head = LmHead(*sizes, tied=tied, soft_cap=cap)
     if not tied:
         head.weight = nn.Parameter(weight, requires_grad=False)
     return head

@@ -86,7 +86,7 @@ class PackedTrainer(DocumentTrainer):
         InputError: `args.fp16` is set, or `args.fsdp` for a model with adapters.
     """
 
-    data: ClassVar[type]  # of training and evaluation
+    data: ClassVar[type[Any]]  # of training and evaluation
 
     def __init__(
         self,
