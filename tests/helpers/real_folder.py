@@ -1,4 +1,4 @@
-"""A folder of a few thousand files as people have them: what packages left on this machine, real texts as files of every kind,
+"""A folder of more than a thousand files as people have them: what packages left on this machine, real texts of every kind,
 and files that harm or mislead programs.
 """
 
@@ -214,7 +214,7 @@ WRITERS: dict[str, tuple[int, Callable[[Path, list[Text]], object]]] = {
 # ---- files of this machine ---------------------------------------------------------------------------------------------
 
 # how many of each kind, and how large they may be; rows and packed files hold more than their size tells
-_TAKEN = {"html": (150, 6000), "md": (150, 4000), "txt": (1000, 1400), "gz": (550, 450), "pdf": (20, 150_000), "csv": (12, 600)}
+_TAKEN = {"html": (60, 6000), "md": (60, 4000), "txt": (300, 1400), "gz": (200, 450), "pdf": (10, 150_000), "csv": (12, 600)}
 _ENDINGS = {".htm": "html", ".html": "html", ".md": "md", ".gz": "gz", ".pdf": "pdf", ".csv": "csv", ".tsv": "csv"}
 _TEXTS = re.compile(r"copyright|licen[sc]e|copying|readme|authors|metadata|notice|changelog|news|.*\.(txt|rst)", re.IGNORECASE)
 _PACKED = re.compile(r".*\.\d\w*\.gz|.*\.(txt|md|html|rst)\.gz|(changelog|news|readme|copyright).*\.gz", re.IGNORECASE)
@@ -294,7 +294,7 @@ def write_hostile(folder: Folder) -> None:
     }
 
 
-def make_folder(root: Path, files: int = 3000) -> Folder:
+def make_folder(root: Path, files: int = 1200) -> Folder:
     """All of it, below `root`: about so many files."""
     folder = Folder(root)
     texts, questions = real_texts()

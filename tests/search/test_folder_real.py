@@ -1,4 +1,4 @@
-"""A real folder: thousands of files of every kind, indexed with pocket, killed on the way, gone on with, changed and searched."""
+"""A real folder: more than a thousand files, indexed with pocket, killed on the way, gone on with, changed and searched."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from runnel.text.documents.reader import DocumentReader
 from runnel.text.folders import find_files
 from runnel.text.sentences import split_sentences
 
-BATCH = 300  # documents in a commit
+BATCH = 120  # documents in a commit
 
 
 @dataclass
@@ -143,14 +143,14 @@ def group(name: str, expected: Expected) -> str:
 # ---- all of it is there ------------------------------------------------------------------------------------------------
 
 
-def test_there_are_a_few_thousand_files_of_every_kind(folder, expected, story):
+def test_there_are_more_than_a_thousand_files_of_every_kind(folder, expected, story):
     kinds = Counter(group(name, expected) for name in expected.documents)
     reasons = Counter(" ".join(why.replace(name, "").split()[:8]) for name, why in story.changes.failed.items())
     print(f"\nfiles {dict(folder.files)}, {len(folder.hostile)} hostile; documents {dict(kinds)}")
     print(f"{story.changes.tokens:,} tokens in the last call; left out {len(story.changes.failed)}: {dict(reasons)}")
     print(f"killed after {story.told}, {[len(one) for one in story.seen]} there")
-    assert sum(folder.files.values()) >= 3000
-    assert set(kinds) == {"txt", "md", "html", "pdf", "docx", "epub", "jsonl", "csv", "tsv", "gz"} and min(kinds.values()) >= 100
+    assert sum(folder.files.values()) >= 1200
+    assert set(kinds) == {"txt", "md", "html", "pdf", "docx", "epub", "jsonl", "csv", "tsv", "gz"} and min(kinds.values()) >= 60
 
 
 def test_what_was_acknowledged_outlived_every_kill(story):
