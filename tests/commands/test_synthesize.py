@@ -144,15 +144,6 @@ def test_bad_replies_are_counted_by_reason(run, stub, books):
     assert "runnel: note: rejected: 2 replies of another form than requested\n" in ended.err
 
 
-def test_an_endpoint_that_is_down(run, stub, books, tmp_path):
-    stub.faults.extend([401] * 99)
-    ended = run("synthesize", books, "--to", "out", "--strategy", "chunk", "--threads", 1, *LENGTHS)
-    assert ended.code == 1 and len(stub.asked) == 5
-    assert f"runnel: note: stopped: {stub.url} failed 5 requests in a row; no more were sent; repeat the command" in ended.err
-    stub.faults.clear()
-    assert run("synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS).code == 0
-
-
 def test_a_budget_stops_cleanly_and_a_larger_one_continues(run, stub, books, tmp_path):
     command = ("synthesize", books, "--to", "out", "--limit", 9, "--reply-tokens", 50, *LENGTHS, "--budget-tokens")
     ended = run(*command, 10_000)

@@ -29,6 +29,7 @@ class Stub:
     Attributes:
         rule: returns the reply to a list of messages.
         faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut" or "slow".
+        slow_s: how late a slow answer is.
         asked: the bodies of all requests, also of those in batches.
     """
 
@@ -36,6 +37,7 @@ class Stub:
         self.rule = rule
         self.faults: deque[int | str] = deque()
         self.asked: list[dict[str, Any]] = []
+        self.slow_s = 1.0
         self.models = ["stub"]
         self.batches = StubBatches()
         self.url = ""
@@ -73,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send({"id": "1", "object": "chat.completion", "created": 1, "model": "stub", "choices": []})
         else:
             if fault == "slow":
-                time.sleep(1.0)
+                time.sleep(self.stub.slow_s)
             self._answer(self.stub.rule(body["messages"]), bool(body.get("stream")), fault)
 
     def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +87,8 @@ class Handler(BaseHTTPRequestHandler):
         finish = "length" if fault == "cut" else "stop"
         usage, head = usage_of(text), HEAD
         if not stream:
-            self._send(completion(text, finish))
+            whole = json.dumps(completion(text, finish)).encode()
+            self._raw(whole, kept=len(whole) // 2 if fault == "truncated" else None)
             return
         chunks = [text[at : at + 3] for at in range(0, len(text), 3)]
         events: list[dict[str, Any]] = [{"index": 0, "delta": {"content": one}, "finish_reason": None} for one in chunks]
@@ -102,13 +105,21 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, value: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self._raw(json.dumps(value).encode(), status, headers)
 
-    def _raw(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None, kind: str = "application/json") -> None:
+    def _raw(
+        self,
+        body: bytes,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+        kind: str = "application/json",
+        kept: int | None = None,
+    ) -> None:
+        """Send an answer; with `kept`, the connection ends after so many bytes of it."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         with suppress(BrokenPipeError):  # a client that waits no longer
-            self.wfile.write(body)
+            self.wfile.write(body[:kept])
 
 
 @contextmanager

@@ -164,7 +164,9 @@ class Endpoint:
             raise EndpointError(f"{self.url} {what} in time; is it busy, or its model being loaded?") from error
         except openai.APIConnectionError as error:
             why = error.__cause__ or error
-            raise EndpointError(f"{self.url} cannot be reached ({_short(str(why))}); is the endpoint running?") from error
+            if type(why).__name__ == "ConnectError":  # of httpx or httpx2, as the version of openai has it
+                raise EndpointError(f"{self.url} cannot be reached ({_short(str(why))}); is the endpoint running?") from error
+            raise EndpointError(f"{self.url} broke the connection ({_short(str(why))}); try again") from error
         except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
             raise EndpointError(f"{self.url} {what} as expected of a chat endpoint: {_short(str(error))}") from error
 
