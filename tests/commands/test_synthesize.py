@@ -165,6 +165,17 @@ def test_a_test_set_is_excluded_before_anything_is_asked(run, stub, books, tmp_p
     assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
 
 
+def test_question_answering_sets_are_excluded(run, stub, books, tmp_path):
+    row = {"input": "Who?", "context": story(30, name="Keeper2"), "answers": ["He."], "_id": "1", "dataset": "narrativeqa"}
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "narrativeqa.jsonl").write_text(json.dumps(row) + "\n")
+    command = ("synthesize", books, "--to", "out", "--strategy", "chunk", *LENGTHS, "--json", "--exclude")
+    facts = json.loads(run(*command, "qa:sets").out)
+    assert facts["rejected"]["subsequences that overlap with a test set"] >= 1
+    assert not any("Keeper2 repaired wheel 7." in json.dumps(one) for one in stub.asked)
+    assert "error: books has no files of LongBench" in run(*command, "qa:books").err
+
+
 def test_other_languages_are_left_out_before_anything_is_asked(run, stub, tmp_path):
     german = "Im Jahr {n} verkaufte der Müller der alten Mühle den Bäckern der Stadt {n} Säcke von seinem Mehl. "
     english = "In the year {n} the keeper of the old mill sold {n} sacks of his flour to the bakers of the town. "
@@ -272,6 +283,13 @@ def test_examples_without_a_language_model(run, tmp_path):
     for row in found:
         ((start, end),) = row["evidence"]
         assert row["document"][start:end].startswith("Keeper Berg repaired") and row["strategy"] == "heading"
+    assert run("index", "manuals", "--to", "library").code == 0
+    ended = run("synthesize", "library", "--without-llm", "--to", "indexed")
+    assert ended.code == 0, ended.err
+    indexed = rows(tmp_path / "indexed" / "structure.jsonl")
+    assert {row["source"] for row in indexed} < {f"library: {folder}/{name}.md" for name in (0, 1, 2, "copy")}
+    same = ("question", "document", "evidence")
+    assert sorted([row[key] for key in same] for row in indexed) == sorted([row[key] for key in same] for row in found)
     facts = json.loads(run("synthesize", "manuals", "--without-llm", "--to", "out", "--limit", 2, "--seed", 1, "--json").out)
     assert facts == json.loads((tmp_path / "out" / "structure.json").read_text()) and facts["examples"] == 2
 

@@ -33,14 +33,16 @@ _TRAINING = (
 
 
 def adapt(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or jsonl of documents.")],
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the model and the work.")],
     dev: Annotated[
         Path | None, typer.Option(metavar="EVIDENCE", help="Your own questions, to measure the gain on.", show_default=False)
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it; repeatable.", show_default=False),
+        typer.Option(
+            metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable.", show_default=False
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="The most questions, to train on and held back.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="For the choice of questions and the training.")] = 0,
@@ -91,12 +93,11 @@ def _write_questions(sources: list[str], exclude: list[str], limit: int, seed: i
     Raises:
         InputError: the structure asks too little, or the files are of another run.
     """
-    from runnel.commands.synthesize import report_left_out, structure_facts
+    from runnel.commands.synthesize import open_guard, report_left_out, structure_facts
     from runnel.generation.synthesis.sources import Sources
     from runnel.generation.synthesis.structure_rows import StructureRows
-    from runnel.training.decontaminate import Decontaminator
 
-    found, documents = StructureRows(Decontaminator(exclude), seed=seed), Sources(sources, seed, say)
+    found, documents = StructureRows(open_guard(exclude), seed=seed), Sources(sources, seed, say)
     rows = list(found.rows(documents, limit))
     report_left_out(structure_facts(found, documents))
     held = _held_back(rows)

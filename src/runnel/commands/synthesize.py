@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from runnel.generation.synthesis.run import Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
     from runnel.generation.synthesis.structure_rows import StructureRows
+    from runnel.training.decontaminate import Decontaminator
 
 
+_QA = "qa:"  # before the place of question answering sets
 _FOR_STRUCTURE = ("sources", "--to", "--limit", "--seed", "--language", "--exclude", "--json")
 
 
 # Long: 27 lines are its options.
 def synthesize(
     context: typer.Context,
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, or jsonl of documents.")],
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
     without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
     strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
@@ -39,7 +41,9 @@ def synthesize(
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it; repeatable.", show_default=False),
+        typer.Option(
+            metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable.", show_default=False
+        ),
     ] = None,
     llm: Llm = None,
     llm_model: LlmModel = None,
@@ -70,12 +74,11 @@ def synthesize(
     from runnel.generation.synthesis.run import Settings, Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
     from runnel.models.embedder import Embedder
-    from runnel.training.decontaminate import Decontaminator
 
     note_compiling()
     settings = Settings(strategy, unit, seed, reply_tokens, threads, language)
     budget = Budget(budget_tokens, budget_money, price_in, price_out)
-    endpoint, guard = open_llm(llm, llm_model), Decontaminator(exclude or [])
+    endpoint, guard = open_llm(llm, llm_model), open_guard(exclude or [])
     embedder = load(Embedder.load, model)
     tokens = _numbers(lengths)
     to.mkdir(exist_ok=True)
@@ -101,9 +104,8 @@ def _from_structure(
 ) -> int:
     from runnel.generation.synthesis.sources import Sources
     from runnel.generation.synthesis.structure_rows import StructureRows
-    from runnel.training.decontaminate import Decontaminator
 
-    found, documents = StructureRows(Decontaminator(exclude), language, seed), Sources(sources, seed, say)
+    found, documents = StructureRows(open_guard(exclude), language, seed), Sources(sources, seed, say)
     to.mkdir(exist_ok=True)
     path = to / "structure.jsonl"
     write_rows(found.rows(documents, limit), path, limit)
@@ -118,6 +120,23 @@ def _from_structure(
     if not facts["examples"]:
         say("note: no examples: headings, questions, definitions or lists with sentences are needed")
     return 0 if facts["examples"] else 1
+
+
+def open_guard(exclude: Sequence[str]) -> Decontaminator:
+    """Return the filter that --exclude describes: test sets, and question answering sets as qa:PATH.
+
+    Raises:
+        InputError: a set has nothing to compare with, or its reader raises it.
+        ReadError, MissingDependency: raised by the readers.
+    """
+    from runnel.evaluation.qa.loading import read_qa_sets
+    from runnel.training.decontaminate import Decontaminator
+
+    guard = Decontaminator(path for path in exclude if not path.startswith(_QA))
+    for path in (path.removeprefix(_QA) for path in exclude if path.startswith(_QA)):
+        for data in read_qa_sets(path):
+            guard.add(f"{path}, {data.name}", ((one.question, [data.documents[one.document].text]) for one in data.questions))
+    return guard
 
 
 def structure_facts(found: StructureRows, sources: Sources) -> dict[str, Any]:

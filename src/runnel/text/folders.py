@@ -154,6 +154,11 @@ def find_files(
                 yield file
 
 
+def is_index(folder: str | Path) -> bool:
+    """Return whether a folder has what an index of this package has at least."""
+    return os.path.isdir(folder) and any(index <= set(os.listdir(folder)) for index in _INDEXES)
+
+
 def other_kinds(files: Sequence[str]) -> str:
     """Return the message about files found in folders that are not text or a document."""
     more = f" and {len(files) - _SHOWN:,} more" if len(files) > _SHOWN else ""

@@ -64,7 +64,31 @@ class Decontaminator:
         self._read: set[int] = set()
         self._last = "", False
         for path in paths:
-            self._add(path)
+            dropped = Dropped()
+            with DocumentReader() as reader:
+                self.add(str(path), _examples(Path(path), reader, dropped), dropped)
+
+    def add(self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None) -> None:
+        """Exclude overlaps with another test set: queries with the documents that answer them; "" for a document without a query.
+
+        Args:
+            name: for messages.
+            dropped: what the reader of the examples left out, for messages.
+
+        Raises:
+            InputError: there is nothing to compare with.
+        """
+        found = guarding = 0
+        for query, documents in examples:
+            found += 1
+            guarding += self._add_example(query, documents)
+        if not guarding:
+            why = f"it has {found:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
+            raise InputError(
+                f"{name} cannot be used to exclude examples: {dropped if dropped and dropped.counts else why}; "
+                "give the queries or documents of the test set"
+            )
+        log.info("%s: excluding overlaps with %d of %d test examples or documents", name, guarding, found)
 
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""
@@ -79,21 +103,6 @@ class Decontaminator:
 
     def __str__(self) -> str:
         return "; ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common()) or "no overlap with test sets"
-
-    def _add(self, path: str | Path) -> None:
-        examples = guarding = 0
-        dropped = Dropped()
-        with DocumentReader() as reader:
-            for query, documents in _examples(Path(path), reader, dropped):
-                examples += 1
-                guarding += self._add_example(query, documents)
-        if not guarding:
-            why = f"it has {examples:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
-            raise InputError(
-                f"{path} cannot be used to exclude examples: {dropped if dropped.counts else why}; give the queries or documents "
-                "of the test set"
-            )
-        log.info("%s: excluding overlaps with %d of %d test examples or documents", path, guarding, examples)
 
     def _add_example(self, query: str, documents: Iterable[str]) -> bool:
         """Remember a test example; return whether anything in it is long enough to be recognized."""

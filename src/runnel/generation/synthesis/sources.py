@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,9 +18,11 @@ import numpy as np
 from runnel.errors import InputError
 from runnel.records import Places
 from runnel.search.finding import read_documents
+from runnel.search.store import Store
+from runnel.search.stores import open_store
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader, Skipped
-from runnel.text.folders import find_files
+from runnel.text.folders import find_files, is_index
 from runnel.text.lines import keys, read_head, read_json
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.tokenizer import Tokenizer
@@ -71,10 +74,11 @@ class Subsequence:
 
 @dataclass
 class Sources:
-    """The documents of files and folders, in an order that depends on the seed. Iterate over it once.
+    """The documents of files, folders and indexes, in an order that depends on the seed. Iterate over it once.
 
     Args:
-        paths: files and folders of all kinds that runnel reads, and jsonl rows with a "document" (evidence) or a "text".
+        paths: files and folders of all kinds that runnel reads, jsonl rows with a "document" (evidence) or a "text", and places
+            of indexes, whose documents are as they were when they were indexed.
         report: receives a line for each warning about a document and each file that cannot be read.
 
     Attributes:
@@ -84,6 +88,7 @@ class Sources:
 
     Raises:
         InputError: there is no file of a name, or a row has neither a document nor a text.
+        StoreError: an index cannot be opened.
     """
 
     paths: Sequence[str]
@@ -94,12 +99,15 @@ class Sources:
     skipped: list[Skipped] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Source]:
-        files = list(find_files(self.paths))
-        np.random.default_rng(self.seed).shuffle(files)
+        indexes = [path for path in self.paths if "://" in path or is_index(path)]
         seen: set[bytes] = set()
-        with DocumentReader() as reader:
-            for file in files:
-                for source in _evidence_documents(file) if _holds_evidence(file) else self._read(str(file), reader):
+        with DocumentReader() as reader, ExitStack() as stack:
+            stores = [stack.enter_context(closing(open_store(place))) for place in indexes]
+            places: list[Path | tuple[Store, str]] = list(find_files(path for path in self.paths if path not in indexes))
+            places += [(store, name) for store in stores for name in sorted(store.content_hashes())]
+            np.random.default_rng(self.seed).shuffle(places)  # type: ignore[arg-type]
+            for place in places:
+                for source in self._sources(place, reader):
                     digest = _digest(source.text)
                     if digest in seen:
                         self.repeated += 1
@@ -108,10 +116,20 @@ class Sources:
                     self.documents += 1
                     yield source
 
+    def _sources(self, place: Path | tuple[Store, str], reader: DocumentReader) -> Iterator[Source]:
+        if isinstance(place, tuple):
+            return _stored(*place)
+        return _evidence_documents(place) if _holds_evidence(place) else self._read(str(place), reader)
+
     def _read(self, file: str, reader: DocumentReader) -> Iterator[Source]:
         for one in read_documents([file], reader, self.skipped, report=self.report):
             name = file if one.document.id is None else f"{file}: {one.document.id}"
             yield Source(name, one.document.text, one.document.places())
+
+
+def _stored(store: Store, name: str) -> Iterator[Source]:
+    row = store.documents([name])[name]
+    yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
 
 
 def _holds_evidence(file: Path) -> bool:
