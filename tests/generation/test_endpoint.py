@@ -1,6 +1,7 @@
 """A language model's endpoint that answers by rule, and misbehaves on order."""
 
 import builtins
+import time
 
 import pytest
 from helpers.stub_endpoint import Stub, serve
@@ -81,6 +82,19 @@ def test_the_model_must_be_clear(stub: Stub) -> None:
     with pytest.raises(EndpointError, match=r"lists 2 models \(small, large\); choose one by its name"):
         Endpoint(stub.url).complete(ASK, max_tokens=5)
     assert Endpoint(stub.url, "large").model == "large"
+
+
+def test_an_endpoint_that_is_not_running_is_reported_at_once() -> None:
+    endpoint = Endpoint("http://127.0.0.1:9/v1")
+    start = time.perf_counter()
+    with pytest.raises(EndpointError, match=r"127.0.0.1:9/v1 cannot be reached"):
+        endpoint.complete(ASK, max_tokens=5)
+    assert time.perf_counter() - start < 6, "five repeats take 11 seconds or more"
+
+
+def test_an_endpoint_that_still_loads_its_model_is_asked_again(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub.loading = 2
+    assert Endpoint(stub.url).model == "stub" and stub.loading == 0
 
 
 def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ class Stub:
         rule: returns the reply to a list of messages.
         faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut" or "slow".
         slow_s: how late a slow answer is.
+        loading: how often it does not list its models yet.
         asked: the bodies of all requests, also of those in batches.
     """
 
@@ -38,6 +39,7 @@ class Stub:
         self.faults: deque[int | str] = deque()
         self.asked: list[dict[str, Any]] = []
         self.slow_s = 1.0
+        self.loading = 0
         self.models = ["stub"]
         self.batches = StubBatches()
         self.url = ""
@@ -53,6 +55,10 @@ class Handler(BaseHTTPRequestHandler):
         found = self.stub.batches.get(self.path)
         if isinstance(found, str):
             self._raw(found.encode(), kind="application/octet-stream")
+            return
+        if self.path.endswith("/models") and self.stub.loading:
+            self.stub.loading -= 1
+            self._send({"error": {"message": "loading"}}, 503, {"retry-after-ms": "10"})
             return
         self._send(found or {"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
 

@@ -98,11 +98,20 @@ class Endpoint:
         if self._model is not None:
             return self._model
         with self.errors("did not list its models"):
-            names = [one.id for one in self.client.models.list()]
+            names = self._list_models()
         if len(names) != 1:
             listed = ", ".join(names[:10]) or "none"
             raise EndpointError(f"{self.url} lists {len(names)} models ({listed}); choose one by its name")
         return names[0]
+
+    def _list_models(self) -> list[str]:
+        """Return the names of the endpoint's models. It is asked again only if it is busy: it may not be running at all."""
+        import openai
+
+        try:
+            return [one.id for one in self.client.with_options(max_retries=0).models.list()]
+        except openai.APIStatusError:
+            return [one.id for one in self.client.models.list()]
 
     def complete(
         self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
