@@ -105,7 +105,7 @@ class Sources:
             stores = [stack.enter_context(closing(open_store(place))) for place in indexes]
             places: list[Path | tuple[Store, str]] = list(find_files(path for path in self.paths if path not in indexes))
             places += [(store, name) for store in stores for name in sorted(store.content_hashes())]
-            np.random.default_rng(self.seed).shuffle(places)  # type: ignore[arg-type]
+            np.random.default_rng(self.seed).shuffle(places)
             for place in places:
                 for source in self._sources(place, reader):
                     digest = _digest(source.text)
