@@ -138,7 +138,8 @@ class Explanation:
         meaning: the document among the nearest vectors.
         words: among the highest BM25 scores.
         reranked: among the documents that were reranked.
-        relevance: the reranker's score; None if it was not reranked.
+        relevance: what orders the reranked documents: the reranker's score, with more of the first stage where sentences are
+            remembered (docs/search.md); None if it was not reranked.
     """
 
     meaning: RankPart

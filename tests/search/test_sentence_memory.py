@@ -16,6 +16,7 @@ from runnel.search import encoding
 from runnel.search.check import check
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
+from runnel.search.pipeline import _with_first_stage
 from runnel.search.shards import encode_shard
 from runnel.search.stores import create_store
 from runnel.text.shards import Shard
@@ -114,15 +115,46 @@ def test_no_document_is_read_to_search(index, embedder, monkeypatch):
     assert read and set(read) == {query}
 
 
-def test_the_reranker_scores_what_is_remembered(local, embedder):
-    order = local._pipeline._rerank(QUERY, list(TEXTS))
-    reranker = Reranker(embedder.model)
-    scores = dict(zip(TEXTS, reranker.score(QUERY, reranker.remember(TEXTS)), strict=True))
-    assert set(order) == set(TEXTS)
-    assert [scores[name] for name in order] == pytest.approx(sorted(scores.values(), reverse=True), abs=0.05)
-    timings: dict[str, float] = {}
-    local.search(QUERY, timings=timings)
-    assert "rerank" in timings
+def first_stage(index, dense_weight=1.0):
+    """The cosine of each document's best passage, and its BM25 score."""
+    dense, lexical = {}, {}
+    for one in index.store.nearest(index.embedder.encode_query([QUERY])[0], 200, []) if dense_weight else []:
+        dense[one.document] = max(one.score, dense.get(one.document, -1.0))
+    for one in index.store.lexical(QUERY, 200, []):
+        lexical[one.document] = max(one.score, lexical.get(one.document, 0.0))
+    return dense, lexical
+
+
+@pytest.mark.parametrize("dense_weight", [1.0, 0.0])
+def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score(index, embedder, dense_weight):
+    (dense, lexical), reranker = first_stage(index, dense_weight), Reranker(embedder.model)
+    scores = dict(zip(TEXTS, reranker.score(QUERY, reranker.remember(TEXTS)).tolist(), strict=True))
+    expected = {
+        name: score + 16 * dense.get(name, 0.0) + 4 * lexical.get(name, 0.0) / max(lexical.values())
+        for name, score in scores.items()
+        if name in dense or name in lexical
+    }
+    hits = index.search(QUERY, top_k=20, dense_weight=dense_weight)
+    relevance = {hit.id: hit.explanation.relevance for hit in hits}
+    assert relevance == pytest.approx(expected, abs=0.05)  # other steps, other rounding
+    by_rank = [hit.explanation.relevance for hit in sorted(hits, key=lambda hit: hit.explanation.reranked.rank)]
+    assert by_rank == sorted(by_rank, reverse=True) and len(by_rank) == len(hits)
+    assert len(set(lexical.values())) > 2 and len(set(np.round(list(scores.values()), 2))) > 2
+
+
+def test_documents_beyond_a_list_have_its_lowest_cosine_and_no_words():
+    relevance = _with_first_stage({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": -0.1}, {"a": 5.0, "x": 10.0})
+    assert relevance == {"a": 1 + 16 * 0.9 + 4 * 0.5, "b": 2 - 16 * 0.1, "c": 3 - 16 * 0.1}
+    assert _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0} and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
+
+
+def test_the_rerankers_score_alone_orders_what_another_model_remembers(local, embedder, monkeypatch):
+    """The weights were measured with stored sentences; recurrent models' scores have another scale."""
+    scores = {"d0": 1.0, "d1": 3.0, "d2": 2.0}
+    monkeypatch.setattr(local._pipeline, "_rerank", lambda *_: scores)
+    monkeypatch.setattr(local._pipeline, "_remembers", False)
+    ranks = {hit.id: hit.explanation for hit in local.search(QUERY, top_k=20)}
+    assert [(ranks[name].reranked.rank, ranks[name].relevance) for name in ("d1", "d2", "d0")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
 
 
 def test_an_index_without_memories_is_read(local, embedder, tmp_path):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -36,6 +36,10 @@ _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight 
 # Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured with pocket (docs/pocket.md),
 # and with recurrent models, measured with pocket-mamba2 (docs/search.md).
 _SENTENCE_WEIGHTS, _RECURRENT_WEIGHTS = (1.0, 1.0, 30.0), (0.2, 1.0, 1.0)
+# Added to the reranker's score of a document with remembered sentences: so many times the cosine of its best passage, and so many
+# times its BM25 as a share of the best document's, because the reranker does not know how rare a word is in this index. Measured
+# with pocket (docs/pocket.md).
+_COSINE, _WORDS = 16.0, 4.0
 _RERANKED = 50  # documents, if they are remembered
 _READ = 5  # documents whose sentences are shown, if each must be read whole
 _TOGETHER = 20  # documents whose remembered sentences are in memory together
@@ -89,8 +93,9 @@ class Pipeline:
         relevance: dict[str, float] = {}
         if rerank:
             with _timed(timings, "rerank"):
-                relevance = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], progress)
-        ranked = fuse([*lists, list(relevance)], weights)[:top_k]
+                scores = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], progress)
+                relevance = _best_first(_with_first_stage(scores, *lists) if self._remembers else scores)
+        ranked = fuse([*lists, relevance], weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
         ranked = [pair for pair in ranked if pair[0] in documents]  # in Qdrant, whose reads are live, a document may be gone
@@ -99,7 +104,7 @@ class Pipeline:
             read = stages.read if stages.read is not None else len(found) if self._remembers else _READ
             shown = self._sentences(query, found[:read], stages.sentences, progress)
         shown += [[]] * (len(found) - len(shown))
-        explain = _Explainer([*lists, list(relevance)], weights, relevance)
+        explain = _Explainer([*lists, relevance], weights, relevance)
         return [
             Hit(name, score, rank, row.text, tuple(best), row.title, row.source, row.metadata, Places(row.blocks), explain(name))
             for rank, ((name, score), row, best) in enumerate(zip(ranked, found, shown, strict=True), start=1)
@@ -127,7 +132,7 @@ class Pipeline:
         return rerank
 
     def _rerank(self, query: str, names: Sequence[str], progress: Callable[[int], None] | None = None) -> dict[str, float]:
-        """Return the reranker's scores of documents, best first; documents that are not remembered are read whole."""
+        """Return the reranker's scores of documents; documents that are not remembered are read whole."""
         assert self._reranker is not None
         memory, texts = self._remembered_sentences(names) if self._remembers else self._remembered_states(names)
         scores: dict[str, float] = {}
@@ -136,7 +141,7 @@ class Pipeline:
             scores |= zip((name for name, _ in memory.entries()), found, strict=True)
         if texts:
             scores |= zip(texts, self._reranker.score(query, list(texts.values()), progress=progress).tolist(), strict=True)
-        return {name: scores[name] for name in sorted((n for n in names if n in scores), key=lambda n: -scores[n])}
+        return {name: scores[name] for name in names if name in scores}
 
     def _remembered_states(self, names: Sequence[str]) -> tuple[Memory | None, dict[str, str]]:
         """Return the reranker's memory of documents, and the texts of documents without one."""
@@ -164,8 +169,8 @@ class Pipeline:
         weights: tuple[float, float, float],
         timings: dict[str, float],
         progress: Callable[[int], None] | None,
-    ) -> list[list[str]]:
-        """Return a dense and a lexical list of documents, best first, each document at the rank of its best passage.
+    ) -> list[dict[str, float]]:
+        """Return the cosines and the BM25 scores of documents, best first: of each document the score of its best passage.
 
         A list without weight stays empty, so that its documents are not found.
         """
@@ -182,7 +187,7 @@ class Pipeline:
             self._warn_of_format_1(query)
             with _timed(timings, "lexical"):
                 lexical = self._store.lexical(query, depth, where)
-        return [document_ranks(dense), document_ranks(lexical)]
+        return [document_scores(dense), document_scores(lexical)]
 
     def _warn_of_format_1(self, query: str) -> None:
         if self._store.settings.format == 1 and unspaced_words(query) and not self._warned:
@@ -226,7 +231,7 @@ class Pipeline:
 class _Explainer:
     """Tells of a document where it is in each list, and what that adds to its score."""
 
-    def __init__(self, lists: Sequence[Sequence[str]], weights: Sequence[float], relevance: Mapping[str, float]) -> None:
+    def __init__(self, lists: Sequence[Iterable[str]], weights: Sequence[float], relevance: Mapping[str, float]) -> None:
         self._ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in lists]
         self._weights, self._relevance = weights, relevance
 
@@ -237,12 +242,34 @@ class _Explainer:
         return Explanation(meaning, words, reranked, self._relevance.get(name))
 
 
-def document_ranks(found: Sequence[ScoredPassage]) -> list[str]:
-    """Return documents in the order of their best passages."""
-    return list(dict.fromkeys(one.document for one in found))
+def document_scores(found: Sequence[ScoredPassage]) -> dict[str, float]:
+    """Return the score of the best passage of each document, from passages that are in order, best first."""
+    scores: dict[str, float] = {}
+    for one in found:
+        scores.setdefault(one.document, one.score)
+    return scores
 
 
-def fuse(rankings: Sequence[Sequence[str]], weights: Sequence[float]) -> list[tuple[str, float]]:
+def _with_first_stage(
+    relevance: Mapping[str, float], dense: Mapping[str, float], lexical: Mapping[str, float]
+) -> dict[str, float]:
+    """Add the cosine and the BM25 score of the first stage to the relevance of documents.
+
+    A document that is not in the dense list has the lowest cosine of the list; one not in the lexical list has the score 0.
+    """
+    lowest, highest = min(dense.values(), default=0.0), max(lexical.values(), default=1.0)
+    return {
+        name: score + _COSINE * dense.get(name, lowest) + _WORDS * lexical.get(name, 0.0) / highest
+        for name, score in relevance.items()
+    }
+
+
+def _best_first(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return scores in descending order; equal ones keep their order."""
+    return dict(sorted(scores.items(), key=lambda item: -item[1]))
+
+
+def fuse(rankings: Sequence[Iterable[str]], weights: Sequence[float]) -> list[tuple[str, float]]:
     """Merge up to three weighted lists by reciprocal rank fusion: (id, score), best first, ties by id."""
     scores: dict[str, float] = {}
     for ranking, weight in zip(rankings, weights, strict=False):
