@@ -163,6 +163,26 @@ def test_a_dropped_file_is_read_and_asked(server, open_tab):
     assert marked(again, "current") == ["The lighthouse 🗼 is painted red."]
 
 
+def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
+    texts = {"red.txt": "The lighthouse is painted red.", "<b>blue.txt": "The lighthouse is painted blue."}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    tab = open_tab(address(server))
+    ask(tab, "What color is the lighthouse?")
+    tab.set_input_files("#file", [tmp_path / name for name in texts])
+    links = tab.locator("#opened a")
+    for at, (name, text) in reversed([*enumerate(texts.items())]):  # the last one is shown
+        links.nth(1).wait_for()
+        links.nth(at).click()
+        tab.locator("a.sentence mark", has_text=text).wait_for()
+        assert tab.locator("#text").inner_text() == text and tab.locator("#opened a[aria-current]").inner_text() == name
+        assert tab.locator("a.sentence mark").all_inner_texts() == [text]
+    assert links.all_inner_texts() == list(texts)
+    tab.keyboard.press("Escape")
+    tab.locator("a.hit", has_text="garden").wait_for()
+    assert links.count() == 2 and tab.locator("#opened a[aria-current]").count() == 0
+
+
 def test_a_file_that_cannot_be_read_is_reported_and_the_next_one_is_read(server, open_tab, tmp_path):
     (tmp_path / "bad.pdf").write_bytes(b"%PDF-1.4\nnothing")
     (tmp_path / "good.txt").write_text("Good text.")

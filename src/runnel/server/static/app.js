@@ -12,6 +12,7 @@ export function start(source) {
   const pane = new DocumentPane(page, source.picture, report);
   let shown = { doc: null, query: null, at: null };
   let answers = null; // the sentences of the open document that answer, best first
+  const opened = new Map(); // names of the files that were opened here, by id
   let hits = []; // of the whole collection
   let ownHits = []; // of the open document, if it is a file that was opened here
   let listed = null; // the hits in the list
@@ -30,6 +31,7 @@ export function start(source) {
     const address = parseAddress(window.location.hash);
     shown = { ...address, query: source.query ?? address.query };
     if (shown.doc === before.doc && shown.query === before.query) return openSentence();
+    showOpened();
     work.abort();
     work = new AbortController();
     const { signal } = work;
@@ -143,6 +145,7 @@ export function start(source) {
       showProgress({ done: 0, total: null });
       try {
         const { id } = await source.add(file, showProgress);
+        opened.set(id, file.name);
         say("");
         go({ doc: id, at: null });
       } catch (error) {
@@ -151,6 +154,17 @@ export function start(source) {
         page.progress.hidden = true;
       }
     }
+  }
+
+  // Show links to all files that were opened here.
+  function showOpened() {
+    const links = [...opened].map(([doc, name]) => {
+      const link = element("a", "", name);
+      link.setAttribute("href", formatAddress({ doc, query: shown.query }));
+      if (doc === shown.doc) link.setAttribute("aria-current", "page");
+      return link;
+    });
+    page.opened.replaceChildren(...links);
   }
 
   function scopeText() {
