@@ -109,7 +109,7 @@ class FakeEmbedder:
             yield np.array([len(row.text), len(row), 0.1], dtype=np.float32)
 
 
-class Words(list):
+class Words(list[str]):
     """Stands for the token ids of a text."""
 
     def __init__(self, text, most=None):
@@ -143,7 +143,7 @@ class FakeReranker:
         return [Hit(name, -score, rank, documents[name]) for rank, (score, _, name) in enumerate(sorted(scored)[:top_k], start=1)]
 
 
-class FakeMemory(dict):
+class FakeMemory(dict[str, str]):
     def select(self, ids):
         return {name: self[name] for name in ids}
 

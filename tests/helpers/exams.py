@@ -51,8 +51,8 @@ def follow(messages):
         known = [answer for answer in re.findall(r"^ANSWER: (.*)$", prompt, re.MULTILINE) if answer != "unknown"]
         return f"One reader knows.\nANSWER: {known[0] if known else 'unknown'}"
     if "word for word" in prompt:
-        wheel = re.search(r"wheel number (\d+)", prompt)[1]
+        wheel = re.findall(r"wheel number (\d+)", prompt)[0]
         return "\n".join(re.findall(rf"Wheel number {wheel} was painted \w+\.", prompt)) or "\n"
-    wheel = re.search(r"wheel number (\d+)", prompt)[1]
+    wheel = re.findall(r"wheel number (\d+)", prompt)[0]
     seen = re.search(rf"Wheel number {wheel} was painted (\w+)", prompt)
     return f"I looked for wheel {wheel}.\nANSWER: {seen[1] if seen else 'unknown'}"

@@ -5,12 +5,20 @@ import threading
 from contextlib import contextmanager
 
 import httpx
+from fastapi import FastAPI
 
 from runnel.models.base import load_model
 from runnel.server.app import create_app
 from runnel.server.loading import Loaded
 from runnel.server.run import Server, bind
 from runnel.server.settings import Settings
+
+
+class Client(httpx.Client):
+    """A client that knows its server."""
+
+    app: FastAPI
+    server: Server
 
 
 @contextmanager
@@ -26,7 +34,7 @@ def serving(model="pocket", *, name="pocket", index=None, load=None, **limits):
     try:
         if load is None:
             assert ready.wait(300)
-        with httpx.Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=300, trust_env=False) as client:
+        with Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=300, trust_env=False) as client:
             client.app, client.server = app, server
             yield client
     finally:

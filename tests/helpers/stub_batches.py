@@ -17,12 +17,13 @@ class StubBatches:
 
     def __init__(self):
         self.files, self.batches = {}, {}
-        self.faults, self.polls, self.ending, self.created = deque(), 1, "completed", 0
+        self.faults: deque[int | str] = deque()
+        self.polls, self.ending, self.created = 1, "completed", 0
 
     def post(self, path, headers, body, complete):
         """Return the answer to a POST, or None if the path is another's; `complete` returns the completion of a body."""
         if path.endswith("/files"):
-            mark = re.search(r"boundary=(.*)", headers["Content-Type"])[1].strip('"').encode()
+            mark = headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
             part = next(one for one in body.split(b"--" + mark) if b'name="file"' in one)
             return self._file(part.partition(b"\r\n\r\n")[2].rstrip(b"\r\n").decode())
         if not path.endswith("/batches"):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def follow(messages):
     if "The place:" in prompt:
         place = [int(number) for number, _ in NUMBERED.findall(prompt.partition("The document around it:")[0])]
         far = max(numbers, key=lambda n: min(abs(n - one) for one in place))
-        found = {"connections": [{"sentence": far, "connection": f"{lines[place[0]]} {lines[far]}"}]}
+        found: dict[str, Any] = {"connections": [{"sentence": far, "connection": f"{lines[place[0]]} {lines[far]}"}]}
     elif "Connection:" in prompt:
         found = {"question": f"What did Berg do? {prompt.partition('Connection: ')[2].partition(chr(10))[0]}"}
     else:

@@ -81,6 +81,7 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, sentence_l
     torch.manual_seed(2)
     model = tiny_model(folder, backbone=Encoder(config))
     features = model.heads["features"]
+    assert isinstance(features, TokenFeatures)
     head = VectorScore(32, size=8)
     nn.init.normal_(head.out.weight)
     heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector(), "sentences": head, "rerank": VectorRelevance(32)})
@@ -98,6 +99,7 @@ def byte_level_model(folder: Path, *, papers_heads: bool = False) -> Model:
     torch.manual_seed(1)
     model = tiny_model(folder, papers_heads=papers_heads, backbone=Mamba2(config).requires_grad_(False).eval())
     if not papers_heads:
-        model.heads["features"] = TokenFeatures(config.vocab_size, 32)
-        nn.init.normal_(model.heads["features"].mark_vectors)
+        features = TokenFeatures(config.vocab_size, 32)
+        nn.init.normal_(features.mark_vectors)
+        model.heads["features"] = features
     return dataclasses.replace(model, tokenizer=tokenizer, templates={"sentences": QUERY_LINE_THEN_DOCUMENT})

@@ -27,7 +27,7 @@ def tiny_backbone(architecture: Callable[[Any], AnyBackbone], config: Any, dtype
     model = architecture(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.weight.data = module.weight.data.to(dtype)

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -114,7 +114,7 @@ def scripts() -> tokenizers.Tokenizer:
     return library
 
 
-BUILDERS = {
+BUILDERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "neox_like": neox_like,
     "cl100k_like": cl100k_like,
     "prefix_space": prefix_space,
