@@ -119,10 +119,12 @@ def test_files_that_cannot_be_read_are_reported_and_keep_what_is_known(index, fo
 def test_files_that_are_not_documents_are_only_noted(index, folder, caplog):
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (folder / "deep" / "program").write_bytes(b"\x7fELF\0\0")
+    (folder / "questions.jsonl").write_text('{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n')
     changes = index.add_files([folder])
     assert len(changes.added) == 5 and not changes.failed
     root = folder.resolve()
-    assert caplog.messages == [f"note: files of kinds that are not read: {root / 'picture.png'}, {root / 'deep' / 'program'}"]
+    others = ", ".join(str(root / name) for name in ("picture.png", "questions.jsonl", "deep/program"))
+    assert caplog.messages == [f"note: files of kinds that are not read: {others}"]
     changes = index.add_files([folder / "picture.png"])  # the user names it
     assert "is an image" in changes.failed[str(root / "picture.png")]
 

@@ -43,6 +43,7 @@ _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # a table row; the rule u
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]")  # anything that might end a sentence in some script
 _WORD_CHAR = re.compile(r"\S")
+_PRIVATE = re.compile(r"\._")  # in code: self._name
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
 
 # Where an over-long sentence may be cut, best first, and the smallest share of the cap that must precede the cut.
@@ -196,7 +197,7 @@ def _sentencex_starts(window: str, language: str) -> list[int]:
     starts = {0}
     for boundary in sentencex.get_sentence_boundaries(language, window):
         match = _WORD_CHAR.search(window, boundary["start_index"])
-        if match:
+        if match and not _PRIVATE.match(window, match.start() - 1):
             starts.add(match.start())
     return sorted(starts)
 

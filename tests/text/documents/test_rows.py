@@ -5,7 +5,7 @@ import gzip
 import pytest
 from helpers.document_checks import check
 
-from runnel.errors import InputError, ReadError
+from runnel.errors import InputError, ReadError, UnsupportedKind
 from runnel.text.documents.document import Limits
 from runnel.text.documents.reader import DocumentReader, read_document
 
@@ -32,7 +32,9 @@ def test_jsonl(rows):
     [
         ('{"text": "x"}\n{"text": ', "line 2: not valid JSON"),
         ('\n["x"]', "line 2: expected an object in braces, got list"),
-        ('{"body": "x"}', "row 1: expected .text., got the keys 'body'"),
+        ('{"body": "x"}', "row 1: expected a document with .text., got the keys 'body'"),
+        ('{"text": "x"}\n{"body": "x"}', "row 2: expected .text., got the keys 'body'"),
+        ('{"text": 7}', "row 1: expected .text., got the keys 'text'"),
         ("[" * 100_000, "line 1: not valid JSON"),
         (b'{"text": "x"}\n{"text": "\xe9"}', "the text after line . is not UTF-8 .*; give its encoding or convert it"),
         ('{"text": "' + "x" * 1000, "line 1 is larger than 1,000 bytes"),
@@ -41,6 +43,23 @@ def test_jsonl(rows):
 def test_bad_rows_are_named(rows, content, message):
     with pytest.raises(ReadError, match=rf"bad\.jsonl.*{message}"):
         rows("bad.jsonl", content, Limits(unpacked_bytes=1000 if "larger" in message else 1 << 28))
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ('{"question": "q", "file": "a.txt", "text": "x"}', "a question about other files"),
+        ('{"query": "q", "document": "d", "evidence": []}', "a question about other files"),
+        ('{"query": "q", "positive": "d"}', "the keys 'query', 'positive'"),
+    ],
+)
+def test_a_first_row_that_is_no_document_makes_the_file_another_kind(rows, row, what):
+    with pytest.raises(UnsupportedKind, match=rf'a\.jsonl, row 1: expected a document with "text", got {what}$'):
+        rows("a.jsonl", f'\n{row}\n{{"text": "x"}}')
+    with pytest.raises(ReadError) as error:  # the file is one of documents
+        rows("a.jsonl", '{"text": "x"}\n{"body": "x"}')
+    assert not isinstance(error.value, UnsupportedKind)
+    assert rows("b.jsonl", '{"question": "q", "text": "x"}') == [("1", "x")]
 
 
 def test_rows_before_a_bad_one_are_read(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import BinaryIO, NamedTuple
 
-from runnel.errors import ReadError
+from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import DocumentText, Limits, read_plain
 from runnel.text.lines import Lines, keys, parse_object
 from runnel.text.reading import Decoded
@@ -39,6 +39,7 @@ def read_rows(
         before: asked where a number is needed, if `file` is a part of a jsonl file.
 
     Raises:
+        UnsupportedKind: the first row of a jsonl file is no document, such as a question with the file that answers it.
         ReadError: a row is not what it should be, or too long; the message has the line number.
     """
     lines = Lines(
@@ -61,10 +62,18 @@ def _document(
 ) -> DocumentText:
     key, title = values.get("id", values.get("_id")), values.get("title")
     title = title if isinstance(title, str) and title else None
+    if kind == "jsonl" and ("text" not in values or _asks(values)) and before().rows + number == 1:
+        what = "a question about other files" if _asks(values) else keys(values)
+        raise UnsupportedKind(f'{name}, row 1: expected a document with "text", got {what}')
     if kind == "jsonl" and not isinstance(values.get("text"), str):
         raise ReadError(f'{name}, row {before().rows + number}: expected "text", got {keys(values)}')
     document = read_plain(Decoded(row_text(values), encoding))
     return replace(document, kind=kind, id=str(before().rows + number if key is None or key == "" else key), title=title)
+
+
+def _asks(values: Mapping[str, object]) -> bool:
+    """Return whether a row is a question with its answer: of `runnel evaluate --questions`, or evidence."""
+    return not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(("file", "document"))
 
 
 def _objects(lines: Lines) -> Iterator[tuple[int, Mapping[str, object]]]:
