@@ -129,7 +129,7 @@ def test_the_most_likely_mistakes_are_explained(run, tmp_path):
     (tmp_path / "a file.txt").write_text("One dog.")
     swapped = run("find", "a file.txt", "is it a dog?")
     assert (swapped.code, swapped.out) == (2, "")
-    assert swapped.err == "runnel: error: the question comes before the files: runnel find 'is it a dog?' 'a file.txt'\n"
+    assert swapped.err == "runnel: error: the query comes before the files: runnel find 'is it a dog?' 'a file.txt'\n"
     address = run("find", "dog", "https://example.org/a.pdf")
     assert address.err == "runnel: error: https://example.org/a.pdf is an address; download it and give the file\n"
     misspelled = run("find", "dog", "a file.txt", "-m", "poket")

@@ -48,6 +48,9 @@ def test_index_reads_recognized_pages(run, ocr, tmp_path, caplog):
 def test_index_of_a_project_reads_recognized_pages(run, ocr):
     assert run("index", "scan.pdf", "--ocr", ocr).code == 0
     assert "scan.pdf:page 2:Recognized text 0." in run("search", "recognized text", "-k", "1").out
+    done = run("search", "recognized text", "--in", ".runnel/index", "--ocr", ocr)
+    message = " ".join(done.err.replace("│", " ").split())
+    assert done.code == 2 and "--ocr has no effect with --in, which is never updated" in message
     assert "--ocr cannot be given with --check" in " ".join(run("index", "--check", "--ocr", ocr).err.split())
 
 
@@ -64,3 +67,12 @@ def test_ask_reads_recognized_pages(run, fake, ocr, monkeypatch):
         done = run("ask", "recognized text", "scan.pdf", "--ocr", ocr, "--min-score", "1")
     assert done.code == 0 and "[1] scan.pdf, page 2  characters" in done.out, done.err
     assert "Recognized text 0." in str(stub.asked)
+
+
+def test_search_reads_recognized_pages_of_new_files(run, ocr, tmp_path):
+    (tmp_path / "note.txt").write_text("A note.")
+    assert run("index", "--exclude", "scan.pdf").code == 0
+    (tmp_path / "new.pdf").write_bytes(pdf([None]))
+    assert "1 failed" in run("search", "recognized text").err
+    done = run("search", "recognized text", "-k", 1, "--ocr", ocr)  # also a file that failed before
+    assert "1 added" in done.err and done.out.startswith("new.pdf:page 1:Recognized text 0.")

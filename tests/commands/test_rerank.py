@@ -33,6 +33,12 @@ def test_rerank_one_query(run, fake, tmp_path):
     assert hits == [{"rank": 1, "id": "2", "score": 2.0, "text": "red cat"}]
 
 
+def test_rerank_with_swapped_arguments(run, tmp_path):
+    (tmp_path / "docs.txt").write_text("blue cat\n")
+    done = run("rerank", "docs.txt", "red cat")
+    assert (done.code, done.err) == (1, "runnel: error: the query comes before the files: runnel rerank 'red cat' docs.txt\n")
+
+
 def test_rerank_nothing(run, fake, tmp_path):
     (tmp_path / "docs.txt").write_text("")
     done = run("rerank", "red cat", "docs.txt", "--json")

@@ -58,6 +58,13 @@ def test_documents_without_files_and_sentences(run, tmp_path, pocket, monkeypatc
     assert run("search", "garbage", "--in", "notes", "-l").out == "gc\n"
 
 
+def test_a_document_without_title_and_sentences_is_its_first_line(run, library, tmp_path):
+    (tmp_path / "files" / "heart.txt").write_text(f"\n\n  {HEART}")
+    with library as index:
+        index.add_files(["files"])
+    assert run("search", "blood", "--in", "library", "-s", 0, "-k", 1).out == "files/heart.txt:3:The heart is a muscle.\n"
+
+
 def test_the_exit_code_is_that_of_grep(run, library):
     assert run("search", "zebra", "--in", "library", "--words-only").code == 1
     assert run("search", "zebra", "--in", "library", "--words-only", "--json").code == 1

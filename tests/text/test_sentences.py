@@ -106,9 +106,9 @@ def test_blocks(text, expected):
 
 
 def test_names_in_code_stay_whole():
-    text = "def a(self):\n    self._x = other()._names.get(y)\n    return self.__class__. See os.path._join for it. _Then_ the rest."
+    text = "def a(self):\n    self._x = other()._names.get(y)\n    return self.__class__. See os.path._join. _Then_ the rest."
     sentences = [text[a:b].strip() for a, b in split_sentences(text)]
-    assert sentences[1:] == ["See os.path._join for it.", "_Then_ the rest."]
+    assert sentences[1:] == ["See os.path._join.", "_Then_ the rest."]
 
 
 def test_languages():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
@@ -43,6 +41,7 @@ from runnel.commands.options import (
     OcrOption,
     Plain,
     Query,
+    expect_query_first,
     parse_ocr,
     refuse,
     select,
@@ -127,8 +126,7 @@ def find(
     """
     if not query.strip():
         raise InputError("the query is empty; give the question or the words to look for")
-    if os.path.isfile(query) and not any(path == "-" or os.path.exists(path) for path in paths):
-        raise InputError(f"the question comes before the files: runnel find {shlex.quote(paths[0])} {shlex.quote(query)}")
+    expect_query_first("find", query, paths)
     form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
     if explain:
         refuse({"--plain": plain, "--files-with-matches": files}, "cannot be given with --explain")

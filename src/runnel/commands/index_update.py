@@ -125,12 +125,12 @@ def expect_project() -> Project:
     return project
 
 
-def refresh_project(project: Project, index: Index) -> None:
+def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> None:
     """Bring a project's index up to date before a search, with a note of what has changed, or why that was not possible."""
     place = project.place.parent
     try:
         with index, Meter("indexing") as meter:
-            changes = project.update(index, progress=meter.add)
+            changes = project.update(index, retry=ocr is not None, ocr=ocr, progress=meter.add)
     except (StoreBusy, OSError) as error:
         say(f"note: {describe(error)}; searching the last commit of {place}")
         return
@@ -145,7 +145,7 @@ def finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
         facts = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
         print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
     else:
-        shown = summary(changes) or "nothing to do"
+        shown = summary(changes) or "no documents found"
         print_text(f"{to}: {shown}; {len(index):,} documents, {changes.tokens_read:,} tokens read")
     return 1 if changes.failed else 0
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from runnel.errors import InputError
 
 if TYPE_CHECKING:
     from runnel.text.documents.ocr import Ocr
@@ -89,6 +93,12 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
     from runnel.text.folders import Selection
 
     return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)
+
+
+def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
+    """Raise InputError if the query is a file and no file exists: the arguments were swapped."""
+    if os.path.isfile(query) and not any(file == "-" or os.path.exists(file) for file in files):
+        raise InputError(f"the query comes before the files: runnel {command} {shlex.quote(files[0])} {shlex.quote(query)}")
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:

@@ -24,7 +24,7 @@ from runnel.commands.display import (
     stdout_console,
 )
 from runnel.commands.index_update import expect_project, refresh_project
-from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, Plain, Query, refuse
+from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, OcrOption, Plain, Query, parse_ocr, refuse
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.text.documents.document import LINES, end_of_text_below
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from runnel.search.finding import Place
     from runnel.search.index import Index
     from runnel.search.records import Settings
+    from runnel.text.documents.ocr import Ocr
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
@@ -79,6 +80,7 @@ def search(
     query: Query,
     places: Places = None,
     no_update: NoUpdate = False,
+    ocr: OcrOption = None,
     top_k: TopK = 10,
     words_only: WordsOnly = False,
     meaning_only: MeaningOnly = False,
@@ -100,12 +102,13 @@ def search(
     Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
     brought up to date with the files. Exit code: 0 documents were found, 1 none, 2 an error.
     """
-    refuse({"--no-update": no_update and places}, "has no effect with --in, which is never updated")
+    refuse({"--no-update": no_update and places, "--ocr": ocr and places}, "has no effect with --in, which is never updated")
+    refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
     refuse({"--explain": explain and (plain or files)}, "has no effect on --plain and --files-with-matches")
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
     timings: dict[str, float] = {}
-    index = open_places(places or [], model, timings, update=not no_update)
+    index = open_places(places or [], model, timings, update=not no_update, ocr=parse_ocr(ocr))
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
@@ -139,7 +142,9 @@ def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank:
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 
 
-def open_places(places: Sequence[str], model: str | None, timings: dict[str, float], *, update: bool) -> Index:
+def open_places(
+    places: Sequence[str], model: str | None, timings: dict[str, float], *, update: bool, ocr: Ocr | None = None
+) -> Index:
     """Open the indexes at these places to be searched together; without places, the project's own, brought up to date."""
     note_compiling()
     start = time.perf_counter()
@@ -148,7 +153,7 @@ def open_places(places: Sequence[str], model: str | None, timings: dict[str, flo
         index = loading.open_index(str(project.place), model)
         timings["open"] = time.perf_counter() - start
         if update:
-            refresh_project(project, index)
+            refresh_project(project, index, ocr)
             timings["update"] = time.perf_counter() - start - timings["open"]
         return index
     indexes = [loading.open_index(place, model) for place in places]
@@ -207,14 +212,14 @@ def _file(hit: Hit) -> str:
 
 
 def _places(hit: Hit) -> list[Place]:
-    """Return the place of each sentence; of a document without sentences, its beginning."""
+    """Return the place of each sentence; of a document without sentences, its first line with text."""
     from runnel.search.finding import Place
 
     file, text = _file(hit), hit.text or ""
     row = hit.id.partition(f"{hit.source}#")[2] if hit.source else ""
     kind = str(hit.metadata.get("kind", "txt")) if hit.source else "txt"
     places = []
-    for start, end in [(one.start, one.end) for one in hit.sentences] or [(0, 0)]:
+    for start, end in [(one.start, one.end) for one in hit.sentences] or [(0, len(text))]:
         first = start + len(text[start:end]) - len(text[start:end].lstrip())
         page, headings = hit.places.at(first)
         places.append(Place(file, row or None, text.count("\n", 0, first) + 1, page, headings, start, end, kind))
@@ -222,8 +227,9 @@ def _places(hit: Hit) -> list[Place]:
 
 
 def _lines(hit: Hit) -> list[str]:
-    """Return a line for each sentence: FILE:PLACE:TEXT; the title of a document without sentences."""
-    texts = [normalize(sentence.text) for sentence in hit.sentences] or [hit.title]
+    """Return a line for each sentence: FILE:PLACE:TEXT; of a document without sentences its title, or its first line."""
+    first = hit.title or (hit.text or "").lstrip().partition("\n")[0]
+    texts = [normalize(sentence.text) for sentence in hit.sentences] or [first]
     return [f"{place.file}:{place.where}:{text}" for place, text in zip(_places(hit), texts, strict=True)]
 
 
