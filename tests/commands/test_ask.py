@@ -131,6 +131,11 @@ def test_errors(run, fake, stub, mill, monkeypatch):
     ):
         ended = run("ask", QUESTION, *options)
         assert ended.code == 2 and message in " ".join(ended.err.replace("│", " ").split())
+    assert "the query comes before the files: runnel ask 'who was it' " in run("ask", mill, "who was it").err
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    ended = run("ask", QUESTION, mill)  # nothing of the file is sent anywhere
+    assert ended.code == 2 and "no language model is named: give --llm or $OPENAI_BASE_URL the URL" in ended.err
 
 
 def test_an_index(run, stub, mill, tmp_path):

@@ -274,6 +274,13 @@ def test_rows_that_cannot_be_read(run, fake, tmp_path, name, content, message):
     assert done.code == 1 and message in done.err and done.err.count("\n") == 1
 
 
+def test_a_folder_is_no_file_of_rows(run, fake, tmp_path):
+    (tmp_path / "notes").mkdir()
+    done = run("embed", "notes", "--to", "out.npy")
+    expected = "notes is a folder; expected a file of rows (.jsonl, .csv, .tsv, .txt). `runnel index` reads folders"
+    assert (done.code, done.err) == (1, f"runnel: error: {expected}\n")
+
+
 @pytest.mark.parametrize(
     ("to", "message"),
     [

@@ -32,6 +32,14 @@ def test_shards_are_made_and_taken_in(run, folder, tmp_path, monkeypatch, caplog
     assert done.code == 0 and done.out.startswith("shards/00001-of-00002: ") and "tokens read" in done.out
     assert "left out" in caplog.text and "bad.pdf" in caplog.text  # told, and no reason to run the job again
 
+    (tmp_path / "old").mkdir()
+    assert run("index", "files/heart.txt", "--to", "old").code == 0
+    done = run("index", "files", "--to", "old", "--shard", "1/2")
+    assert (done.code, done.err.splitlines()[-1]) == (
+        1,
+        "runnel: error: old holds an index; choose another folder for the shards, then import them (--shards)",
+    )
+
     done = run("index", "--shards", "shards", "--to", "library")
     assert done.code == 1 and "shard 2 of 2 is not finished in shards; run it (again)" in done.err
     assert not (tmp_path / "library").exists()

@@ -54,6 +54,8 @@ def test_pocket_learns_from_a_csv_of_pairs(run, examples, tmp_path):
     assert sum(losses[-2:]) < 0.9 * sum(losses[:2])
     again = run(*command, "--json")
     assert "tuned is finished already" in again.err and json.loads(again.out)["steps"] == 6
+    other = run(*command[:-1], "data.held_out=4")
+    assert other.code == 1 and "different settings" in other.err and "finished already" not in other.err
 
 
 def test_pocket_adapts_to_evidence(run, examples, tmp_path):

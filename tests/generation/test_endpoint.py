@@ -102,6 +102,11 @@ def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         Endpoint("http://127.0.0.1:9/v1", "any", retries=0).complete(ASK, max_tokens=5)
     with pytest.raises(InputError, match="the endpoint is 'localhost:80'; expected a URL such as http"):
         Endpoint("localhost:80")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InputError, match=r"no language model is named: give --llm or \$OPENAI_BASE_URL the URL of an endpoint"):
+        Endpoint(model="any")
+    assert Endpoint(key="secret").url == "https://api.openai.com/v1"
     real = builtins.__import__
 
     def missing(name: str, *rest: object) -> object:

@@ -22,6 +22,7 @@ from runnel.commands.options import (
     NoUpdate,
     OcrOption,
     Query,
+    expect_query_first,
     parse_ocr,
     refuse,
     select,
@@ -73,6 +74,8 @@ def ask(
     error, even if other files have an answer.
     """
     refuse({"PATH": places and paths}, "cannot be given with --in")
+    if paths:
+        expect_query_first("ask", question, paths)
     refuse({"--no-update": no_update and (places or paths)}, "is for the project's own index")
     reading = {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--encoding": encoding, "--ocr": ocr}
     if not paths:

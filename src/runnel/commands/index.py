@@ -146,8 +146,7 @@ def index(
         return _take_shards(shards, to, model, incomplete, as_json)
     if shard is None:
         return update_place(to, wanted)
-    if "://" in to:
-        raise InputError(f"shards are written to a folder, which all machines can see; got {to}")
+    _expect_shards_folder(to)
     if ray is None:
         return _read_shard(paths or [], to, Shard.parse(shard), model, new, as_json)
     room = Room(None if ray == "local" else ray, workers, worker_cpus or 1, worker_gpus or 0.0)
@@ -165,6 +164,15 @@ def _check_usage(to: str | None, given: Mapping[str, object]) -> None:
             refuse({name: name in names}, f"needs {needed}")
     if to and not {"PATH", "--shards", "--check"} & set(names):
         raise typer.BadParameter("give a PATH to read, or --shards FOLDER to import shards")
+
+
+def _expect_shards_folder(place: str) -> None:
+    from runnel.search.stores import holds_index
+
+    if "://" in place:
+        raise InputError(f"shards are written to a folder, which all machines can see; got {place}")
+    if holds_index(place):
+        raise InputError(f"{place} holds an index; choose another folder for the shards, then import them (--shards)")
 
 
 def _read_shard(paths: Sequence[str], to: str, part: Shard, model: str | None, new: New, as_json: bool) -> int:

@@ -167,6 +167,8 @@ def _report(name: str, places: Sequence[Place], what: str) -> None:
 
 def _kind(name: str) -> str:
     suffix = Path(name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    if Path(name).is_dir():
+        raise InputError(f"{name} is a folder; expected a file of rows (.jsonl, .csv, .tsv, .txt). `runnel index` reads folders")
     if suffix not in _SUFFIXES:
         raise InputError(
             f"{name}: cannot tell the format from {suffix or 'a name without an ending'!r}; name it .jsonl, .csv, .tsv or .txt"

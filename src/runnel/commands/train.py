@@ -53,11 +53,12 @@ def train(
     prepare_libraries()
     from runnel.training import run
 
-    if (folder / run.SUMMARY).exists():
-        say(f"note: {folder} is finished already")
+    finished = (folder / run.SUMMARY).exists()
     path = recipes.find(recipe)
     home = None if path.parent == recipes.SHIPPED else path.parent
     summary = run.train(wanted, folder, data=data, home=home)
+    if finished:
+        say(f"note: {folder} is finished already")
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
         _report(summary, as_json)
     return 0

@@ -54,7 +54,7 @@ class Endpoint:
     pauses. A streamed reply is not repeated after its first text.
 
     Args:
-        url: up to and including the version, e.g. http://127.0.0.1:8080/v1; default: $OPENAI_BASE_URL, or OpenAI's.
+        url: up to and including the version, e.g. http://127.0.0.1:8080/v1; default: $OPENAI_BASE_URL, or with a key OpenAI's.
         model: its name there; default: the only one that the endpoint lists.
         key: default: $OPENAI_API_KEY. Local endpoints need none.
         timeout_s: the longest wait for a reply, or between two parts of a streamed one.
@@ -64,7 +64,7 @@ class Endpoint:
         client: of the package openai.
 
     Raises:
-        InputError: the URL is none.
+        InputError: the URL is none, or there is neither a URL nor a key.
         MissingDependency: the package openai is missing.
     """
 
@@ -77,15 +77,21 @@ class Endpoint:
         timeout_s: float = 120.0,
         retries: int = 5,
     ) -> None:
-        self.url = url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        key = key or os.environ.get("OPENAI_API_KEY")
+        given = url or os.environ.get("OPENAI_BASE_URL")
+        if given is None and key is None:
+            raise InputError(
+                "no language model is named: give --llm or $OPENAI_BASE_URL the URL of an endpoint, such as "
+                "http://127.0.0.1:8080/v1, or set $OPENAI_API_KEY for OpenAI's"
+            )
+        self.url = given or "https://api.openai.com/v1"
         if not self.url.startswith(("http://", "https://")):
             raise InputError(f"the endpoint is {self.url!r}; expected a URL such as http://127.0.0.1:8080/v1")
         try:
             import openai
         except ImportError as error:
             raise MissingDependency('language models need the package openai: pip install "runnel[llm]"') from error
-        key = key or os.environ.get("OPENAI_API_KEY") or "none"
-        self.client = openai.OpenAI(base_url=self.url, api_key=key, timeout=timeout_s, max_retries=retries)
+        self.client = openai.OpenAI(base_url=self.url, api_key=key or "none", timeout=timeout_s, max_retries=retries)
         self._model = model
 
     @cached_property
