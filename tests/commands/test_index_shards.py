@@ -32,7 +32,6 @@ def test_shards_are_made_and_taken_in(run, folder, tmp_path, monkeypatch, caplog
     assert done.code == 0 and done.out.startswith("shards/00001-of-00002: ") and "tokens read" in done.out
     assert "left out" in caplog.text and "bad.pdf" in caplog.text  # told, and no reason to run the job again
 
-    (tmp_path / "old").mkdir()
     assert run("index", "files/heart.txt", "--to", "old").code == 0
     done = run("index", "files", "--to", "old", "--shard", "1/2")
     assert (done.code, done.err.splitlines()[-1]) == (
@@ -45,6 +44,7 @@ def test_shards_are_made_and_taken_in(run, folder, tmp_path, monkeypatch, caplog
     assert not (tmp_path / "library").exists()
 
     done = run("index", "files", "--to", "shards", "--shard", "2/2", "--field", "kind:str", "--json")
+    assert done.code == 0, done.err
     told = json.loads(done.out)
     assert (told["shard"], told["count"], told["folder"]) == (2, 2, "shards/00002-of-00002")
     assert told["documents"] > 0 and told["tokens"] == told["tokens_read"] > 10

@@ -167,11 +167,11 @@ def _check_usage(to: str | None, given: Mapping[str, object]) -> None:
 
 
 def _expect_shards_folder(place: str) -> None:
-    from runnel.search.stores import holds_index
+    from runnel.text.folders import is_index
 
     if "://" in place:
         raise InputError(f"shards are written to a folder, which all machines can see; got {place}")
-    if holds_index(place):
+    if is_index(place):
         raise InputError(f"{place} holds an index; choose another folder for the shards, then import them (--shards)")
 
 
