@@ -2,18 +2,13 @@
 
 import itertools
 import json
-import os
-import sqlite3
-import subprocess
-import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.byte_tokenizer import Bytes
-from helpers.children import PATHS
 from helpers.exams import follow, mill_set, rows
+from helpers.killed_asking import kill_while_asking
 from helpers.stub_endpoint import serve
 
 from runnel.evaluation.qa.records import QaDocument
@@ -189,32 +184,12 @@ def test_faults_are_survived_counted_and_repaired_by_a_repeat(run, stub, mills):
 
 def test_nothing_is_paid_for_twice_after_kill(run, stub, mills, tmp_path):
     """The process is killed while requests are under way; every reply that it had stored is reused."""
-    answered, held, free = [], threading.Semaphore(0), threading.Event()
-
-    def hold(messages):
-        if len(answered) >= 5:
-            held.release()
-            free.wait(60)
-        answered.append(json.dumps(messages))
-        return follow(messages)
-
-    stub.rule = hold
-    command = [sys.executable, "-m", "runnel", *map(str, BM25), "--threads", "1"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | PATHS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        assert held.acquire(timeout=60), "it waits for a reply"
-    finally:
-        process.kill()
-        process.communicate()
-    with sqlite3.connect(tmp_path / "out" / "replies.sqlite") as file:
-        assert file.execute("SELECT COUNT(*) FROM replies").fetchone() == (5,)
-    before, start = set(answered), len(stub.asked)
-    stub.rule = follow
+    before, paid = kill_while_asking(stub, BM25, tmp_path, replies=5, threads=1)
+    start = len(stub.asked)
     ended = run(*BM25, "--json")
     assert ended.code == 0 and json.loads(ended.out)["all"]["accuracy"] == 1.0, ended.err
     again = [json.dumps(one["messages"]) for one in stub.asked[start:]]
-    assert len(again) == len(set(again)) == 7 and not before & set(again)
-    free.set()
+    assert paid == 5 and len(again) == len(set(again)) == 7 and not before & set(again)
 
 
 def test_batches(run, stub, mills, monkeypatch):

@@ -1,15 +1,9 @@
 """`runnel synthesize` with an endpoint that answers by rule, fails on order, and is killed with its client."""
 
 import json
-import os
-import sqlite3
-import subprocess
-import sys
-import threading
-import time
 
 import pytest
-from helpers.children import PATHS
+from helpers.killed_asking import kill_while_asking
 from helpers.stub_endpoint import serve
 from helpers.synthesis import follow, story
 
@@ -216,44 +210,14 @@ def test_errors(run, stub, books, tmp_path):
 
 def test_nothing_is_paid_for_twice_after_kill(run, stub, books, tmp_path):
     """The process is killed while requests are under way; every reply that it had stored is reused."""
-    answered, held, free = [], threading.Semaphore(0), threading.Event()
-
-    def hold(messages):
-        if len(answered) >= 10:
-            held.release()
-            free.wait(60)
-        answered.append(json.dumps(messages))
-        return follow(messages)
-
-    stub.rule = hold
-    options = ("--to", "out", "--limit", "8", "--threads", "3", *LENGTHS)
-    command = [sys.executable, "-m", "runnel", "synthesize", str(books), *options]
-    process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | PATHS, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        for _ in range(3):
-            assert held.acquire(timeout=60), "all threads wait for a reply"
-        for _ in range(600):
-            if stored(tmp_path) >= 10:
-                break
-            time.sleep(0.05)
-    finally:
-        process.kill()
-        process.communicate()
-    paid = stored(tmp_path)
-    before = set(answered)
+    command = ("synthesize", books, "--to", "out", "--limit", 8, *LENGTHS)
+    before, paid = kill_while_asking(stub, command, tmp_path, replies=10, threads=3)
     assert paid >= 10 and not (tmp_path / "out" / "link.jsonl").exists()
-    stub.rule = follow
     start = len(stub.asked)
-    ended = run("synthesize", books, *options)
+    ended = run(*command)
     assert ended.code == 0 and "8 examples from 8 subsequences" in ended.out, ended.err
     again = [json.dumps(one["messages"]) for one in stub.asked[start:]]
     assert len(again) == len(set(again)) == 24 - paid and not before & set(again)
-    free.set()
-
-
-def stored(folder):
-    with sqlite3.connect(folder / "out" / "replies.sqlite") as file:
-        return file.execute("SELECT COUNT(*) FROM replies").fetchone()[0]
 
 
 def test_a_folder_becomes_a_trained_model(run, stub, books, tmp_path):

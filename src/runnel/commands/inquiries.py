@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.generation.batches import Batches
     from runnel.generation.endpoint import LanguageModelClient
-    from runnel.generation.replies import Replies
+    from runnel.generation.replies import Budget, Replies
 
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")]
 QaPaths = Annotated[
@@ -32,7 +32,6 @@ Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
 BudgetTokens = Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)]
 PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")]
-REPLIES = "replies.sqlite"  # in the folder
 
 
 def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
@@ -44,6 +43,14 @@ def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
         return Endpoint(llm, name)
     note_compiling()
     return LocalModel(llm.removeprefix(LOCAL))
+
+
+def open_replies(folder: Path, endpoint: LanguageModelClient, budget: Budget, *, batch: bool) -> Replies:
+    """Open the replies that are stored in a folder; use it as a context."""
+    from runnel.generation.batches import BATCH_SIZE
+    from runnel.generation.replies import Replies
+
+    return Replies(endpoint, folder / "replies.sqlite", budget=budget, batch_size=BATCH_SIZE if batch else None)
 
 
 def batches_of(replies: Replies, *clients: LanguageModelClient) -> Batches:

@@ -13,7 +13,6 @@ import typer
 
 from runnel.commands.display import print_json, print_text, say
 from runnel.commands.inquiries import (
-    REPLIES,
     BudgetTokens,
     Out,
     PriceIn,
@@ -23,6 +22,7 @@ from runnel.commands.inquiries import (
     costs,
     make_folder,
     open_llm,
+    open_replies,
     say_notes,
     show_costs,
 )
@@ -53,13 +53,12 @@ def judge(
     """
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.judging import read_attempts
-    from runnel.generation.batches import BATCH_SIZE
-    from runnel.generation.replies import Budget, Replies
+    from runnel.generation.replies import Budget
 
     endpoint, attempts = open_llm(llm, llm_model), read_attempts(file)
     make_folder(out)
     budget = Budget(budget_tokens, None, price_in, price_out)
-    with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
+    with open_replies(out, endpoint, budget, batch=batch) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
         for _ in batches_of(replies, endpoint).rounds():
             inquiry = Inquiry(replies, threads)

@@ -19,7 +19,6 @@ import typer
 
 from runnel.commands.display import Meter, print_json, say
 from runnel.commands.inquiries import (
-    REPLIES,
     BudgetTokens,
     Limit,
     Out,
@@ -31,6 +30,7 @@ from runnel.commands.inquiries import (
     batches_of,
     make_folder,
     open_llm,
+    open_replies,
     say_notes,
 )
 from runnel.commands.options import Batch, Dtype, Json, Llm, LlmModel, refuse
@@ -119,14 +119,13 @@ def qa(
     from runnel.evaluation.qa.answering import Exam
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
-    from runnel.generation.batches import BATCH_SIZE
-    from runnel.generation.replies import Budget, Replies
+    from runnel.generation.replies import Budget
 
     endpoint = open_llm(llm, llm_model)
     judging = endpoint if judge is None and judge_model is None else open_llm(judge or llm, judge_model or llm_model)
     budget = Budget(budget_tokens, None, price_in, price_out)
     make_folder(out)
-    with Replies(endpoint, out / REPLIES, budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
+    with open_replies(out, endpoint, budget, batch=batch) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}, judged by {judging.model}")
         for _ in batches_of(replies, endpoint, judging).rounds():
             exam = Exam(Inquiry(replies, threads), judging, answer_tokens)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.inquiries import batches_of, open_llm
+from runnel.commands.inquiries import BudgetTokens, PriceIn, PriceOut, Threads, batches_of, open_llm, open_replies
 from runnel.commands.options import Batch, Json, Llm, LlmModel, Model, refuse_others
 from runnel.errors import InputError
 
@@ -47,13 +47,13 @@ def synthesize(
     ] = None,
     llm: Llm = None,
     llm_model: LlmModel = None,
-    threads: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
+    threads: Threads = 8,
     batch: Batch = False,
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
-    budget_tokens: Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)] = None,
+    budget_tokens: BudgetTokens = None,
     budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.", show_default=False)] = None,
-    price_in: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")] = 0.0,
-    price_out: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")] = 0.0,
+    price_in: PriceIn = 0.0,
+    price_out: PriceOut = 0.0,
     model: Model = "pocket",
     as_json: Json = False,
 ) -> int:
@@ -69,8 +69,7 @@ def synthesize(
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
     from runnel.commands.loading import load
-    from runnel.generation.batches import BATCH_SIZE
-    from runnel.generation.replies import Budget, BudgetSpent, Replies
+    from runnel.generation.replies import Budget, BudgetSpent
     from runnel.generation.synthesis.run import Settings, Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
     from runnel.models.embedder import Embedder
@@ -82,7 +81,7 @@ def synthesize(
     embedder = load(Embedder.load, model)
     tokens = _numbers(lengths)
     to.mkdir(exist_ok=True)
-    with Replies(endpoint, to / "replies.sqlite", budget=budget, batch_size=BATCH_SIZE if batch else None) as replies:
+    with open_replies(to, endpoint, budget, batch=batch) as replies:
         say(f"note: asking {endpoint.model} at {endpoint.url}")
         for _ in batches_of(replies, endpoint).rounds():
             cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
