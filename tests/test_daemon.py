@@ -153,7 +153,7 @@ def test_output_that_cannot_be_written(line, process, target):
             os.close(reader)
         with line.popen("find", QUESTION, "a.txt", warm=warm, stdout=output) as child:
             os.close(output)
-            assert (child.communicate(timeout=60)[1], child.returncode) == ((FULL, 2) if target == "/dev/full" else (b"", 1))
+            assert (child.communicate(timeout=60)[1], child.returncode) == ((FULL, 2) if target == "/dev/full" else (b"", 141))
     assert line("find", QUESTION, "a.txt") == line.cold
 
 

@@ -76,6 +76,7 @@ COMMANDS = (
     doctor,
 )
 LIKE_GREP = (find, search, ask, verify)  # commands with the exit codes of grep
+_NO_READER = 141  # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing was found
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 app = typer.Typer(
@@ -132,7 +133,7 @@ def run() -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     except BrokenPipeError:
-        code = code or 1
+        code = code or _NO_READER
     except OSError as error:  # a full disk
         if not code:  # else it is reported already
             say(f"error: the output cannot be written: {describe(error)}")
@@ -167,7 +168,7 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
         try:
             code = run(*args, **options)
         except BrokenPipeError:
-            raise  # typer ends quietly when the reader of a pipe has left
+            code = _NO_READER
         except (RunnelError, OSError) as error:
             say(f"error: {describe(error)}")
             code = failed
