@@ -11,15 +11,15 @@ y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, BackboneConfig, Markers, stream_dtype
-from runnel.backbones.layers import RMSNorm, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj, run_layers
-from runnel.backbones.state import State
+from runnel.backbones.base import BackboneConfig, Markers
+from runnel.backbones.blocks import BlockBackbone
+from runnel.backbones.layers import RMSNorm, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
 from runnel.ops import causal_conv1d, selective_scan
 
 
@@ -100,7 +100,7 @@ class Mamba1Layer(nn.Module):
         return hidden + out, conv, ssm
 
 
-class Mamba1(Backbone):
+class Mamba1(BlockBackbone[Mamba1Layer]):
     """A Mamba-1 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba1"
@@ -116,22 +116,11 @@ class Mamba1(Backbone):
     config: Mamba1Config
 
     def __init__(self, config: Mamba1Config) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
-        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Mamba1Layer(config) for _ in range(config.num_layers))
-        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
-        nn.init.normal_(self.embeddings.weight, std=0.02)
+        super().__init__(config, Mamba1Layer)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config
         return {"conv": (c.num_layers, c.inner_size, c.conv_width - 1), "ssm": (c.num_layers, c.inner_size, c.state_size)}
-
-    @property
-    def blocks(self) -> list[Mamba1Layer]:
-        """The layers, with their type."""
-        return cast("list[Mamba1Layer]", list(self.layers))
 
     @property
     def step_bytes_per_token(self) -> int:
@@ -147,14 +136,6 @@ class Mamba1(Backbone):
         c = self.config
         linear = 2 * c.inner_size * (3 * c.hidden_size + 2 * c.rank + 2 * c.state_size)
         return c.num_layers * (linear + 2 * c.conv_width * c.inner_size + 9 * c.inner_size * c.state_size)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.embeddings(ids).to(stream_dtype(self.embeddings.weight))
-
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        hidden, ends = run_layers(self.blocks, ("conv", "ssm"), recompute, hidden, cu_seqlens, state)
-        return self.norm_f(hidden), ends
 
     def kernel_problem(self) -> str | None:
         if self.config.inner_size % 16:

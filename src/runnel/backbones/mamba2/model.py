@@ -18,27 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, BackboneConfig, Markers, PlainForm, stream_dtype
-from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, run_layers
-from runnel.backbones.state import State
+from runnel.backbones.base import Markers, PlainForm
+from runnel.backbones.blocks import BlockBackbone, HeadsConfig
+from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj
 from runnel.errors import InputError
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.ssd.torch import CHUNK
 
 
 @dataclass(frozen=True)
-class Mamba2Config(BackboneConfig):
+class Mamba2Config(HeadsConfig):
     """Shape of a Mamba-2 backbone. `dt_min` and `dt_max` clamp the time step after softplus (published models do not)."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    state_size: int = 128
-    head_size: int = 64
-    groups: int = 1
     conv_width: int = 4
-    expand: int = 2
-    norm_eps: float = 1e-5
     conv_bias: bool = True
     proj_bias: bool = False
     dt_min: float = 0.0
@@ -47,24 +39,8 @@ class Mamba2Config(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inner_size % self.head_size:
-            raise InputError(
-                f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
-            )
-        if self.num_heads % self.groups:
-            raise InputError(
-                f"{self.num_heads} heads cannot be shared by {self.groups} groups; groups must divide the number of heads"
-            )
         if not 0 <= self.dt_min < self.dt_max:
             raise InputError(f"dt_min and dt_max must satisfy 0 <= dt_min < dt_max, got {self.dt_min} and {self.dt_max}")
-
-    @property
-    def inner_size(self) -> int:
-        return self.expand * self.hidden_size
-
-    @property
-    def num_heads(self) -> int:
-        return self.inner_size // self.head_size
 
     @property
     def conv_channels(self) -> int:
@@ -140,7 +116,7 @@ class Mamba2Layer(nn.Module):
         return hidden + out, conv, ssm
 
 
-class Mamba2(Backbone):
+class Mamba2(BlockBackbone[Mamba2Layer]):
     """A Mamba-2 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba2"
@@ -159,18 +135,7 @@ class Mamba2(Backbone):
     config: Mamba2Config
 
     def __init__(self, config: Mamba2Config) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
-        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Mamba2Layer(config) for _ in range(config.num_layers))
-        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
-        nn.init.normal_(self.embeddings.weight, std=0.02)
-
-    @property
-    def blocks(self) -> list[Mamba2Layer]:
-        """The blocks in order."""
-        return [layer for layer in self.layers if isinstance(layer, Mamba2Layer)]
+        super().__init__(config, Mamba2Layer)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config
@@ -191,11 +156,3 @@ class Mamba2(Backbone):
         c = self.config
         linear = 2 * c.hidden_size * (c.projection_size + c.inner_size)
         return c.num_layers * (linear + 2 * c.conv_width * c.conv_channels + 5 * c.inner_size * c.state_size)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
-
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        hidden, ends = run_layers(self.blocks, ("conv", "ssm"), recompute, hidden, cu_seqlens, state)
-        return self.norm_f(hidden), ends

@@ -23,64 +23,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, BackboneConfig, PlainForm, stream_dtype
-from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj, run_layers
-from runnel.backbones.state import State
+from runnel.backbones.base import PlainForm
+from runnel.backbones.blocks import BlockBackbone, HeadsConfig
+from runnel.backbones.layers import RMSNorm, apply_linear, init_dt_bias, init_out_proj
 from runnel.errors import InputError
 from runnel.ops import trapezoid
 from runnel.ops.grid import Grid, States
 from runnel.ops.packed import last_tokens
 from runnel.ops.trapezoid.torch import CHUNK
 
-_STATES = ("ssm", "k", "v", "angle")
 _MOST_RANKS = 64
 
 
 @dataclass(frozen=True)
-class Mamba3Config(BackboneConfig):
+class Mamba3Config(HeadsConfig):
     """Shape of a Mamba-3 backbone.
 
     `ranks` None: without mimo. `angles` None: a quarter of `state_size`, as published. `ffn_size` None: no feed-forward layers.
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    state_size: int = 128
-    head_size: int = 64
-    groups: int = 1
-    expand: int = 2
     ranks: int | None = None
     angles: int | None = None
     ffn_size: int | None = None
     out_norm: bool = False
-    norm_eps: float = 1e-5
     decay_floor: float = 1e-4
 
     def __post_init__(self) -> None:
         if self.angles is None:
             object.__setattr__(self, "angles", self.state_size // 4)
         super().__post_init__()
-        if self.inner_size % self.head_size:
-            raise InputError(
-                f"the inner width {self.inner_size} (expand x hidden_size) must be a multiple of head_size {self.head_size}"
-            )
-        if self.num_heads % self.groups:
-            raise InputError(
-                f"{self.num_heads} heads cannot be shared by {self.groups} groups; groups must divide the number of heads"
-            )
         if self.state_size % 2 or 2 * self.turned > self.state_size:
             raise InputError(
                 f"state_size must be even and at least twice the angles, got {self.state_size} and {self.turned} angles"
             )
-
-    @property
-    def inner_size(self) -> int:
-        return self.expand * self.hidden_size
-
-    @property
-    def num_heads(self) -> int:
-        return self.inner_size // self.head_size
 
     @property
     def rank(self) -> int:
@@ -122,7 +97,7 @@ class Mamba3Mixer(nn.Module):
         init_out_proj(self.out_proj, c.num_layers)
 
     def forward(self, u: Tensor, cu_seqlens: Tensor, state: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
-        """u (T, D), state: `_STATES` of this layer -> out (T, D) and the new state, all in u's dtype."""
+        """u (T, D), state: this layer's, as in `Mamba3.state_shapes` -> out (T, D) and the new state, all in u's dtype."""
         c, mimo = self.config, self.config.ranks is not None
         z, x, b, C, dt, A, trap, angles = apply_linear(self.in_proj, u).split(c.projections, dim=-1)
         dt = F.softplus(dt + self.dt_bias)
@@ -183,14 +158,14 @@ class Mamba3Layer(nn.Module):
             self.mlp = Mamba3Mlp(config.hidden_size, config.ffn_size)
 
     def forward(self, hidden: Tensor, cu_seqlens: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
-        """hidden (T, D) and `_STATES` of this layer, all None for zero -> the same, all new."""
+        """hidden (T, D) and this layer's state, as in `Mamba3.state_shapes`, all None for zero -> the same, all new."""
         before = None if state[0] is None else state
         out, *after = self.mixer(self.norm(hidden), cu_seqlens, before)
         hidden = hidden + out
         return (hidden if self.mlp is None else hidden + self.mlp(self.norm2(hidden)), *after)
 
 
-class Mamba3(Backbone):
+class Mamba3(BlockBackbone[Mamba3Layer]):
     """A Mamba-3 backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "mamba3"
@@ -203,18 +178,7 @@ class Mamba3(Backbone):
     config: Mamba3Config
 
     def __init__(self, config: Mamba3Config) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
-        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Mamba3Layer(config) for _ in range(config.num_layers))
-        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
-        nn.init.normal_(self.embeddings.weight, std=0.02)
-
-    @property
-    def blocks(self) -> list[Mamba3Layer]:
-        """The blocks in order."""
-        return [layer for layer in self.layers if isinstance(layer, Mamba3Layer)]
+        super().__init__(config, Mamba3Layer)
 
     def kernel_problem(self) -> str | None:
         """See `Backbone.kernel_problem`; the rows of a token must fit a chunk of the kernels."""
@@ -248,14 +212,6 @@ class Mamba3(Backbone):
         c = self.config
         linear = c.hidden_size * (sum(c.projections) + c.inner_size + 3 * (c.ffn_size or 0))
         return c.num_layers * (2 * linear + (1 + 6 * c.rank) * c.inner_size * c.state_size)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
-
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        hidden, ends = run_layers(self.blocks, _STATES, recompute, hidden, cu_seqlens, state)
-        return self.norm_f(hidden), ends
 
 
 def _sums(x: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, BackboneConfig, Markers, PlainForm, stream_dtype
-from runnel.backbones.layers import RMSNorm, apply_linear, run_layers
-from runnel.backbones.state import State
+from runnel.backbones.base import BackboneConfig, Markers, PlainForm
+from runnel.backbones.blocks import BlockBackbone
+from runnel.backbones.layers import RMSNorm, apply_linear
 from runnel.errors import InputError
 from runnel.ops import mlstm
 from runnel.ops.mlstm.torch import CHUNK
@@ -118,7 +118,7 @@ class MlstmLayer(nn.Module):
         self.multihead_norm = HeadNorm(c.v_size, c.norm_eps)
         self.out_proj = nn.Linear(c.v_size, c.hidden_size, bias=False)
         for layer in (self.q, self.k, self.v, self.ogate_preact):
-            _init_small(layer.weight, c.hidden_size)
+            nn.init.normal_(layer.weight, std=_small_std(c.hidden_size))
         _init_output(self.out_proj, c)
 
     def forward(self, u: Tensor, cu_seqlens: Tensor, state: MlstmState | None) -> tuple[Tensor, MlstmState]:
@@ -139,7 +139,7 @@ class FeedForward(nn.Module):
         self.proj_up = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
         self.proj_down = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
         for layer in (self.proj_up_gate, self.proj_up):
-            _init_small(layer.weight, config.hidden_size)
+            nn.init.normal_(layer.weight, std=_small_std(config.hidden_size))
         _init_output(self.proj_down, config)
 
     def forward(self, u: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class XlstmLayer(nn.Module):
         return hidden + self.ffn(self.norm_ffn(hidden)), *state
 
 
-class Xlstm(Backbone):
+class Xlstm(BlockBackbone[XlstmLayer]):
     """An xLSTM backbone with fp32 weights, freshly initialized as published."""
 
     architecture = "xlstm"
@@ -187,18 +187,7 @@ class Xlstm(Backbone):
     config: XlstmConfig
 
     def __init__(self, config: XlstmConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
-        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(XlstmLayer(config) for _ in range(config.num_layers))
-        self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
-        _init_small(self.embeddings.weight, config.hidden_size)
-
-    @property
-    def blocks(self) -> list[XlstmLayer]:
-        """The blocks in order."""
-        return [layer for layer in self.layers if isinstance(layer, XlstmLayer)]
+        super().__init__(config, XlstmLayer, _small_std(config.hidden_size))
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config
@@ -217,18 +206,10 @@ class Xlstm(Backbone):
         linear = c.hidden_size * (2 * c.qk_size + 3 * c.v_size + 2 * c.num_heads + 3 * c.ffn_size)
         return c.num_layers * (2 * linear + 5 * c.num_heads * c.key_size * c.value_size)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        hidden, ends = run_layers(self.blocks, ("C", "n", "m"), recompute, hidden, cu_seqlens, state)
-        return self.norm_f(hidden), ends
-
-
-def _init_small(weight: Tensor, hidden_size: int) -> None:
-    """Fill with normal numbers of variance 2 / (5 D), as published (Nguyen and Salazar 2019)."""
-    nn.init.normal_(weight, std=(2 / (5 * hidden_size)) ** 0.5)
+def _small_std(hidden_size: int) -> float:
+    """Return the deviation of small weights: their variance is 2 / (5 D), as published (Nguyen and Salazar 2019)."""
+    return (2 / (5 * hidden_size)) ** 0.5
 
 
 def _init_output(layer: nn.Linear, config: XlstmConfig) -> None:
