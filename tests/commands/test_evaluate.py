@@ -246,6 +246,11 @@ def test_options_without_effect(run, beir, arguments, message):
             "the id 'd 2' is empty or has white space, so no TREC run can hold it; rename it",
         ),
         ("corpus.jsonl.gz", "", "beir/corpus.jsonl.gz has no documents; expected some to search"),
+        (
+            "corpus.jsonl.gz",
+            '{"_id": "d1", "text": " "}\n',
+            "beir/corpus.jsonl.gz: none of the 1 documents has text; expected some",
+        ),
         ("corpus.jsonl.gz", '{"_id": "d1", "text": "a"}\n' * 2, "two documents of the corpus have the id 'd1'"),
     ],
 )
@@ -258,6 +263,7 @@ def test_bad_tasks(run, beir, file, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ("", "run.trec is empty; expected a run: lines with query, Q0, document, rank, score and a name"),
         ("8 Q0 d0 1 1 x\n", "none of the 1 queries of run.trec is judged in beir/qrels/test.tsv; give a run of this task"),
         ("1 Q0 d0 1 1 x\n1 Q0 zz 2 0 x\n", "run.trec has document 'zz' for query '1', which is not in beir/corpus.jsonl.gz"),
         ("1 Q0 d0 1 1 x\n1 Q0 d0 2 0 x\n", "run.trec, line 2: document 'd0' is listed twice for query '1'"),
@@ -276,6 +282,20 @@ def test_what_does_not_fit_is_reported(run, beir):
     assert "note: beir: 1 of 3 queries have no relevant document, and count as 0" in done.err
     assert "note: beir: 1 of 3 judged queries have no text, and count as 0" in done.err
     assert "note: beir: 1 of 3 relevant documents are not in the corpus, the first is 'gone'" in done.err
+
+
+@pytest.mark.parametrize("system", [("bm25",), ("toy", "--as", "rerank")])
+def test_a_system_that_finds_nothing_scores_0(run, beir, fake, system):
+    (beir / "qrels" / "test.tsv").write_text("3\td4\t1\n")
+    done = run("evaluate", system[0], "beir", *system[1:], "--json", "--metrics", "AP")
+    assert results(done)["beir"]["metrics"] == {"AP": 0.0}
+
+
+def test_metrics_that_look_deeper_than_the_run_are_noted(run, beir):
+    done = run("evaluate", "bm25", "beir", "--depth", 2, "--metrics", "Recall@5,MRR", "--json")
+    note = "2 documents of a query are kept; the metrics look at 5"
+    assert results(done)["beir"]["notes"] == [note] and f"note: beir: {note}" in done.err
+    assert results(run("evaluate", "bm25", "beir", "--depth", 5, "--metrics", "Recall@5", "--json"))["beir"]["notes"] == []
 
 
 def test_a_folder_with_several_judgments(run, beir):

@@ -47,6 +47,19 @@ def test_metrics_are_those_of_trec_eval(seed):
     assert mean(values)["AP"] == pytest.approx(np.mean([values[q]["AP"] for q in qrels]))
 
 
+def test_a_grade_from_which_documents_count_is_that_of_trec_eval():
+    """As MS MARCO's dl19 and dl20 need it: grade 1 is not relevant, except in nDCG."""
+    trec = pytest.importorskip("pytrec_eval")
+    qrels, run = random_task(5)
+    values = evaluate(parse_metrics(["R(rel=2)@1000", "AP(rel=2)"]), qrels, run)
+    expected = trec.RelevanceEvaluator(qrels, {"recall_1000", "map"}, relevance_level=2).evaluate(run)
+    for query, found in values.items():
+        theirs = expected.get(query, {"recall_1000": 0.0, "map": 0.0})
+        assert found["R(rel=2)@1000"] == pytest.approx(theirs["recall_1000"], abs=1e-12)
+        assert found["AP(rel=2)"] == pytest.approx(theirs["map"], abs=1e-12)
+    assert 0 < mean(values)["AP(rel=2)"] < mean(evaluate(parse_metrics(["AP"]), qrels, run))["AP"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_cutoff_of_the_reciprocal_rank_breaks_ties_alike(seed):
     """ir-measures takes MRR@10 from another provider than MRR, with another order of ties."""

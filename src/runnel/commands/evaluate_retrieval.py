@@ -115,11 +115,15 @@ def measure(
     task = read_task(source)
     if system.place is not None:
         task = replace(task, notes=(*task.notes, *_missing(task, system.place)))
+    if system.how != "run" and system.depth is not None and system.depth < (deepest := cutoff(metrics)):
+        task = replace(
+            task, notes=(*task.notes, f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
+        )
     for note in task.notes:
         say(f"note: {source.name}: {note}")
     system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
     run = Path(system.model) if system.how == "run" else _write_run(task, system, folder, f"{source.name}.trec")
-    values = evaluate(metrics, task.qrels, read_run_of(run, task))
+    values = evaluate(metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run))
     result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
     result |= {
         "group": one.group,
@@ -143,7 +147,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     candidates: dict[str, list[str]] = {}
     if system.how == "rerank":
         path = Path(system.candidates) if system.candidates else _write_bm25(task, system, folder)
-        run = read_run_of(path, task)
+        run = read_run_of(path, task) if system.candidates else read_scores(path)
         candidates = {query: ranked(run[query])[: system.depth] for query in task.queries if query in run}
         settings["candidates"] = file_digest(str(path))
     with Output(out) as output:

@@ -141,9 +141,11 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
     """Read a run of a task.
 
     Raises:
-        InputError: as `read_scores`; no query of the run is judged; or it names documents that the corpus lacks.
+        InputError: as `read_scores`; the run is empty, or no query of it is judged; or it names documents that the corpus lacks.
     """
     run = read_scores(path)
+    if not run:
+        raise InputError(f"{path} is empty; expected a run: lines with query, Q0, document, rank, score and a name")
     if not any(query in task.qrels for query in run):
         raise InputError(f"none of the {len(run):,} queries of {path} is judged in {task.source.qrels}; give a run of this task")
     if task.corpus is not None:
@@ -160,6 +162,8 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
 def _check_corpus(source: Source, corpus: Texts, relevant: set[str]) -> list[str]:
     if not len(corpus):
         raise InputError(f"{source.corpus} has no documents; expected some to search")
+    if not any(document.text.strip() for document in corpus):
+        raise InputError(f"{source.corpus}: none of the {len(corpus):,} documents has text; expected some to search")
     missing = [name for name in sorted(relevant) if corpus.row(name) is None]
     if len(missing) == len(relevant):
         raise InputError(
