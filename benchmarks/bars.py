@@ -73,7 +73,7 @@ BARS: Mapping[str, Bar] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class BarResult:
     """A bar and its figure: a number, or in words why there is none (`lost` if its check failed)."""
 
     what: str
@@ -88,20 +88,20 @@ class Row:
         return self.note if self.value is None else f"{self.value:.3g}"
 
 
-def rows(values: Mapping[str, float | str]) -> list[Row]:
+def rows(values: Mapping[str, float | str]) -> list[BarResult]:
     """Return every bar with its value. A text as value is the reason for having none, "wrong: ..." if a check failed."""
     found = []
     for key, bar in BARS.items():
         value = values.get(key, "not measured")
         if isinstance(value, str):
             wrong = value.startswith("wrong")
-            found.append(Row(bar.what, str(bar), None, value, wrong, "fails" if wrong else "not measured"))
+            found.append(BarResult(bar.what, str(bar), None, value, wrong, "fails" if wrong else "not measured"))
         else:
-            found.append(Row(bar.what, str(bar), value, "", not bar.holds(value), bar.verdict(value)))
+            found.append(BarResult(bar.what, str(bar), value, "", not bar.holds(value), bar.verdict(value)))
     return found
 
 
-def check_bars(progress: Progress) -> list[Row]:
+def check_bars(progress: Progress) -> list[BarResult]:
     """Measure every bar that this machine can show, in about seven minutes on two cores.
 
     On a processor without bf16 in hardware, shares of the linear layers are those in fp32, and other programs, which run in fp32

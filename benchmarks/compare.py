@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import reading
 from benchmarks.extras import remembered, training
-from benchmarks.kept import Kept, Part, joined
+from benchmarks.kept import Kept, Sections, joined
 from benchmarks.reading import Documents
 from benchmarks.speed import Settings, measure
 from runnel.hardware import available_memory
@@ -46,7 +46,7 @@ def compare(settings: Settings, kept: Kept, progress: Progress, *, remember: boo
     _check(settings.models, settings)
     others, skipped = absent(settings)
 
-    def measured(model: str) -> Part:
+    def measured(model: str) -> Sections:
         part = measure(replace(settings, models=(model,), others=others), progress).to_dict()
         rows = remembered(model, settings.dtypes[0], progress, rounds=settings.rounds, device=settings.device) if remember else []
         return part | {"remembered": [row.to_dict() for row in rows]}
@@ -68,7 +68,7 @@ def train(settings: Settings, tokens: int, ranks: Sequence[int | None], kept: Ke
     _check(settings.models, settings)
     sizes = tuple(dict.fromkeys(batch for batch, _ in settings.cells))
 
-    def measured(model: str, system: str, rank: int | None) -> Part:
+    def measured(model: str, system: str, rank: int | None) -> Sections:
         limit = int(0.9 * available_memory()) if settings.device == "cpu" else None
         rows = training(
             model, system, sizes, tokens, progress,

@@ -14,7 +14,7 @@ from runnel.speed.machine import machine
 FORMAT = 1
 RESULTS = ("ok", "left out", "out of memory", "missing")  # outcomes that may be published; of other systems also "refused"
 _NAMES = ("model", "operator", "system", "way", "dtype", "chunk", "batch", "tokens")  # what a row is of
-Part = dict[str, list[dict[str, Any]]]  # rows by section, as `failures` takes them
+Sections = dict[str, list[dict[str, Any]]]  # rows by section, as `failures` takes them
 
 
 class Kept:
@@ -32,7 +32,7 @@ class Kept:
         if folder is not None and not folder.is_dir():
             raise InputError(f"{folder} is not a folder; create it first")
         self._file = None if folder is None else folder / f"{name}.json"
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, Sections] = {}
         self.machine = machine()
         self._head = {"format": FORMAT, "machine": self.machine, "settings": json.loads(json.dumps(settings))}
         if self._file is not None and self._file.is_file():
@@ -43,7 +43,7 @@ class Kept:
             if different:
                 raise InputError(f"{self._file} was measured with {'; '.join(different)}; give another folder")
 
-    def part(self, key: str, measure: Callable[[], Part]) -> Part:
+    def part(self, key: str, measure: Callable[[], Sections]) -> Sections:
         """Return a part, measured unless it is kept. A part with a failure is not kept: the next run measures it again."""
         if key not in self.parts:
             found = measure()
@@ -60,7 +60,7 @@ class Kept:
             plot(self._file.with_suffix(".png"))
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def joined(parts: Sequence[Sections]) -> Sections:
     """Return the rows of all parts, by section."""
     sections = dict.fromkeys(section for part in parts for section in part)
     return {section: [row for part in parts for row in part.get(section, [])] for section in sections}

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kept import Part
+from benchmarks.kept import Sections
 from benchmarks.padding import COUNTS, padding
 from benchmarks.processes import Worker
 from benchmarks.speed import Report, Settings, check, start
@@ -94,7 +94,7 @@ def work(model: str, documents: Documents, batch: int) -> dict[str, Any]:
 
 def measure(
     settings: Settings, model: str, documents: Documents, tokens: int | None, sizes: Sequence[int], progress: Progress
-) -> Part:
+) -> Sections:
     """Check the systems of a model, then time all documents, cut to `tokens`, with every batch size in interleaved rounds.
 
     Returns:

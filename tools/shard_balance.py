@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from runnel import Embedder
-from runnel.search.units import Plan, read_units
+from runnel.search.units import ShardPlan, read_units
 from runnel.text.shards import Shard
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     tokenizer = Embedder.load(options.model).model.tokenizer
-    plan = Plan(options.paths)
+    plan = ShardPlan(options.paths)
     text: dict[Path, int] = defaultdict(int)
     tokens = np.zeros(options.shards)
     for shard in range(options.shards):

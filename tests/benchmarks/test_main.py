@@ -7,15 +7,15 @@ import pytest
 
 from benchmarks import bars, compare, page, serving
 from benchmarks.__main__ import main
-from benchmarks.bars import Row
+from benchmarks.bars import BarResult
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_check_prints_each_bar_with_its_value(monkeypatch, capsys, lost):
     verdict = "fails by 16.7%" if lost else "holds"
     found = [
-        Row("speed over x", ">= 0.6", 0.5 if lost else 0.7, "", lost, verdict),
-        Row("on a GPU", ">= 3", None, "no GPU here", False, "not measured"),
+        BarResult("speed over x", ">= 0.6", 0.5 if lost else 0.7, "", lost, verdict),
+        BarResult("on a GPU", ">= 3", None, "no GPU here", False, "not measured"),
     ]
     monkeypatch.setattr(bars, "check_bars", lambda progress: found)
     assert main(["check"]) == int(lost)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.search.files import Scan, read_files
-from runnel.search.units import Plan, read_units
+from runnel.search.units import ShardPlan, read_units
 from runnel.text.shards import Shard
 
 ROWS = st.lists(
@@ -38,7 +38,7 @@ def test_the_shards_have_all_documents_once_and_in_order(described, count):
         expected, scan = [], Scan()
         expected = [(d.id, d.text, d.title, d.source, d.metadata, d.blocks) for d in read_files([name], {}, scan)]
         failed: dict[str, str] = {}
-        plan = Plan([name])
+        plan = ShardPlan([name])
         parts = [list(read_units(plan.units(Shard(number, count)), failed)) for number in range(1, count + 1)]
         found = [(d.id, d.text, d.title, d.source, d.metadata, d.blocks) for part in parts for d in part]
         assert found == expected
@@ -49,11 +49,11 @@ def test_errors_have_the_lines_of_the_file(tmp_path):
     lines = ['{"text": "a"}'] * 5 + ["", "{]"]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     failed: dict[str, str] = {}
-    last = list(read_units(Plan([tmp_path]).units(Shard(3, 3)), failed))
+    last = list(read_units(ShardPlan([tmp_path]).units(Shard(3, 3)), failed))
     assert [one.id.partition("#")[2] for one in last] == ["5"]
     assert "rows.jsonl, line 7: not valid JSON" in failed[str(tmp_path / "rows.jsonl")]
     (tmp_path / "rows.jsonl").write_text("\n".join([*lines[:4], '{"body": 1}']))
-    list(read_units(Plan([tmp_path]).units(Shard(3, 3)), failed))
+    list(read_units(ShardPlan([tmp_path]).units(Shard(3, 3)), failed))
     assert 'rows.jsonl, row 5: expected "text"' in failed[str(tmp_path / "rows.jsonl")]
 
 
@@ -61,7 +61,7 @@ def test_rows_of_one_id_in_a_shard_are_left_out_with_the_lines_of_the_file(tmp_p
     lines = [json.dumps({"id": name, "text": "a text of some length"}) for name in ("a", "b", "c", "x", "d", "d", "\ud800")]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     failed: dict[str, str] = {}
-    last = list(read_units(Plan([tmp_path]).units(Shard(2, 2)), failed))
+    last = list(read_units(ShardPlan([tmp_path]).units(Shard(2, 2)), failed))
     assert [one.id.partition("#")[2] for one in last] == ["d"], failed
     assert [name.rpartition(", ")[2] for name in failed] == ["line 6", "line 7"]
     assert "the id 'd' is already used in line 5" in failed[f"{tmp_path / 'rows.jsonl'}, line 6"]
@@ -71,7 +71,7 @@ def test_rows_of_one_id_in_a_shard_are_left_out_with_the_lines_of_the_file(tmp_p
 def test_pipes_are_left_out_of_shards_at_once(tmp_path):
     os.mkfifo(tmp_path / "rows.jsonl")
     failed: dict[str, str] = {}
-    assert list(read_units(Plan([tmp_path]).units(Shard(1, 1)), failed)) == []
+    assert list(read_units(ShardPlan([tmp_path]).units(Shard(1, 1)), failed)) == []
     assert "is a pipe, which may never end" in failed[str(tmp_path / "rows.jsonl")]
 
 
@@ -80,7 +80,7 @@ def test_what_is_called_jsonl_and_is_not_is_not_cut(tmp_path):
 
     with gzip.open(tmp_path / "packed.jsonl", "wt") as file:
         file.write("".join(f'{{"text": "row {i}"}}\n' for i in range(50)))
-    plan = Plan([tmp_path])
+    plan = ShardPlan([tmp_path])
     parts = [list(read_units(plan.units(Shard(number, 3)), {})) for number in (1, 2, 3)]
     assert [len(part) for part in parts] == [50, 0, 0]
 
@@ -91,7 +91,7 @@ def test_an_archive_that_claims_to_be_huge_leaves_the_other_shards_something(tmp
     with zipfile.ZipFile(tmp_path / "bomb.docx", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", b"a" * 30_000_000)
     size = (tmp_path / "bomb.docx").stat().st_size
-    assert Plan([tmp_path]).weight <= 10 * size < 1_000_000
+    assert ShardPlan([tmp_path]).weight <= 10 * size < 1_000_000
 
 
 def test_shards_are_even_in_tokens(tmp_path, tmp_path_factory):
@@ -108,7 +108,7 @@ def test_shards_are_even_in_tokens(tmp_path, tmp_path_factory):
         (tmp_path / f"{i}.html").write_text(f"<html><body>{page}</body></html>")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"id": i, "text": text(5)}) + "\n" for i in range(600)))
     tokenizer = tiny_model(tmp_path_factory.mktemp("model") / "tiny").tokenizer
-    plan = Plan([tmp_path])
+    plan = ShardPlan([tmp_path])
     tokens = []
     for number in range(1, 5):
         documents = read_units(plan.units(Shard(number, 4)), {})

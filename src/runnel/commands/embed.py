@@ -14,7 +14,7 @@ from runnel.commands.display import Meter, note_compiling, print_json, print_tex
 from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import file_digest, text_digest
 from runnel.commands.rows import Part, read_rows
-from runnel.commands.vectors import Row, VectorLog, load_ranges, vector_output
+from runnel.commands.vectors import VectorFacts, VectorLog, load_ranges, vector_output
 from runnel.errors import InputError
 from runnel.records import Document
 from runnel.text.shards import Shard
@@ -196,7 +196,7 @@ class Work:
             meter.add(tokens)
 
         vectors = list(self._embedder.encode_rows(self._render(block), count))
-        self._log.add([Row(one.id, text_digest(one.text), self._is_cut(one.text)) for one in block], vectors)
+        self._log.add([VectorFacts(one.id, text_digest(one.text), self._is_cut(one.text)) for one in block], vectors)
 
     def _render(self, block: Sequence[Document]) -> Iterable[np.ndarray]:
         texts = [document.text for document in block]
@@ -209,7 +209,7 @@ class Work:
             else:
                 self.empty.append(document.id)
 
-    def _check_same(self, known: Sequence[Row], block: Sequence[Document]) -> None:
+    def _check_same(self, known: Sequence[VectorFacts], block: Sequence[Document]) -> None:
         for row, document in zip(known, block, strict=False):
             if (row.id, row.digest) != (document.id, text_digest(document.text)):
                 raise self._log.output.changed(

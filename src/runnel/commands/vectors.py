@@ -30,7 +30,7 @@ FORMATS = (".npy", ".jsonl")
 _BLOCK_ROWS = 4096  # vectors in memory at a time
 
 
-class Row(NamedTuple):
+class VectorFacts(NamedTuple):
     """The facts of a written vector, without its numbers."""
 
     id: str
@@ -93,13 +93,13 @@ class VectorLog:
     def __exit__(self, *error: object) -> None:
         self._files.close()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[VectorFacts]:
         """Yield the rows written so far, in order."""
         with self._names.open(encoding="utf-8") as file:
             for _, line in zip(range(self.count), file, strict=False):
-                yield Row(*json.loads(line))
+                yield VectorFacts(*json.loads(line))
 
-    def add(self, rows: Sequence[Row], vectors: Sequence[np.ndarray]) -> None:
+    def add(self, rows: Sequence[VectorFacts], vectors: Sequence[np.ndarray]) -> None:
         """Append rows; a killed process leaves all, some or none of them, each whole."""
         import numpy as np
 

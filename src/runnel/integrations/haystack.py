@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from runnel.errors import InputError, MissingDependency
-from runnel.integrations.hits import search_parts
+from runnel.integrations.hits import search_results
 from runnel.integrations.models import Kind, loaded, name_of
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
@@ -178,11 +178,11 @@ class RunnelRetriever:
         self.warm_up()
         assert self._index is not None
         count, chosen = top_k if top_k is not None else self.top_k, where if where is not None else self.where
-        parts = search_parts(self._index, query, count, self.sentences, chosen, self.options or {})
+        results = search_results(self._index, query, count, self.sentences, chosen, self.options or {})
         return {
             "documents": [
                 Document(id=one.document if one.whole else "", content=one.text, meta=one.metadata, score=one.score)
-                for one in parts
+                for one in results
             ]
         }
 

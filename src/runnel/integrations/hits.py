@@ -13,7 +13,7 @@ from runnel.search.index import Index
 
 
 @dataclass(frozen=True)
-class Part:
+class SearchResult:
     """A document of an index, or a sentence of one.
 
     Attributes:
@@ -34,9 +34,9 @@ class Part:
     whole: bool
 
 
-def search_parts(
+def search_results(
     index: Index, query: str, top_k: int, sentences: int, where: Filter | None, options: Mapping[str, Any]
-) -> list[Part]:
+) -> list[SearchResult]:
     """Search an index.
 
     Args:
@@ -45,19 +45,19 @@ def search_parts(
     """
     read = {"read": top_k} if sentences else {}  # by default an index reads fewer documents than it finds
     hits = index.search(query, top_k, where=where, sentences=sentences, **read | dict(options))
-    return [part for hit in hits for part in (_sentences(hit) if sentences else [_whole(hit)])]
+    return [result for hit in hits for result in (_sentences(hit) if sentences else [_whole(hit)])]
 
 
-def _whole(hit: Hit) -> Part:
+def _whole(hit: Hit) -> SearchResult:
     assert hit.text is not None
     metadata = {**hit.metadata, "source": hit.source or hit.id} | ({"title": hit.title} if hit.title else {})
-    return Part(hit.id, hit.text, 0, len(hit.text), hit.score, metadata, whole=True)
+    return SearchResult(hit.id, hit.text, 0, len(hit.text), hit.score, metadata, whole=True)
 
 
-def _sentences(hit: Hit) -> Iterator[Part]:
+def _sentences(hit: Hit) -> Iterator[SearchResult]:
     document = _whole(hit).metadata
     for one in map(trim, hit.sentences):
         page, headings = hit.places.at(one.start)
         place: dict[str, Any] = {"start": one.start, "end": one.end, "sentence_score": one.score}
         place |= ({"page": page} if page is not None else {}) | ({"headings": list(headings)} if headings else {})
-        yield Part(hit.id, one.text, one.start, one.end, hit.score, document | place, whole=False)
+        yield SearchResult(hit.id, one.text, one.start, one.end, hit.score, document | place, whole=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import MissingDependency
-from runnel.integrations.hits import search_parts
+from runnel.integrations.hits import search_results
 from runnel.integrations.models import loaded
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
@@ -87,10 +87,10 @@ class RunnelRetriever(BaseRetriever):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        parts = search_parts(self.index, query, self.k, self.sentences, self.where, self.options)
+        results = search_results(self.index, query, self.k, self.sentences, self.where, self.options)
         return [
             Document(id=one.document if one.whole else None, page_content=one.text, metadata=one.metadata | {"score": one.score})
-            for one in parts
+            for one in results
         ]
 
 

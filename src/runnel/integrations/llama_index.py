@@ -23,7 +23,7 @@ import numpy as np
 
 from runnel.backbones.encoder.model import passage_bounds
 from runnel.errors import InputError, MissingDependency
-from runnel.integrations.hits import search_parts
+from runnel.integrations.hits import search_results
 from runnel.integrations.models import loaded, name_of
 from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
@@ -193,7 +193,7 @@ class RunnelRetriever(BaseRetriever):
     ) -> None:
         expect_count(similarity_top_k, "similarity_top_k")
         self._search = partial(
-            search_parts, index, top_k=similarity_top_k, sentences=sentences, where=where, options=options or {}
+            search_results, index, top_k=similarity_top_k, sentences=sentences, where=where, options=options or {}
         )
         super().__init__(**fields)
 

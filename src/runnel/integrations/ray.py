@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import BackendUnavailable, InputError, MissingDependency, StoreBusy
-from runnel.integrations.ray_worker import Job, Worker
+from runnel.integrations.ray_worker import ShardJob, Worker
 from runnel.models.base import BUILT_IN
 from runnel.search.files import check_paths
 from runnel.search.records import FieldType
@@ -129,7 +129,7 @@ def encode_shards(
     place.mkdir(parents=True, exist_ok=True)
     name = str(Path(model).resolve()) if str(model) not in BUILT_IN and Path(model).exists() else str(model)
     absolute = [str(Path(path).resolve()) for path in paths]
-    job = Job(absolute, str(place), name, dict(fields or {}), passage_tokens, remember, version("runnel"))
+    job = ShardJob(absolute, str(place), name, dict(fields or {}), passage_tokens, remember, version("runnel"))
     with _cluster(address, (workers or 0) * cpus) as ray:
         wanted = workers or _room(ray, cpus, gpus)
         kind = ray.remote(Worker).options(
@@ -155,7 +155,7 @@ class _Run:
     def __init__(
         self,
         ray: Any,
-        job: Job,
+        job: ShardJob,
         shards: Sequence[Shard],
         start: Callable[[], Any],
         workers: int,

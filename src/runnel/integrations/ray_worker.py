@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """What a worker needs to know besides the shard's number."""
 
     paths: Sequence[str]
@@ -45,7 +45,7 @@ class Worker:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):  # before torch and numba are imported
             os.environ[name] = str(cpus)
 
-    def load(self, job: Job) -> str:
+    def load(self, job: ShardJob) -> str:
         """Load the model; return the host and process.
 
         Raises:

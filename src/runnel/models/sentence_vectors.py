@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import Row, lay_out, passages_of
+from runnel.backbones.encoder.model import Layout, lay_out, passages_of
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
@@ -149,23 +149,25 @@ class SentenceSums:
     """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage is complete.
 
     Args:
-        tokens: the document; `row` is its layout, None if it has no token.
+        tokens: the document; `layout` is its layout, None if it has no token.
         markers: ids that are not part of the text.
         width: D.
         passages: the hidden vectors are (n, 2 D): the first half is for passages, the second for sentences.
     """
 
     def __init__(
-        self, tokens: SentenceTokens, row: Row | None, markers: tuple[int, int], width: int, *, passages: bool = False
+        self, tokens: SentenceTokens, layout: Layout | None, markers: tuple[int, int], width: int, *, passages: bool = False
     ) -> None:
         self._tokens, full = tokens, np.flatnonzero(tokens.full)
         self._sentences = _Rounded(len(tokens.spans), width)
-        self._passages = _Rounded(0 if row is None else len(row.edges) - 1, width) if passages else None
-        if row is not None:
-            weights = torch.from_numpy(~np.isin(row.ids, markers)).float()
-            self._sentences.start(np.stack([row.starts[full], row.ends[full]], axis=1), weights, full)
+        self._passages = _Rounded(0 if layout is None else len(layout.edges) - 1, width) if passages else None
+        if layout is not None:
+            weights = torch.from_numpy(~np.isin(layout.ids, markers)).float()
+            self._sentences.start(np.stack([layout.starts[full], layout.ends[full]], axis=1), weights, full)
             if self._passages is not None:
-                self._passages.start(np.stack([row.edges[:-1], row.edges[1:]], axis=1), weights, np.arange(len(row.edges) - 1))
+                self._passages.start(
+                    np.stack([layout.edges[:-1], layout.edges[1:]], axis=1), weights, np.arange(len(layout.edges) - 1)
+                )
 
     def take(self, start: int, hidden: Tensor) -> None:
         """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n); see `Request.take`."""
@@ -295,12 +297,12 @@ class VectorScorer:
             yield result.get().tag.result()
 
     def _request(self, tokens: SentenceTokens) -> Request:
-        model, row = self.model, None
+        model, layout = self.model, None
         if len(tokens.ids):
-            row = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
+            layout = lay_out(tokens.ids, tokens.bounds, model.backbone, model.tokenizer.markers())
         both = self._passages and model.backbone.own_sentences
-        sums = SentenceSums(tokens, row, model.tokenizer.markers(), model.backbone.hidden_size, passages=both)
-        return Request(tokens.ids if row is None else row.ids, (), take=sums.take, tag=sums)
+        sums = SentenceSums(tokens, layout, model.tokenizer.markers(), model.backbone.hidden_size, passages=both)
+        return Request(tokens.ids if layout is None else layout.ids, (), take=sums.take, tag=sums)
 
     def scores(
         self, query: VectorQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.base import has_no_state
-from runnel.backbones.encoder.model import Row, lay_out
+from runnel.backbones.encoder.model import Layout, lay_out
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError, StateError
 from runnel.records import expect_text
@@ -168,10 +168,10 @@ class PassageStream:
             InputError: the stream has received only whitespace.
             NumericalError: the vector is NaN or infinite.
         """
-        row, _ = self._lay_out()
+        layout, _ = self._lay_out()
         total, count = self._sum, self.tokens
-        if row is not None:
-            total, count = total + self._read(row.ids), count + len(row.ids)
+        if layout is not None:
+            total, count = total + self._read(layout.ids), count + len(layout.ids)
         if not count:
             raise InputError(_EMPTY)
         return _vector(self._embedder, (total / count).float()[None])
@@ -204,14 +204,14 @@ class PassageStream:
         return stream
 
     def _settle(self) -> None:
-        row, tokens = self._lay_out()
-        if row is not None and len(row.passages) > 2:
-            self._sum = self._sum + self._read(row.ids[: row.edges[-2]])
-            self.tokens += int(row.edges[-2])
-            self._text = self._text[tokens.spans[row.passages[-2], 0] :]
+        layout, tokens = self._lay_out()
+        if layout is not None and len(layout.passages) > 2:
+            self._sum = self._sum + self._read(layout.ids[: layout.edges[-2]])
+            self.tokens += int(layout.edges[-2])
+            self._text = self._text[tokens.spans[layout.passages[-2], 0] :]
         self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))  # so that a very long sentence is not split too often
 
-    def _lay_out(self) -> tuple[Row | None, SentenceTokens]:
+    def _lay_out(self) -> tuple[Layout | None, SentenceTokens]:
         """Lay out the text from the start of the last passage; None if it has no tokens."""
         encoded = self._model.tokenizer.encode(self._text)
         tokens = read_sentences(self._text, [encoded])

@@ -21,7 +21,7 @@ _COMMIT_DOCUMENTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardPart:
     """A pair of files of a shard. `contents` is the content hash of each of its documents, by id."""
 
     place: Path
@@ -71,9 +71,9 @@ class ShardSet:
         self._parts = [part for manifest in self.manifests for part in self._contents(manifest)]
         self._check_ids()
 
-    def groups(self) -> Iterator[list[Part]]:
+    def groups(self) -> Iterator[list[ShardPart]]:
         """Yield the parts in order, in groups that fit in memory and are committed together."""
-        group: list[Part] = []
+        group: list[ShardPart] = []
         size = documents = 0
         for part in self._parts:
             if group and (size + part.bytes > _COMMIT_BYTES or documents + len(part.contents) > _COMMIT_DOCUMENTS):
@@ -94,11 +94,11 @@ class ShardSet:
         advice = ", as the index is; run the shards again with its settings, or choose another index"
         check_settings(self.settings, index, f"the set of shards in {self.folder}", advice)
 
-    def _contents(self, manifest: Manifest) -> Iterator[Part]:
+    def _contents(self, manifest: Manifest) -> Iterator[ShardPart]:
         place = self.folder / Shard(manifest.shard, manifest.count).name
         for number in range(manifest.parts):
             table = _read(part_files(place, number)[0], ["id", "content_hash"])
-            yield Part(place, number, dict(zip(table["id"].to_pylist(), table["content_hash"].to_pylist(), strict=True)))
+            yield ShardPart(place, number, dict(zip(table["id"].to_pylist(), table["content_hash"].to_pylist(), strict=True)))
 
     def _check_ids(self) -> None:
         owner: dict[str, Path] = {}

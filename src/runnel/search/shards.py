@@ -29,7 +29,7 @@ from runnel.search.encoding import SAME_MODEL, Encoded, Encoder
 from runnel.search.files import check_paths
 from runnel.search.records import DocumentRow, Settings
 from runnel.search.tables import document_table, passage_table
-from runnel.search.units import Plan, Unit, read_units, unit_changed, units_digest
+from runnel.search.units import ShardPlan, Unit, read_units, unit_changed, units_digest
 from runnel.text.shards import Shard
 
 _FORMAT = 1
@@ -95,7 +95,7 @@ def encode_shard(
     """
     started = time.monotonic()
     check_paths(paths)
-    plan = Plan(paths)
+    plan = ShardPlan(paths)
     units = plan.units(shard)
     place = Path(folder) / shard.name
     place.mkdir(parents=True, exist_ok=True)
@@ -117,18 +117,18 @@ def encode_shard(
 
 def _encode(
     place: Path, units: Sequence[Unit], encoder: Encoder, progress: Callable[[int], None] | None
-) -> tuple[list[_Part], int, dict[str, str]]:
+) -> tuple[list[_PartFacts], int, dict[str, str]]:
     """Write missing parts; return all parts, the number of tokens read, and the failed files."""
     sweep(place)
     failed: dict[str, str] = {}
-    parts: list[_Part] = []
+    parts: list[_PartFacts] = []
     tokens_read = 0
     for number, batch in enumerate(encoder.batches(encoder.rows(read_units(units, failed), failed))):
-        part = _Part.read(place, number)
+        part = _PartFacts.read(place, number)
         if part is None:
             new = encoder.encode(batch, progress=progress)
             tokens_read += new.tokens_read
-            part = _Part.write(place, number, batch, new, encoder.settings)
+            part = _PartFacts.write(place, number, batch, new, encoder.settings)
         elif part.batch != _batch_digest(batch):
             raise StoreError(
                 f"{place} has parts that were cut otherwise, by another version of runnel; remove it and start again"
@@ -141,7 +141,7 @@ def _encode(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PartFacts:
     """A part's metadata, stored in its Parquet schema. `batch` is the digest of its input rows."""
 
     batch: str
@@ -151,7 +151,7 @@ class _Part:
     failed: Mapping[str, str]
 
     @classmethod
-    def read(cls, place: Path, number: int) -> _Part | None:
+    def read(cls, place: Path, number: int) -> _PartFacts | None:
         """Return a part, or None if it does not exist."""
         documents, passages = part_files(place, number)
         if not (documents.exists() and passages.exists()):
@@ -159,7 +159,7 @@ class _Part:
         return cls(**json.loads(parquet().read_schema(documents).metadata[b"runnel"]))
 
     @classmethod
-    def write(cls, place: Path, number: int, batch: Sequence[DocumentRow], new: Encoded, settings: Settings) -> _Part:
+    def write(cls, place: Path, number: int, batch: Sequence[DocumentRow], new: Encoded, settings: Settings) -> _PartFacts:
         count = len(new.documents)
         part = cls(_batch_digest(batch), count, len(new.passages) - count, new.tokens, new.failed)
         documents, passages = part_files(place, number)
@@ -191,7 +191,7 @@ class _Work:
         done = read_manifest(self.place)
         if done is not None:
             self._check(done.plan, done.input, done.settings)
-            lost = [n for n in range(done.parts) if _Part.read(self.place, n) is None]
+            lost = [n for n in range(done.parts) if _PartFacts.read(self.place, n) is None]
             if lost:
                 raise StoreError(f"{self.place} lacks files of its parts {lost}; remove it and run the shard again")
             return done
@@ -215,7 +215,9 @@ class _Work:
             raise StoreError(f"the files of shard {self.shard} have changed since it was begun{again}")
         check_settings(settings, self.settings, f"shard {self.shard}", again)
 
-    def finish(self, parts: Sequence[_Part], size: int, tokens_read: int, failed: Mapping[str, str], seconds: float) -> Manifest:
+    def finish(
+        self, parts: Sequence[_PartFacts], size: int, tokens_read: int, failed: Mapping[str, str], seconds: float
+    ) -> Manifest:
         everything = dict(failed)
         for part in parts:
             everything |= part.failed

@@ -52,7 +52,7 @@ class Unit:
     sha256: str = ""
 
 
-class Plan:
+class ShardPlan:
     """All files to divide among shards. Every shard computes the same plan.
 
     Attributes:

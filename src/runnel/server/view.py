@@ -20,7 +20,7 @@ _BINS = 400  # parts of the heat strip
 _USUAL = 0.9  # the share of sentences without heat
 _BLOCK_CHARS = 4000  # longer blocks are shown as several: a browser lays out only the blocks in sight
 
-Row = tuple[int, int, str, int | None]  # start, end, kind, page
+BlockRow = tuple[int, int, str, int | None]  # start, end, kind, page
 
 
 def document_view(text: str, places: Places) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def document_view(text: str, places: Places) -> dict[str, Any]:
     return {"text": text, "characters": len(text), "blocks": blocks}
 
 
-def _pieces(text: str, row: Row) -> list[Row]:
+def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
     start, end, kind, page = row
     line = text.rfind("\n", 0, start) + 1
     if not text[line:start].strip():  # the first line of code has the indentation of the others

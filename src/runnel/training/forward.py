@@ -23,7 +23,7 @@ from runnel.models.reranker import Reranker
 from runnel.models.scanner import Scanner
 from runnel.request import Request
 from runnel.text.sentences import read_sentences, read_spans
-from runnel.training.segments import WHOLE, Long, Part, close, cut, gather, read
+from runnel.training.segments import WHOLE, Long, StepResult, close, cut, gather, read
 
 __all__ = [
     "Item",
@@ -214,7 +214,7 @@ class _Units:
         """Return scores (N,) of all units."""
         return self.scores(list(read(self.model, self.requests, long)), torch.arange(len(self.item)))
 
-    def scores(self, parts: Sequence[Part], chosen: Tensor) -> Tensor:
+    def scores(self, parts: Sequence[StepResult], chosen: Tensor) -> Tensor:
         """Return scores (m,) of the chosen units (m,), whose tokens are all in `parts`."""
         chosen = chosen.to(self.range.device)
         result: Tensor
@@ -268,7 +268,7 @@ def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterat
     each = long.gradient_segments or units.steps(long)
     ends, last_use = units.last_steps(long)
     done = 0
-    blocks: list[list[tuple[Part, Part]]] = [[]]
+    blocks: list[list[tuple[StepResult, StepResult]]] = [[]]
     for part in read(model, units.requests, long):
         blocks[-1].append((part, cut(part)))
         done += 1

@@ -21,7 +21,7 @@ from runnel.models.language_model import embedding_table, lm_head
 from runnel.training.completions import Completion, CompletionData
 from runnel.training.forward import Long
 from runnel.training.packed_trainer import ModelModule, PackedTrainer
-from runnel.training.segments import Part, gather, read
+from runnel.training.segments import StepResult, gather, read
 
 _LOGITS = 256  # tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000 rows
 
@@ -55,7 +55,7 @@ class GeneratorModule(ModelModule):
         owner = torch.from_numpy(np.repeat(np.arange(len(items)), [len(item.targets) for item in items]))
         return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(items)
 
-    def losses(self, items: Sequence[Completion], parts: Sequence[Part], chosen: np.ndarray) -> Tensor:
+    def losses(self, items: Sequence[Completion], parts: Sequence[StepResult], chosen: np.ndarray) -> Tensor:
         """Return the losses (p,) of tokens of the replies, by their numbers (p,) over all items; all are in `parts`."""
         device = self.backbone.device
         targets = torch.from_numpy(np.concatenate([item.targets for item in items])[chosen]).to(device)
@@ -97,7 +97,7 @@ class GeneratorTrainer(PackedTrainer):
         module, each = self.trained, self._long.gradient_segments
         assert isinstance(module, GeneratorModule) and each is not None
         total = torch.zeros((), device=module.backbone.device)
-        parts: list[Part] = []
+        parts: list[StepResult] = []
         longest = max(item.tokens for item in items)
         last = -(-longest // (self._long.segment_tokens or longest)) - 1
         for part in read(self.runnel_model, [item.request for item in items], self._long):

@@ -60,7 +60,7 @@ WHOLE = Long()
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class StepResult:
     """The results of one step. Positions and ranges are numbered over all requests, in order.
 
     Attributes:
@@ -97,7 +97,7 @@ class _Step:
     ranges: Tensor
 
 
-def read(model: Model, requests: Sequence[Request], long: Long) -> Iterator[Part]:
+def read(model: Model, requests: Sequence[Request], long: Long) -> Iterator[StepResult]:
     """Yield the requested vectors and sums of packed rows, step by step.
 
     Raises:
@@ -124,7 +124,7 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> Iterator[Part
             hidden, sums, totals, state = checkpoint(_run, model, step, state, long, use_reentrant=False)
         else:
             hidden, sums, totals, state = _run(model, step, state, long)
-        yield Part(number, step.picked, step.ranges, hidden, sums, totals)
+        yield StepResult(number, step.picked, step.ranges, hidden, sums, totals)
 
 
 def check_segments(model: Model, long: Long) -> None:
@@ -136,7 +136,7 @@ def check_segments(model: Model, long: Long) -> None:
         )
 
 
-def gather(parts: Sequence[Part], positions: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor]:
+def gather(parts: Sequence[StepResult], positions: Tensor, ranges: Tensor) -> tuple[Tensor, Tensor]:
     """Return hidden vectors (P, D) at positions and weighted means (B, D) of ranges, by their numbers in ascending order.
 
     All tokens of the ranges must be in `parts`. The mean of a range without tokens is zero.
@@ -153,13 +153,13 @@ def gather(parts: Sequence[Part], positions: Tensor, ranges: Tensor) -> tuple[Te
     return hidden, mean.to(sums.dtype)
 
 
-def cut(part: Part) -> Part:
+def cut(part: StepResult) -> StepResult:
     """Return the same tensors as leaves, which collect gradients for `close`."""
     leaves = (tensor.detach().requires_grad_(tensor.requires_grad) for tensor in (part.hidden, part.sums, part.totals))
-    return Part(part.step, part.picked, part.ranges, *leaves)
+    return StepResult(part.step, part.picked, part.ranges, *leaves)
 
 
-def close(parts: Sequence[tuple[Part, Part]]) -> None:
+def close(parts: Sequence[tuple[StepResult, StepResult]]) -> None:
     """Run the backward pass of steps from the gradients that their leaves (`cut`) have collected."""
     outputs, gradients = [], []
     for part, leaf in parts:

@@ -303,7 +303,7 @@ class Encoder(Backbone):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class Layout:
     """A document as an encoder reads it.
 
     Attributes:
@@ -329,7 +329,7 @@ def whole_tokens(backbone: Backbone) -> int:
     return backbone.max_tokens - MARKERS
 
 
-def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, markers: tuple[int, int], *, begun: bool = False) -> Row:
+def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, markers: tuple[int, int], *, begun: bool = False) -> Layout:
     """Lay out a document in blocks.
 
     A document that the backbone can read as one block is one passage. A longer one is cut into passages of up to `backbone.block`
@@ -354,7 +354,7 @@ def lay_out(ids: np.ndarray, bounds: np.ndarray, backbone: Backbone, markers: tu
     row[places] = ids
     starts = np.append(places, places[-1] + 1)[bounds[:-1]]
     ends = np.where(np.diff(bounds) > 0, places[np.maximum(bounds[1:] - 1, 0)] + 1, starts)
-    return Row(row, places, starts, ends, passages, np.append(places[bounds[passages[:-1]]] - 1, len(row)))
+    return Layout(row, places, starts, ends, passages, np.append(places[bounds[passages[:-1]]] - 1, len(row)))
 
 
 def passages_of(bounds: np.ndarray, backbone: Backbone, *, begun: bool = False) -> np.ndarray:
