@@ -14,7 +14,8 @@ from helpers.tiny_training import smoke_recipe
 from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
 from runnel.training import recipes, smoke
 from runnel.training.progress import Recorder
-from runnel.training.run import LOCK, prepared, train
+from runnel.training.preparing import prepared
+from runnel.training.run import LOCK, train
 from runnel.training.run_data import RunData
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -89,7 +90,7 @@ def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
 def test_a_model_without_the_head(tmp_path):
     smoke.write_model(tmp_path / "model", "mamba2")
     recipe = recipes.read("evidence", changes=(f"model.name={tmp_path / 'model'}",))
-    with pytest.raises(CheckpointError, match=r"has no head for 'sentences' \(it has: embed\).*model.new_head=true"):
+    with pytest.raises(CheckpointError, match=r"has no head for 'sentences' \(it has: embed, generate\).*model.new_head=true"):
         prepared(recipe)
 
 
@@ -109,10 +110,10 @@ def test_segments_of_a_transformer_are_refused_before_the_data_is_read(tmp_path)
 
 
 def test_four_bits_without_their_package(monkeypatch, tmp_path):
-    from runnel.training import run
+    from runnel.training import preparing
 
     smoke.write_model(tmp_path / "model", "mamba2")
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    monkeypatch.setattr(preparing, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"pip install 'runnel\[qlora\]'"):
         prepared(recipes.read("pairs", changes=(f"model.name={tmp_path / 'model'}", "lora.four_bit=true")))
 
