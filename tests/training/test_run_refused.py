@@ -13,8 +13,8 @@ from helpers.tiny_training import smoke_recipe
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
 from runnel.training import recipes, smoke
-from runnel.training.progress import Recorder
 from runnel.training.preparing import prepared
+from runnel.training.progress import Recorder
 from runnel.training.run import LOCK, train
 from runnel.training.run_data import RunData
 
