@@ -101,7 +101,7 @@ MISTAKES = {
     ("pairs",): "this recipe comes without data; give --data",
     ("pairs", "--data", "none.csv"): "none.csv is missing",
     ("pairs", "--data", "p.csv", "--model", "no-such-folder"): "no-such-folder",
-    ("evidence", "--data", "e.jsonl", "--model", "embedder"): "embedder has no head for 'sentences' (it has: embed)",
+    ("evidence", "--data", "e.jsonl", "--model", "embedder"): "embedder has no head for 'sentences' (it has: embed, generate)",
     ("pairs", "--data", "p.csv", "--to", "p.csv/run"): "Not a directory",
     ("pairs", "--data", "bad.csv"): "bad.csv, line 2: 3 values in 2 columns; quote what holds ','",
     ("evidence", "--data", "bad.jsonl"): "bad.jsonl, line 1: span [3, 99] is empty or not inside",
