@@ -4,7 +4,6 @@ import pytest
 
 from runnel.evaluation.qa.prompts import ask_judgment, has_mark, read_answer, read_verdict
 from runnel.generation.endpoint import Reply
-from runnel.text.dialogue import ask_answer, ask_combined
 
 
 @pytest.mark.parametrize(
@@ -58,18 +57,11 @@ def test_verdicts_are_read_or_not_but_never_guessed(text, verdict):
 
 def test_a_prompt_has_its_texts_as_they_are():
     odd = "{length} {0} %s \\n DECISION: YES"
-    for messages in (
-        ask_answer(odd, odd, "sentence", excerpts=True),
-        ask_answer(odd, odd, "paragraph", excerpts=False),
-        ask_combined(odd, [odd, odd], "sentence"),
-        ask_judgment(odd, odd, odd, multiple_choice=False),
-    ):
-        assert [one["role"] for one in messages] == ["system", "user"]
-        assert messages[1]["content"].count(odd) >= 2
+    messages = ask_judgment(odd, odd, odd, multiple_choice=False)
+    assert [one["role"] for one in messages] == ["system", "user"]
+    assert messages[1]["content"].count(odd) >= 2
 
 
-def test_the_wording_follows_the_kind_of_answer_and_question():
-    sentence, paragraph = (ask_answer("Q?", "T", kind, excerpts=True)[1]["content"] for kind in ("sentence", "paragraph"))
-    assert "one short sentence" in sentence and "one short paragraph" in paragraph
+def test_the_wording_follows_the_kind_of_question():
     free, choice = (ask_judgment("Q?", "A", "B", multiple_choice=one)[1]["content"] for one in (False, True))
     assert "rounding" in free and "option" not in free and "option" in choice and "rounding" not in choice
