@@ -300,3 +300,12 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(models, tmp_path, monk
     kept.put(entry, document, next(retriever.remember([document.text])))
     assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
     assert entries(tmp_path) == []
+
+
+def test_a_long_run_on_a_terminal_ends_with_a_note(find, monkeypatch, terminal):
+    note = "with --remember, later questions do not read these files again"
+    assert note not in find("a.md").err  # a short one
+    monkeypatch.setattr("runnel.commands.find._LONG_S", 0.0)
+    assert find("a.md").err.count(note) == 1
+    for quiet in (find("a.md", "--remember"), find("a.md", "--plain"), find("a.md", model="recurrent")):
+        assert note not in quiet.err

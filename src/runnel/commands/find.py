@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 _INDENT = " " * 4
 _PLURALS: dict[Unit, str] = {"sentence": "sentences", "clauses": "clauses", "paragraph": "paragraphs"}
+_LONG_S = 5.0  # a run on a terminal that took longer ends with a note about --remember
 _ALSO = 3  # the most other places of a sentence to list
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
 
@@ -144,7 +146,7 @@ def find(
         check_percentage(min_score, retriever, model)
         return retriever
 
-    skipped: list[Skipped] = []
+    began, skipped = time.monotonic(), list[Skipped]()
     stored = open_cache(load, model, (encoding, unit, *([ocr] if ocr else [])), keep=remember, report=say)
     with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader, Meter("reading") as meter:
         selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
@@ -159,6 +161,8 @@ def find(
         if html is not None and report is not None:
             write(html, report.html(query, findings, reader))
     _print(form, findings, {"query": query, "model": model}, skipped)
+    if form == "layout" and findings.answers and not remember and load().remembers and time.monotonic() - began > _LONG_S:
+        say("note: with --remember, later questions do not read these files again")
     return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
 
 
