@@ -162,6 +162,7 @@ def test_other_settings_are_not_mixed(place, monkeypatch, change, named):
         ('"MRR@10"', '"MRK@10"', "unknown metric 'MRK@10'; did you mean MRR@10"),
         ("batch = 4", "batch = 4\nseed = 3", "recipe.train.seed is 3, but the experiment sets it"),
         ('job = "embed"', 'job = "rerank"', "data.negatives must be at least 1"),
+        ('job = "embed"', 'job = "generate"', "the experiment measures retrieval, not 'generate'; expected embed, rerank or"),
         ("[recipe]", "[recipes]", "unknown key 'recipes'; expected one of seeds, tasks"),
         ("[families.", "[family.", "families must be a table, got None"),
         ("hidden_size = 32", 'hidden_size = 32\nvocabulary = "nowhere"', "vocabulary 'nowhere' is no folder"),
