@@ -14,7 +14,7 @@ _ABOUT = {
     "retrieval": """\
 The best of all documents of a set. MiniLM reads the first 256 tokens of a document, as its own library does; `pocket` reads
 all of it. "+" is the reciprocal rank fusion of two runs. The index is `Index` with `pocket`: it merges words and vectors of
-passages and documents by rank, and reranks the 50 best.""",
+passages and documents by rank, and orders the 50 best by the reranker's score, the cosine and BM25 together.""",
     "rerank": "BM25's 100 best documents of each query in a new order.",
     "sentences": """\
 The sentences of the document that a question is about: the share of the evidence spans that one of the ten best meets.
