@@ -158,9 +158,12 @@ def test_output_that_cannot_be_written(line, process, target):
 
 
 def waiting(line, process):
-    """Start a command that waits for its standard input, in the background process."""
+    """Start a command that waits for the rest of its standard input, in the background process."""
     child = line.popen("find", QUESTION, "-")
-    wait_for(lambda: process()["busy"])
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+    wait_for(lambda: not struct.unpack("i", fcntl.ioctl(child.stdin, termios.FIONREAD, bytes(4)))[0])  # it has been read
+    assert process()["busy"]
     return child
 
 
@@ -170,8 +173,8 @@ def test_ctrl_c_interrupts_the_command(line, process):
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 130
         assert (child.stdout.read(), child.stderr.read()) == (b"", b"runnel: interrupted\n")
-    fresh = wait_for(process)  # it has started itself again
-    assert (fresh["pid"], fresh["commands"], fresh["busy"]) == (pid, 0, False)
+    fresh = wait_for(lambda: (facts := process()) and not facts["commands"] and facts)  # it has started itself again
+    assert (fresh["pid"], fresh["busy"]) == (pid, False)
     assert line("find", QUESTION, "a.txt")[0] == 0 and process()["commands"] == 1
 
 
