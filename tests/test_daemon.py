@@ -276,7 +276,7 @@ def test_an_idle_process_ends(tmp_path):
 def test_two_starts_at_once_start_one(tmp_path):
     line = CommandLine(tmp_path)
     children = [line.popen("serve", "--background") for _ in range(2)]
-    outputs = [child.communicate(timeout=60) for child in children]
+    outputs = [child.communicate(timeout=180) for child in children]
     assert [child.returncode for child in children] == [0, 0], outputs
     assert len({out.split()[2] for out, _ in outputs}) == 1
     assert line("serve", "--stop")[0] == 0

@@ -71,7 +71,12 @@ def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
         assert check(index, documents) == ""
         store, real = index.store, {name: getattr(index.store, name) for name in ("passages", "nearest", "memories")}
         if fault == "vectors":
-            assert "vectors of a document differ" in check(index, [*documents[1:], documents[0]])
+
+            def mirrored(names):
+                return {name: replace(row, vector=row.vector[::-1]) for name, row in real["passages"](names).items()}
+
+            monkeypatch.setattr(store, "passages", mirrored)
+            assert "vectors of a document differ" in check(index, documents)
         elif fault == "nearest":
             monkeypatch.setattr(store, "nearest", lambda vector, count, where: real["nearest"](-vector, count, where))
             assert "nearest passages are not" in check(index, documents)

@@ -58,7 +58,8 @@ def test_any_other_whitespace_is_found_as_normalized(words, gaps, before, after)
     found = verify_quote(" ".join(words), text)
     start = text.index(stretch, len(before) + 1)
     assert found.word_for_word
-    assert any(place.start <= start and start + len(stretch) <= place.end for place in found.places) or found.match == "exact"
+    near = [place for place in found.places if place.start < start + len(stretch) and start < place.end]
+    assert near or found.match == "exact"  # places do not overlap: the text before may form one with the beginning of the stretch
 
 
 @pytest.mark.parametrize(

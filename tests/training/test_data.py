@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from runnel.errors import InputError, ReadError
+from runnel.training.completions import read_exchanges
 from runnel.training.data import Dropped, Evidence, Triple, read_evidence, read_triples
+from runnel.training.decontaminate import Decontaminator
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}")
@@ -350,9 +352,10 @@ def test_the_examples_of_the_page(tmp_path):
     files = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     for name, content in files.items():
         write(tmp_path / name, content.rstrip("\n"))
-    assert len(files) == 12
+    assert len(files) == 13
+    assert [one.reply for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))] == ["ANSWER: 15 years"]
     assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
-    others = {"evidence.jsonl", "corpus.jsonl", "queries.jsonl"}
+    others = {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}
     for name in files.keys() - others:
         triples = list(read_triples(tmp_path / name, corpus=tmp_path / "corpus.jsonl", queries=tmp_path / "queries.jsonl"))
         assert triples and all("herons live" in t.query and "15 years" in t.positives[0] for t in triples), name

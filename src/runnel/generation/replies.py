@@ -198,21 +198,22 @@ class Replies:
                 self._defer(key, Request(endpoint, messages, max_tokens, version, expected), self.batch_size)
             self._reserve(expected, endpoint)
             self._asking.add(key)
+        reply = None
         try:
             reply = endpoint.complete(messages, max_tokens=max_tokens, temperature=self.temperature)
-            with self._changed:
-                self._failures = 0
-                self._store(key, version, reply, expected)
             return reply
         except EndpointError:
             with self._changed:
                 self._failures += 1
             raise
         finally:
-            with self._changed:
+            with self._changed:  # at once: a cost is never counted as reserved and as spent
                 self._reserved -= expected
                 self._asking.discard(key)
                 self._changed.notify_all()
+                if reply is not None:
+                    self._failures = 0
+                    self._store(key, version, reply, expected)
 
     def _defer(self, key: bytes, request: Request, batch_size: int) -> NoReturn:
         if key in self._failed:
