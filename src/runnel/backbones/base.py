@@ -307,6 +307,10 @@ class Backbone(nn.Module, ABC):
         The embedding, the LM head and, in transformers, attention are left out.
         """
 
+    def linear_layers(self) -> list[nn.Linear | Int8Linear]:
+        """Return the linear layers that process every token of a text."""
+        return [module for module in self.modules() if isinstance(module, nn.Linear | Int8Linear)]
+
     def flops(self, tokens: int) -> int:
         """Return the useful floating-point operations for a text of `tokens` tokens, attention included."""
         return tokens * self.flops_per_token

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import Int8Linear, check_int8
@@ -79,7 +79,7 @@ class LinearLayers:
     title = "linear layers"
 
     def __init__(self, backbone: Backbone) -> None:
-        self._layers = [m for m in backbone.modules() if isinstance(m, nn.Linear | Int8Linear)]
+        self._layers = backbone.linear_layers()
         self._buffers: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     @cached_property

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
+from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
 from runnel.errors import InputError
@@ -216,6 +217,11 @@ class Encoder(Backbone):
         """Linear layers alone; `flops` adds attention, which grows with the sequence."""
         c = self.config
         return 2 * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size)
+
+    def linear_layers(self) -> list[nn.Linear | Int8Linear]:
+        """See `Backbone.linear_layers`: those of `step`, without the second form for sentences."""
+        second = set(self.sentence_layers.modules())
+        return [layer for layer in super().linear_layers() if layer not in second]
 
     def flops(self, tokens: int) -> int:
         """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest allowed."""

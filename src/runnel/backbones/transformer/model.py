@@ -19,7 +19,6 @@ There is no state. A text is read whole or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import sub_batches
 from runnel.backbones.state import State
 from runnel.backbones.transformer.config import Family, TransformerConfig, longest, model_class, options
@@ -92,7 +92,7 @@ class Transformer(Backbone):
     @property
     def flops_per_token(self) -> int:
         """Linear layers alone; `flops` adds attention, which grows with the text."""
-        return 2 * sum(layer.weight.numel() for layer in self._linears())
+        return 2 * sum(layer.weight.numel() for layer in self.linear_layers())
 
     def flops(self, tokens: int) -> int:
         """As `Backbone.flops`: 4 operations for each pair of tokens that attend, layer and channel, in all heads together.
@@ -111,7 +111,7 @@ class Transformer(Backbone):
     @property
     def step_bytes_per_token(self) -> int:
         """Residual, projections, feed-forward and an eighth of padding, fp32; attention over long texts may take more."""
-        widest = max(layer.out_features for layer in self._linears())
+        widest = max(layer.out_features for layer in self.linear_layers())
         return 9 * 4 * (6 * self.hidden_size + 3 * widest) // 8
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -209,8 +209,9 @@ class Transformer(Backbone):
         start = self._facts.decoder_start_token_id
         return self._pad if start is None else int(start)
 
-    def _linears(self) -> Iterator[nn.Linear]:
-        """Yield the linear layers that process every token."""
+    def linear_layers(self) -> list[nn.Linear | Int8Linear]:
+        """See `Backbone.linear_layers`: without those of a decoder that see no token of the text."""
+        found: list[nn.Linear | Int8Linear] = []
         for name, layer in self.model.named_modules():
             if not isinstance(layer, nn.Linear):
                 continue
@@ -218,4 +219,5 @@ class Transformer(Backbone):
                 of_the_text = name.endswith(_CROSS_KEYS_AND_VALUES)
                 if self.config.output == "encoder" or (self.config.output == "first" and not of_the_text):
                     continue
-            yield layer
+            found.append(layer)
+        return found
