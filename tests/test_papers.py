@@ -1,6 +1,6 @@
 """docs/papers.md has every table and figure of the papers once, and its commands and links are right.
 
-All commands are parsed; those that need no training, hub, endpoint or GPU run on small stand-ins for the published files.
+All commands are parsed; the ones that need no training, hub, endpoint or GPU run on small stand-ins for the published files.
 """
 
 import json

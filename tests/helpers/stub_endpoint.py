@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
         kind: str = "application/json",
         kept: int | None = None,
     ) -> None:
-        """Send an answer; with `kept`, the connection ends after so many bytes of it."""
+        """Send an answer; with `kept`, the connection ends after this number of bytes."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)

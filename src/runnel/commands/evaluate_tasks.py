@@ -121,7 +121,7 @@ def _check_options(system: System, trials: Sequence[_Trial]) -> None:
 
 
 def _check_reading(kinds: Collection[str], given: Mapping[str, object]) -> None:
-    """Raise a usage error for options about what is read that have no effect on any task; `kinds` are those that read texts."""
+    """Raise a usage error for options about what is read that have no effect on any task; `kinds` are all that read texts."""
     options = _as_options(given)
     if not {"embed", "rerank"}.intersection(kinds):
         refuse(options, "goes with embedders and rerankers")

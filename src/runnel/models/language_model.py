@@ -58,7 +58,7 @@ class LanguageModel:
     """A recurrent backbone with its LM head.
 
     Args:
-        head: (V, D), in the dtype of the products.
+        head: the LM head, tied or with a matrix (V, D) in the dtype of the products.
 
     Raises:
         InputError: the backbone is not recurrent, or the head has another width.

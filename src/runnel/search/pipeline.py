@@ -36,8 +36,8 @@ _RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight 
 # Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured with pocket (docs/pocket.md),
 # and with recurrent models, measured with pocket-mamba2 (docs/search.md).
 _SENTENCE_WEIGHTS, _RECURRENT_WEIGHTS = (1.0, 1.0, 30.0), (0.2, 1.0, 1.0)
-# Added to the reranker's score of a document with remembered sentences: so many times the cosine of its best passage, and so many
-# times its BM25 as a share of the best document's, because the reranker does not know how rare a word is in this index. Measured
+# Factors of what is added to the reranker's score of a document with remembered sentences: the cosine of its best passage, and
+# its BM25 as a share of the best document's, because the reranker does not know how rare a word is in this index. Measured
 # with pocket (docs/pocket.md).
 _COSINE, _WORDS = 16.0, 4.0
 _RERANKED = 50  # documents, if they are remembered
@@ -257,7 +257,7 @@ def _with_first_stage(
 
     A document that is not in the dense list has the lowest cosine of the list; one not in the lexical list has the score 0.
     """
-    lowest, highest = min(dense.values(), default=0.0), max(lexical.values(), default=1.0)
+    lowest, highest = min(dense.values(), default=0.0), max(lexical.values(), default=0.0) or 1.0
     return {
         name: score + _COSINE * dense.get(name, lowest) + _WORDS * lexical.get(name, 0.0) / highest
         for name, score in relevance.items()

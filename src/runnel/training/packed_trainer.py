@@ -33,7 +33,7 @@ class ModelModule(nn.Module):
     """The parameters of a model as a module for the Trainer. Its `forward` maps items to their losses (n,) and scores.
 
     Args:
-        heads: the names of those that are trained; the others stay as they are.
+        heads: the names of the heads to train; the others stay as they are.
     """
 
     def __init__(self, model: Model, long: Long, heads: Collection[str]) -> None:
