@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
-from runnel.commands.find import Encoding, MinScore, check_percentage, parse_min_score
+from runnel.commands.find import Encoding, MinScore, check_percentage, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
 from runnel.commands.loading import load
 from runnel.commands.options import (
@@ -22,13 +22,12 @@ from runnel.commands.options import (
     NoUpdate,
     OcrOption,
     Query,
-    expect_query_first,
-    parse_ocr,
     refuse,
     select,
 )
 from runnel.commands.search import Places, open_places
 from runnel.search.finding import FileDocument, find, read_documents
+from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def ask(
     if paths:
         retriever = load(SentenceRetriever.load, model or "pocket")
         check_percentage(min_score, retriever, model or "pocket")
-        with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader:
+        with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
             documents = read_documents(paths, reader, skipped, selection=select(include, exclude, no_ignore), report=say)
             found = _find_in_files(question, documents, retriever, top_k)
     else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -42,8 +44,6 @@ from runnel.commands.options import (
     OcrOption,
     Plain,
     Query,
-    expect_query_first,
-    parse_ocr,
     refuse,
     select,
 )
@@ -53,6 +53,7 @@ from runnel.records import normalize
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import LINES
+from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def find(
 
     began, skipped = time.monotonic(), list[Skipped]()
     stored = open_cache(load, model, (encoding, unit, *([ocr] if ocr else [])), keep=remember, report=say)
-    with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader, Meter("reading") as meter:
+    with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader, Meter("reading") as meter:
         selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
         documents = read_documents(paths, reader, skipped, selection=selected, cache=stored, report=say)
         first = next(documents, None)
@@ -164,6 +165,12 @@ def find(
     if form == "layout" and findings.answers and not remember and load().remembers and time.monotonic() - began > _LONG_S:
         say("note: with --remember, later questions do not read these files again")
     return 2 if any(one.error for one in skipped) else 0 if findings.answers else 1
+
+
+def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
+    """Raise InputError if the query is a file and no file exists: the arguments were swapped."""
+    if os.path.isfile(query) and not any(file == "-" or os.path.exists(file) for file in files):
+        raise InputError(f"the query comes before the files: runnel {command} {shlex.quote(files[0])} {shlex.quote(query)}")
 
 
 def _new_report() -> Report:

@@ -12,8 +12,9 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, report_failed, say
 from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.commands.index_update import Wanted, expect_project, finish, update_place, update_project
-from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, parse_ocr, refuse, select
+from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, refuse, select
 from runnel.errors import InputError
+from runnel.text.documents.ocr import Ocr
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def index(
         return _verify(to or str(expect_project().place), as_json)
     new = New(parse_fields(fields or []), passage_tokens, remember)
     selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
-    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, parse_ocr(ocr))
+    wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, None if ocr is None else Ocr(ocr))
     if to is None:
         return update_project(wanted)
     if shards is not None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.errors import InputError
-
 if TYPE_CHECKING:
-    from runnel.text.documents.ocr import Ocr
     from runnel.text.folders import Selection
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.", show_default=False)]
@@ -71,19 +66,6 @@ Verbose = Annotated[
 ]
 
 
-def parse_ocr(command: str | None) -> Ocr | None:
-    """Return what --ocr describes.
-
-    Raises:
-        InputError: the command cannot be used.
-    """
-    if command is None:
-        return None
-    from runnel.text.documents.ocr import Ocr
-
-    return Ocr(command)
-
-
 def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection:
     """Return the selection that --include, --exclude and --no-ignore describe.
 
@@ -93,12 +75,6 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
     from runnel.text.folders import Selection
 
     return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)
-
-
-def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
-    """Raise InputError if the query is a file and no file exists: the arguments were swapped."""
-    if os.path.isfile(query) and not any(file == "-" or os.path.exists(file) for file in files):
-        raise InputError(f"the query comes before the files: runnel {command} {shlex.quote(files[0])} {shlex.quote(query)}")
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:

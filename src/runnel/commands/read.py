@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import print_json, print_text, say
-from runnel.commands.options import Json, OcrOption, parse_ocr
+from runnel.commands.options import Json, OcrOption
 from runnel.errors import InputError
 from runnel.search.finding import locate
+from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.ranges import By, choose_row, span_of
 from runnel.text.documents.reader import DocumentReader
 
@@ -41,7 +42,7 @@ def read(
         raise typer.BadParameter("--lines, --pages and --characters exclude each other")
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
-    with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader:
+    with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
         documents = list(reader.read(file))
     for warning in dict.fromkeys(warning for document in documents for warning in document.warnings):
         say(f"note: {file}: {warning}")

@@ -12,7 +12,8 @@ import typer
 
 from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
-from runnel.commands.options import DTYPES, Dtype, Json, Model, expect_query_first
+from runnel.commands.find import expect_query_first
+from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import Output, appending, file_digest
 from runnel.commands.rows import read_texts
 from runnel.commands.runs import finish_run, finished_queries, lines_of

@@ -24,10 +24,11 @@ from runnel.commands.display import (
     stdout_console,
 )
 from runnel.commands.index_update import expect_project, refresh_project
-from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, OcrOption, Plain, Query, parse_ocr, refuse
+from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, OcrOption, Plain, Query, refuse
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.text.documents.document import LINES, end_of_text_below
+from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from runnel.search.finding import Place
     from runnel.search.index import Index
     from runnel.search.records import Settings
-    from runnel.text.documents.ocr import Ocr
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
@@ -108,7 +108,7 @@ def search(
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
     timings: dict[str, float] = {}
-    index = open_places(places or [], model, timings, update=not no_update, ocr=parse_ocr(ocr))
+    index = open_places(places or [], model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr))
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))

@@ -10,10 +10,11 @@ import typer
 
 from runnel.commands.display import one_line, print_json, print_text, say
 from runnel.commands.find import Encoding
-from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, parse_ocr, select
+from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, select
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.search.finding import read_documents
+from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def verify(
         quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
     skipped: list[Skipped] = []
     selection = select(include, exclude, no_ignore)
-    with DocumentReader(encoding=encoding, ocr=parse_ocr(ocr)) as reader:
+    with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
         verified = verify(quote, read_documents(files, reader, skipped, selection=selection, report=say))
     if as_json:
         print_json({"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runnel.text.words import is_unspaced
+from runnel.text.words import UNSPACED_RUN
 
 K1, B = 0.9, 0.4  # parameters of BM25
 WINDOW = 2  # sentences on each side whose words count as near
@@ -92,7 +92,8 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     size = len(idf)
     continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
     code = np.arange(1, size + 1, dtype=np.uint64)
-    continues[[number for piece, number in vocabulary.items() if piece.startswith("##") and not is_unspaced(piece[2:])]] = True
+    continued = [(piece[2:], number) for piece, number in vocabulary.items() if piece.startswith("##")]
+    continues[[number for rest, number in continued if not UNSPACED_RUN.fullmatch(rest)]] = True
     stop[[vocabulary[piece] for piece in STOP_WORDS if piece in vocabulary]] = True
     word[[number for piece, number in vocabulary.items() if piece.removeprefix("##").isalnum()]] = True
     for piece, number in vocabulary.items():

@@ -24,15 +24,10 @@ _UNSPACED = (
     "\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a-\uaa7f\u3005-\u3007\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-_RUN = re.compile(f"[{_UNSPACED}]+")
+UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _LETTERS = re.compile(rf"[\w{_UNSPACED}]+")
 _FULL_WIDTH = re.compile("[\uff01-\uff5e]+")
 _WORD = rf"[{_UNSPACED}]+|\b\w\w+\b"  # of a text in which spaces surround the pairs
-
-
-def is_unspaced(text: str) -> bool:
-    """Return whether a text has letters of a script without spaces, and nothing but letters of such scripts and their marks."""
-    return _RUN.fullmatch(text) is not None
 
 
 def separated(text: str) -> str:
@@ -40,7 +35,7 @@ def separated(text: str) -> str:
     if text.isascii():
         return text
     text = _FULL_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
-    return _RUN.sub(lambda match: f" {_pairs_of(match[0])} ", text)
+    return UNSPACED_RUN.sub(lambda match: f" {_pairs_of(match[0])} ", text)
 
 
 def letters(text: str) -> list[str]:
@@ -56,7 +51,7 @@ def unspaced_words(text: str) -> str:
     if text.isascii():
         return ""
     runs = letters(text.replace("_", " "))
-    return " ".join(word for run in runs if _RUN.search(run) for word in separated(run).split())
+    return " ".join(word for run in runs if UNSPACED_RUN.search(run) for word in separated(run).split())
 
 
 def words_of(texts: Iterable[str]) -> list[list[str]]:
