@@ -170,10 +170,21 @@ def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_o
 def test_links_are_not_followed_to_folders(tree):
     (tree / "loop").symlink_to(tree)
     (tree / "to_nothing").symlink_to(tree / "missing")
+    (tree / "circle").symlink_to("circle")
+    (tree / "below_a_file").symlink_to("a.txt/b")
     (tree / "to_file.txt").symlink_to(tree / "deep" / "b.md")
     (tree / "folder_link").symlink_to(tree / "deep")
     assert names(tree) == ["a.txt", "to_file.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
     assert names(tree, tree / "folder_link" / "drafts") == ["folder_link/drafts/d.md"]
+
+
+def test_a_link_that_cannot_be_followed_is_reported(tree):
+    (tree / "long.txt").symlink_to("x" * 300)
+    with pytest.raises(ReadError, match="long.txt: File name too long; change its permissions, or exclude it"):
+        names(tree)
+    errors = []
+    assert names(tree, on_error=errors.append) == ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
+    assert [error.filename for error in errors] == [str(tree / "long.txt")]
 
 
 @pytest.mark.parametrize("damage", ["folder", "rules"])

@@ -5,6 +5,7 @@ A file that is named is always read, and a folder that is named is always walked
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -195,9 +196,19 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
             pending = tuple(globs for globs in folder.pending if not decide(globs, below, folder=is_folder))
             if is_folder:
                 inside.append(_Folder(folder.shown / entry.name, entry.path, below + "/", rules, pending))
-            elif not pending and (entry.is_file() or not entry.is_symlink()):
+            elif not pending and _is_file(entry, on_error):
                 yield folder.shown / entry.name
         folders += reversed(inside)
+
+
+def _is_file(entry: os.DirEntry[str], on_error: OnError) -> bool:
+    """Return whether an entry that is no folder is a link to a file, or no link."""
+    try:
+        return entry.is_file() or not entry.is_symlink()
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):  # these links lead to nothing
+            on_error(error)
+        return False
 
 
 def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:

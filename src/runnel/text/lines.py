@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from runnel.errors import MissingDependency, ReadError
 from runnel.records import Document, titled
-from runnel.text.reading import open_bytes
+from runnel.text.reading import marked_encoding, open_bytes
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # first bytes of compressed files
 ENDINGS = ("", ".gz", ".zst")  # suffixes of a plain or compressed file
@@ -31,6 +31,7 @@ class Lines:
     Args:
         file: gzip and zstd are unpacked, recognized by their first bytes.
         name: the file's name, for messages.
+        encoding: None: that of the byte order mark, else UTF-8; after the first line, `self.encoding` has it.
         newline: as for `io.TextIOWrapper` (default: lines end at line feeds only).
         longest: the most characters of a line; longer lines are refused (`Limits.unpacked_bytes`).
         before: returns the number of lines before `file`, if that is part of a larger file; called only for messages.
@@ -46,20 +47,20 @@ class Lines:
         file: BinaryIO,
         name: str,
         *,
-        encoding: str = "utf-8-sig",
+        encoding: str | None = "utf-8-sig",
         newline: str | None = "\n",
         longest: int | None = None,
         before: Callable[[], int] = lambda: 0,
         advice: str = "convert it to UTF-8",
     ) -> None:
         self.name, self._before = name, before
-        self._file, self._encoding, self._newline = file, encoding, newline
+        self._file, self.encoding, self._newline = file, encoding, newline
         self._longest, self._advice = longest, advice
 
     def __iter__(self) -> Iterator[str]:
         number = 0
         try:
-            with self._file, io.TextIOWrapper(unpacked(self._file, self.name), self._encoding, newline=self._newline) as text:
+            with self._file, self._open() as text:
                 for line in iter(partial(text.readline, -1 if self._longest is None else self._longest + 1), ""):
                     number += 1
                     if self._longest is not None and len(line) > self._longest:
@@ -67,14 +68,21 @@ class Lines:
                         raise ReadError(f"{self.place(number)} is larger than {limit}")
                     yield line
         except UnicodeError as error:
-            after, encoding = self._before() + number, "UTF-8" if self._encoding.startswith("utf-8") else self._encoding
+            after = f" after line {before}" if (before := self._before() + number) else ""
+            encoding = "UTF-8" if (self.encoding or "utf-8").startswith("utf-8") else self.encoding
             byte = f", byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else ""
             why = f"{getattr(error, 'reason', error)}{byte}"
-            raise ReadError(f"{self.name}: the text after line {after} is not {encoding} ({why}); {self._advice}") from error
+            raise ReadError(f"{self.name}: the text{after} is not {encoding} ({why}); {self._advice}") from error
         except DAMAGED as error:
             raise ReadError(f"{damaged(self.name, error)} (after line {self._before() + number})") from error
         except OSError as error:
             raise ReadError(f"{self.name} cannot be read: {error.strerror or error}; check the file and its disk") from error
+
+    def _open(self) -> io.TextIOWrapper:
+        content = unpacked(self._file, self.name)
+        if self.encoding is None:
+            self.encoding = marked_encoding(content.peek(4)) or "utf-8"  # type: ignore[attr-defined]
+        return io.TextIOWrapper(content, self.encoding, newline=self._newline)
 
     def place(self, number: int) -> Place:
         """Return the place of line `number`, from 1."""

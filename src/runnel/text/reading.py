@@ -69,6 +69,11 @@ def check_encoding(encoding: str | None) -> None:
     raise InputError(f"unknown encoding {encoding!r}; expected a name such as 'utf-8', 'cp1252' or 'latin-1'") from error
 
 
+def marked_encoding(head: bytes) -> str | None:
+    """Return the encoding of a byte order mark at the beginning of these bytes; None without a mark."""
+    return next((encoding for mark, encoding in _MARKS if head.startswith(mark)), None)
+
+
 def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool = False) -> Decoded:
     """Decode a file's bytes.
 
@@ -84,7 +89,7 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
     """
     if encoding is not None:
         return Decoded(_decode(data, encoding, name), encoding)
-    marked = next((coding for mark, coding in _MARKS if data.startswith(mark)), None)
+    marked = marked_encoding(data)
     if marked is not None:
         return Decoded(_decode(data, marked, name), marked)
     declared = _declared(data) if markup else None

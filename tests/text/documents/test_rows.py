@@ -102,6 +102,21 @@ def test_tsv_with_and_without_names(rows):
     assert rows("a.tsv", "id\ttext\nd1\tone\n") == [("d1", "one")]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_tables_are_read_in_the_encoding_of_their_byte_order_mark(tmp_path, encoding, pack):
+    (tmp_path / "a.csv").write_bytes(pack("id\ttext\r\nx\tgrün 灯\r\n".encode(encoding)))  # Excel's "Unicode text"
+    with DocumentReader() as reader:
+        (row,) = map(check, reader.read(tmp_path / "a.csv"))
+    assert (row.id, row.text, row.encoding) == ("x", "grün 灯", encoding.removesuffix("-sig"))
+
+
+def test_tables_in_another_encoding_are_refused(rows):
+    with pytest.raises(ReadError, match=r"a\.csv: the text is not UTF-8 \(.*byte 0xfc\); give its encoding or convert it$"):
+        rows("a.csv", "id,text\n1,grün\n".encode("cp1252"))
+    assert rows("a.csv", "id,text\n1,grün\n".encode("cp1252"), encoding="cp1252") == [("1", "grün")]
+
+
 def test_rows_stream_out_of_gzip_and_files_of_any_size(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "row of text"}\n' * 20_000))
     (tmp_path / "a.jsonl").write_text('{"text": "row of text"}\n' * 20_000)

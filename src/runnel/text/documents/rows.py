@@ -45,7 +45,7 @@ def read_rows(
     lines = Lines(
         file,
         name,
-        encoding=encoding or "utf-8-sig",
+        encoding=encoding or ("utf-8-sig" if kind == "jsonl" else None),  # jsonl is UTF-8; spreadsheets also write UTF-16
         newline="",
         longest=limits.unpacked_bytes,
         before=lambda: before().lines,
@@ -54,7 +54,7 @@ def read_rows(
     rows: Iterable[tuple[int, Mapping[str, object]]]
     rows = _objects(lines) if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
     for number, (line, values) in enumerate(rows, start=1):
-        yield replace(_document(values, number, before, kind, name, encoding or "utf-8"), line=line)
+        yield replace(_document(values, number, before, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")), line=line)
 
 
 def _document(
