@@ -36,7 +36,7 @@ def test_jsonl(rows):
         ('{"text": "x"}\n{"body": "x"}', "row 2: expected .text., got the keys 'body'"),
         ('{"text": 7}', "row 1: expected .text., got the keys 'text'"),
         ("[" * 100_000, "line 1: not valid JSON"),
-        (b'{"text": "x"}\n{"text": "\xe9"}', "the text after line . is not UTF-8 .*; give its encoding or convert it"),
+        (b'{"text": "x"}\n{"text": "\xe9"}', "the text is not UTF-8 .*; give its encoding or convert it"),
         ('{"text": "' + "x" * 1000, "line 1 is larger than 1,000 bytes"),
     ],
 )
