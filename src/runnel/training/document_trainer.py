@@ -1,4 +1,4 @@
-"""The base of the trainers of sentence heads: batches of documents, the mean loss over them, and the recall of sentences.
+"""The bases of the trainers: batches of documents, the mean loss over them, and the recall of sentences.
 
 n  documents of a batch   S  sentences of a document
 """
@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
+from runnel.errors import InputError
 from runnel.training.batches import TokenBatches
+from runnel.training.progress import Watched
+
+_MOST_KEPT = 0.995  # of the averaged weights in a step
 
 
 class Documents(Protocol):
@@ -30,18 +34,36 @@ class Documents(Protocol):
     def __getitem__(self, index: int, /) -> tuple[str, Any]: ...
 
 
-class DocumentTrainer(Trainer):
+class DocumentTrainer(Watched, Trainer):
     """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of its sentences.
 
-    The loss of a step is the sum over its documents, on all devices, divided by the sum of their weights. Set `top_k`, the k of
-    `recall_at_k`, before evaluation.
+    The loss of a step is the sum over its documents, on all devices, divided by the sum of their weights.
+
+    Args:
+        train, evaluation: data of the class `data`, if that is set.
+        max_tokens, max_rows: the most tokens (of `Documents.lengths`) and items of one batch on one device.
+        top_k: for `recall_at_k`, which evaluation measures.
+        callbacks, optimizers: the Trainer's.
     """
 
-    top_k: tuple[int, ...]
+    data: ClassVar[type[Any] | None] = None
 
-    @abstractmethod
-    def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
-        """Return the batches of this process; raise InputError if this trainer cannot use the data."""
+    def __init__(
+        self,
+        module: nn.Module,
+        args: TrainingArguments,
+        train: Any,
+        evaluation: Any,
+        *,
+        max_tokens: int,
+        max_rows: int | None = None,
+        top_k: Sequence[int] = (),
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        self.top_k, self._max_tokens, self._max_rows = tuple(top_k), max_tokens, max_rows
+        super().__init__(module, args, train_dataset=train, eval_dataset=evaluation, callbacks=callbacks, optimizers=optimizers)
+        self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
 
     @abstractmethod
     def weight(self, item: Any) -> int:
@@ -52,6 +74,25 @@ class DocumentTrainer(Trainer):
         """Return the recall at each of `top_k`, or None for a document without an answer."""
 
     # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
+        """Return the batches of this process.
+
+        Raises:
+            InputError: the data is of another class than `data`.
+        """
+        if self.data is not None and not isinstance(data, self.data):
+            name = self.data.__name__
+            raise InputError(f"training and evaluation need `{name}` (see `{name}.write`), got {data!r}")
+        return TokenBatches(
+            data.lengths,
+            self._max_tokens,
+            seed=self.args.seed,
+            shuffle=shuffle,
+            max_rows=self._max_rows,
+            world=self.args.world_size,
+            rank=self.args.process_index,
+        )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return the batches of this process: `TokenBatches`."""
@@ -131,6 +172,61 @@ class DocumentTrainer(Trainer):
         for k, total in zip(self.top_k, recalls, strict=True):
             metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
         return EvalLoopOutput(predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents))
+
+
+class AveragedTrainer(DocumentTrainer):
+    """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items that weigh the same.
+
+    Args:
+        module: its `mean` is a copy of `trained` for the average of these weights over the last steps, with which it evaluates.
+        train, evaluation: rows are (name, item).
+        top_k: for `recall_at_k`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: nn.Module,
+        args: TrainingArguments,
+        train: Documents,
+        evaluation: Documents | None,
+        top_k: Sequence[int],
+    ) -> None:
+        self.module, self.trained = module, trained
+        average: list[TrainerCallback] = [_Average(trained, module.get_submodule("mean"))]
+        size = args.per_device_train_batch_size
+        super().__init__(module, args, train, evaluation, max_tokens=size, top_k=top_k, callbacks=average)
+
+    def weight(self, item: Any) -> int:
+        """Return 1: all items weigh the same."""
+        return 1
+
+    def finish(self, aside: Documents | None) -> None:
+        """Set the trained part to the averaged weights, and calibrate its scores.
+
+        Args:
+            aside: items that were not trained on, if any.
+        """
+        self.trained.load_state_dict(self.module.get_submodule("mean").state_dict())
+        self.calibrate(aside)
+
+    @abstractmethod
+    def calibrate(self, aside: Documents | None) -> None:
+        """Calibrate the scores of the averaged weights."""
+
+
+class _Average(TrainerCallback):
+    """Averages the weights of `trained` in `mean`, a copy, after each step."""
+
+    def __init__(self, trained: nn.Module, mean: nn.Module) -> None:
+        self._trained, self._mean = trained, mean
+
+    @torch.no_grad()
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Move the average toward the new weights."""
+        keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
+        for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
+            mean.mul_(keep).add_(new, alpha=1 - keep)
 
 
 class _Loader(DataLoader[Any]):

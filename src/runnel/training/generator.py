@@ -79,7 +79,6 @@ class GeneratorTrainer(PackedTrainer):
     """
 
     data = CompletionData
-    top_k = ()
 
     def module(self, model: Model, long: Long) -> GeneratorModule:
         """Return the module that is trained."""

@@ -10,19 +10,18 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model
 from runnel.training.adapters import load_adapter, save_adapter
-from runnel.training.batches import TokenBatches
 from runnel.training.document_trainer import DocumentTrainer
 from runnel.training.forward import Long, trainable
 
@@ -75,18 +74,14 @@ class PackedTrainer(DocumentTrainer):
         model: its weights are trained in place, in fp32; `args.bf16` is autocast.
         args: the Trainer's. `per_device_train_batch_size` is not used.
         train, evaluation: data of the class `data`.
-        max_tokens: budget of one batch on one device.
-        max_rows: the most items of a batch. For the same number of items in every step, this must be the tighter limit.
         long: how items are read (`bf16` is taken from `args`). With `gradient_segments` the backward pass runs while an item is
             read, in memory that does not grow with its length (not under FSDP, which needs a single pass).
-        callbacks, optimizers: the Trainer's.
+        others: see `DocumentTrainer`. For the same number of items in every step, `max_rows` must be the tighter limit.
 
     Raises:
         CheckpointError: the model does not have the head.
         InputError: `args.fp16` is set, or `args.fsdp` for a model with adapters.
     """
-
-    data: ClassVar[type[Any]]  # of training and evaluation
 
     def __init__(
         self,
@@ -95,25 +90,19 @@ class PackedTrainer(DocumentTrainer):
         train: Any = None,
         evaluation: Any = None,
         *,
-        max_tokens: int,
-        max_rows: int | None = None,
         long: Long | None = None,
-        callbacks: list[TrainerCallback] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
+        **others: Any,
     ) -> None:
         if args.fp16:
             raise InputError("the range of fp16 is too small for carried state; use bf16=True, or neither")
         self.runnel_model = model
-        self._max_tokens, self._max_rows = max_tokens, max_rows
         self._long = replace(long or Long(), bf16=args.bf16)
         if args.fsdp:
             if model.backbone.adapted:
                 raise InputError("adapters are too small for FSDP to shard; turn `fsdp` off: every device then has all of them")
             _widen_scalars(model)
-        datasets: dict[str, Any] = {"train_dataset": train, "eval_dataset": evaluation}
         self.trained = self.module(model, self._long)
-        super().__init__(self.trained, args, **datasets, callbacks=callbacks, optimizers=optimizers)
-        self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
+        super().__init__(self.trained, args, train, evaluation, **others)
 
     @abstractmethod
     def module(self, model: Model, long: Long) -> ModelModule:
@@ -122,21 +111,6 @@ class PackedTrainer(DocumentTrainer):
     @abstractmethod
     def run_backward(self, items: Sequence[Any], share: Any) -> Tensor:
         """Compute the items' loss times `share`, detached, and its gradients, in the memory of `gradient_segments` segments."""
-
-    def batches(self, data: Any, *, shuffle: bool) -> TokenBatches:
-        """Return batches of at most `max_tokens` tokens and `max_rows` items."""
-        if not isinstance(data, self.data):
-            name = self.data.__name__
-            raise InputError(f"training and evaluation need `{name}` (see `{name}.write`), got {data!r}")
-        return TokenBatches(
-            data.lengths,
-            self._max_tokens,
-            seed=self.args.seed,
-            shuffle=shuffle,
-            max_rows=self._max_rows,
-            world=self.args.world_size,
-            rank=self.args.process_index,
-        )
 
     # ---- loss --------------------------------------------------------------------------------------------------------
 

@@ -54,12 +54,15 @@ class Watch:
 
 
 class Watched:
-    """A mixin for Trainers that counts tokens, records rows and checks the loss of each batch. Set `watch` before training."""
+    """A mixin for Trainers that counts tokens, records rows and checks the loss of each batch, if `watch` is set."""
 
-    watch: Watch
+    watch: Watch | None = None
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Run the Trainer's step, and update `watch`."""
+        if self.watch is None:
+            step: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+            return step
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
         self.watch.tokens += inputs.get("tokens", 0)
         self.watch.tokens += sum(int(value.sum()) for name, value in inputs.items() if name.endswith("attention_mask"))

@@ -34,29 +34,18 @@ from runnel.errors import InputError, NumericalError
 from runnel.files import write
 from runnel.lock import WriterLock
 from runnel.models.base import Model
-from runnel.models.heads import VectorScore
 from runnel.training import recipes
 from runnel.training.adapters import merge, save_adapter
 from runnel.training.checkpoints import find_whole_checkpoint
+from runnel.training.document_trainer import AveragedTrainer
 from runnel.training.forward import finished
 from runnel.training.preparing import prepared
 from runnel.training.progress import Recorder, Watch
 from runnel.training.run_data import RunData, locate_data, read_run_data, take_share
-from runnel.training.sentence_layers import LayerTrainer
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import Recipe
 from runnel.training.smoke import write_data, write_model
-from runnel.training.trainers import (
-    EmbedderBatches,
-    embedder_trainer,
-    generator_trainer,
-    layer_trainer,
-    reranker_trainer,
-    sentence_trainer,
-    tensorboard,
-    vector_trainer,
-)
-from runnel.training.vectors import VectorTrainer
+from runnel.training.trainers import EmbedderBatches, make_trainer, tensorboard
 
 log = logging.getLogger("runnel")
 
@@ -158,27 +147,11 @@ def _begin(folder: Path, recipe: Recipe, state: Any) -> None:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def _trainer(recipe: Recipe, model: Model, data: RunData, folder: Path, watch: Watch) -> Trainer:
-    head = model.head(recipe.job)
-    if recipe.model.layers:
-        return layer_trainer(model, recipe, data.train, data.held_out, folder, watch)
-    if isinstance(head, VectorScore):
-        return vector_trainer(head, recipe, data.train, data.held_out, folder, watch)
-    make: Any = {
-        "embed": embedder_trainer,
-        "rerank": reranker_trainer,
-        "sentences": sentence_trainer,
-        "generate": generator_trainer,
-    }[recipe.job]
-    trainer: Trainer = make(model, recipe, data.train, data.held_out, folder, watch)
-    return trainer
-
-
 def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     """Train, and save the model."""
     watch = Watch()
     recorder = Recorder(folder, watch)
-    trainer = _trainer(recipe, model, data, folder, watch)
+    trainer = make_trainer(model, recipe, data.train, data.held_out, folder, watch)
     if trainer.is_fsdp_enabled and not isinstance(trainer, SentenceTrainer):
         raise InputError(
             f"the trainer of {recipe.job!r} cannot save weights that FSDP has sharded over devices; use several processes "
@@ -196,10 +169,8 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     finally:
         recorder.close()
     _require_steps(trainer, recipe, data)
-    if isinstance(trainer, VectorTrainer):
+    if isinstance(trainer, AveragedTrainer):
         trainer.finish(data.aside)
-    if isinstance(trainer, LayerTrainer):
-        trainer.finish()
     held_out = _losses(trainer.evaluate()) | before if data.held_out is not None else {}
     if isinstance(trainer.data_collator, EmbedderBatches) and trainer.data_collator.truncated:
         log.warning("%d texts were cut to data.max_query_tokens or data.max_document_tokens", trainer.data_collator.truncated)
@@ -222,7 +193,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
 
 def _measure_before(trainer: Trainer, data: RunData) -> dict[str, float]:
     """Measure a head over stored vectors, or its layers, before training: the weights may be good already."""
-    if not isinstance(trainer, VectorTrainer | LayerTrainer) or data.held_out is None:
+    if not isinstance(trainer, AveragedTrainer) or data.held_out is None:
         return {}
     return {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
 
@@ -298,7 +269,7 @@ def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
         one = replace(recipe, train=replace(smaller, learning_rate=rate))
         place = folder / f"search-{rate:g}"
         place.mkdir(exist_ok=True)
-        trainer = _trainer(one, prepared(one), part, place, watch := Watch())
+        trainer = make_trainer(prepared(one), one, part.train, part.held_out, place, watch := Watch())
         trainer.add_callback(Recorder(place, watch))
         try:
             trainer.train()

@@ -19,16 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
 from runnel.backbones.encoder.model import Encoder, lay_out
 from runnel.models.base import Model
 from runnel.models.heads import VectorScore
-from runnel.training.batches import TokenBatches
-from runnel.training.document_trainer import Documents, DocumentTrainer
+from runnel.training.document_trainer import AveragedTrainer, Documents
 from runnel.training.losses import span_loss
 from runnel.training.vector_data import Question, VectorData
-from runnel.training.vectors import Average, span_recalls
+from runnel.training.vectors import span_recalls
 
 QUESTIONS = 8  # about a document in one step
 _KEEP = 1.0  # weight of the distance to the vectors as they were
@@ -152,7 +151,7 @@ class LayerModule(nn.Module):
         return F.normalize(sums[item.ends] - sums[item.starts], dim=-1), F.normalize(torch.stack(read), dim=-1)
 
 
-class LayerTrainer(DocumentTrainer):
+class LayerTrainer(AveragedTrainer):
     """The Trainer for an encoder's sentence layers.
 
     The loss of a question is a softmax over the sentences of its document for each evidence span; that of a document is the mean
@@ -177,26 +176,13 @@ class LayerTrainer(DocumentTrainer):
     ) -> None:
         encoder, head = model.backbone, model.head("sentences")
         assert isinstance(encoder, Encoder) and isinstance(head, VectorScore)
-        self.module, self.top_k = LayerModule(encoder, head, bf16=bf16), tuple(top_k)
-        average: list[TrainerCallback] = [Average(self.module.layers, self.module.mean)]
-        datasets: Any = {"train_dataset": train, "eval_dataset": evaluation}
-        super().__init__(self.module, args, callbacks=average, **datasets)
-        self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
-
-    def batches(self, data: Documents, *, shuffle: bool) -> TokenBatches:
-        """Return batches of equally many documents."""
-        args, rows = self.args, self.args.per_device_train_batch_size
-        return TokenBatches(data.lengths, rows, seed=args.seed, shuffle=shuffle, world=args.world_size, rank=args.process_index)
-
-    def weight(self, item: LayerItem) -> int:
-        """Return 1: all documents weigh the same."""
-        return 1
+        module = LayerModule(encoder, head, bf16=bf16)
+        super().__init__(module, module.layers, args, train, evaluation, top_k)
 
     def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
         """Return the mean over the questions of `span_recalls`."""
         found = [span_recalls(score, spans, self.top_k) for score, spans in zip(scores, item.evidence, strict=True)]
         return [float(value) for value in np.mean([one for one in found if one is not None], axis=0)]
 
-    def finish(self) -> None:
-        """Set the layers to the averaged weights."""
-        self.module.layers.load_state_dict(self.module.mean.state_dict())
+    def calibrate(self, aside: Documents | None) -> None:
+        """Do nothing: the head stays, and with it its calibration."""

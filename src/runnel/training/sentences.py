@@ -57,8 +57,7 @@ class SentenceTrainer(PackedTrainer):
     data = SentenceData
 
     def __init__(self, model: Model, *data: Any, top_k: Sequence[int] = (10, 50), **others: Any) -> None:
-        self.top_k = tuple(top_k)
-        super().__init__(model, *data, **others)
+        super().__init__(model, *data, top_k=top_k, **others)
 
     def module(self, model: Model, long: Long) -> SentenceModule:
         """Return the module that is trained."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -38,18 +38,18 @@ from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import VectorScore
 from runnel.training.adapters import load_adapter
-from runnel.training.completions import CompletionData
 from runnel.training.document_trainer import Documents
 from runnel.training.forward import Long
 from runnel.training.generator import GeneratorTrainer
 from runnel.training.progress import Watch, Watched
 from runnel.training.sentence_layers import LayerTrainer
-from runnel.training.sentence_table import SentenceData
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import DataTable, Recipe
 from runnel.training.vectors import VectorTrainer
 
 log = logging.getLogger("runnel")
+
+AnyTrainer = TypeVar("AnyTrainer", bound=Any)
 
 _SAVES = 10  # the least number of checkpoints written in a run
 
@@ -77,20 +77,25 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
     pass
 
 
-class _SentenceRetrievers(Watched, SentenceTrainer):
-    pass
-
-
-class _Generators(Watched, GeneratorTrainer):
-    pass
-
-
-class _VectorHeads(Watched, VectorTrainer):
-    pass
-
-
-class _SentenceLayers(Watched, LayerTrainer):
-    pass
+def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path, watch: Watch) -> Trainer:
+    """Make the Trainer for a recipe's job; `train` and `held_out` are the run's data."""
+    head, top_k = model.head(recipe.job), recipe.evaluation.top_k
+    if recipe.job == "embed":
+        return embedder_trainer(model, recipe, train, held_out, folder, watch)
+    if recipe.job == "rerank":
+        return reranker_trainer(model, recipe, train, held_out, folder, watch)
+    if isinstance(head, VectorScore) and not recipe.model.layers:
+        return vector_trainer(head, recipe, train, held_out, folder, watch)
+    bf16 = recipe.train.precision == "bf16"
+    if recipe.model.layers:
+        layers = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
+        return _watched(LayerTrainer(model, layers, train, held_out, bf16=bf16, top_k=top_k or (10,)), watch)
+    args = TrainingArguments(**arguments(recipe, folder), **(rows := _accumulated(recipe)), bf16=bf16)
+    options: dict[str, Any] = {"max_rows": rows["per_device_train_batch_size"], "long": long(recipe)}
+    options["max_tokens"] = recipe.train.group_tokens
+    if recipe.job == "generate":
+        return _watched(GeneratorTrainer(model, args, train, held_out, **options), watch)
+    return _watched(SentenceTrainer(model, args, train, held_out, top_k=top_k or (1, 5), **options), watch)
 
 
 def embedder_trainer(
@@ -143,40 +148,12 @@ def reranker_trainer(
     return _watched(trainer, watch)
 
 
-def sentence_trainer(
-    model: Model, recipe: Recipe, data: SentenceData, held_out: SentenceData | None, folder: Path, watch: Watch
-) -> Trainer:
-    """Make a `SentenceTrainer`, whose batches are by tokens, with at most `group` documents each."""
-    top_k = recipe.evaluation.top_k or (1, 5)
-    return _watched(_SentenceRetrievers(model, _packed(recipe, folder), data, held_out, top_k=top_k, **_budget(recipe)), watch)
-
-
-def generator_trainer(
-    model: Model, recipe: Recipe, data: CompletionData, held_out: CompletionData | None, folder: Path, watch: Watch
-) -> Trainer:
-    """Make a `GeneratorTrainer`, whose batches are by tokens, with at most `group` completions each."""
-    return _watched(_Generators(model, _packed(recipe, folder), data, held_out, **_budget(recipe)), watch)
-
-
 def vector_trainer(
     head: VectorScore, recipe: Recipe, data: Documents, held_out: Documents | None, folder: Path, watch: Watch
 ) -> VectorTrainer:
-    """A `VectorTrainer`, whose batches have `batch` questions over all devices."""
+    """Make a `VectorTrainer`, whose batches have `batch` questions over all devices."""
     args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
-    trainer = _VectorHeads(head, args, data, held_out, top_k=recipe.evaluation.top_k or (10,))
-    _watched(trainer, watch)
-    return trainer
-
-
-def layer_trainer(
-    model: Model, recipe: Recipe, data: Documents, held_out: Documents | None, folder: Path, watch: Watch
-) -> LayerTrainer:
-    """A `LayerTrainer`, whose batches have `batch` documents over all devices."""
-    args = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
-    bf16, top_k = recipe.train.precision == "bf16", recipe.evaluation.top_k or (10,)
-    trainer = _SentenceLayers(model, args, data, held_out, bf16=bf16, top_k=top_k)
-    _watched(trainer, watch)
-    return trainer
+    return _watched(VectorTrainer(head, args, data, held_out, top_k=recipe.evaluation.top_k or (10,)), watch)
 
 
 def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
@@ -307,24 +284,12 @@ def _accumulated(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _packed(recipe: Recipe, folder: Path) -> TrainingArguments:
-    """Return the arguments of a `PackedTrainer`."""
-    return TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe), bf16=recipe.train.precision == "bf16")
-
-
-def _budget(recipe: Recipe) -> dict[str, Any]:
-    """Return what limits the batches of a `PackedTrainer`, and how it reads."""
-    rows = _accumulated(recipe)["per_device_train_batch_size"]
-    return {"max_tokens": recipe.train.group_tokens, "max_rows": rows, "long": long(recipe)}
-
-
 def _divides(name: str, whole: int, parts: int) -> None:
     if whole % parts:
         raise InputError(f"{name} = {whole} is not a multiple of {parts} (processes times train.group); choose a multiple")
 
 
-def _watched(trainer: Any, watch: Watch) -> Trainer:
+def _watched(trainer: AnyTrainer, watch: Watch) -> AnyTrainer:
     trainer.watch = watch
     trainer.remove_callback(PrinterCallback)  # it prints every log on stdout
-    result: Trainer = trainer
-    return result
+    return trainer

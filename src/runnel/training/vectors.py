@@ -15,18 +15,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
 from runnel.models.heads import VectorScore, known
-from runnel.training.batches import TokenBatches
-from runnel.training.document_trainer import Documents, DocumentTrainer
+from runnel.training.document_trainer import AveragedTrainer, Documents
 from runnel.training.losses import span_loss, yes_or_no_loss
 
 log = logging.getLogger("runnel")
 
 _SENTENCES, _BEST = 300, 40  # of a document in one step; and of these the best by the sum of z-scores
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
-_MOST_KEPT = 0.995  # of the averaged weights in a step
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,21 +120,7 @@ class VectorModule(nn.Module):
         return loss + span_loss(score, item.evidence) if item.evidence else loss
 
 
-class Average(TrainerCallback):
-    """Averages the weights of `trained` in `mean`, a copy, after each step."""
-
-    def __init__(self, trained: nn.Module, mean: nn.Module) -> None:
-        self._trained, self._mean = trained, mean
-
-    @torch.no_grad()
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Move the average toward the new weights."""
-        keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
-        for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
-            mean.mul_(keep).add_(new, alpha=1 - keep)
-
-
-class VectorTrainer(DocumentTrainer):
+class VectorTrainer(AveragedTrainer):
     """The Trainer for a `VectorScore` head.
 
     The loss is a softmax over the sentences of a document for each evidence span, and a share of the binary cross-entropy of
@@ -159,20 +143,7 @@ class VectorTrainer(DocumentTrainer):
         *,
         top_k: Sequence[int] = (10,),
     ) -> None:
-        self.module, self.top_k = VectorModule(head), tuple(top_k)
-        average: list[TrainerCallback] = [Average(self.module.head, self.module.mean)]
-        datasets: Any = {"train_dataset": train, "eval_dataset": evaluation}
-        super().__init__(self.module, args, callbacks=average, **datasets)
-        self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
-
-    def batches(self, data: Documents, *, shuffle: bool) -> TokenBatches:
-        """Return batches of equally many questions."""
-        args, rows = self.args, self.args.per_device_train_batch_size
-        return TokenBatches(data.lengths, rows, seed=args.seed, shuffle=shuffle, world=args.world_size, rank=args.process_index)
-
-    def weight(self, item: VectorItem) -> int:
-        """Return 1: all questions weigh the same."""
-        return 1
+        super().__init__(VectorModule(head), head, args, train, evaluation, top_k)
 
     def recalls(self, scores: Tensor, item: VectorItem) -> list[float] | None:
         return span_recalls(scores, item.evidence, self.top_k)
@@ -185,13 +156,13 @@ class VectorTrainer(DocumentTrainer):
         items = [thin(item, rng) for item in inputs["items"]]
         return super().compute_loss(model, {**inputs, "items": items}, return_outputs, num_items_in_batch)
 
-    def finish(self, aside: Documents | None) -> None:
-        """Set the head to the averaged weights, calibrated on documents that were not trained on.
+    def calibrate(self, aside: Documents | None) -> None:
+        """Calibrate the head on documents that were not trained on.
 
         Without such documents it keeps the calibration that was learned with the weights.
         """
+        assert isinstance(self.module, VectorModule)
         head = self.module.head
-        head.load_state_dict(self.module.mean.state_dict())
         with torch.no_grad():
             head.calibration.copy_(self.module.chance)
         if aside is not None and len(aside):
