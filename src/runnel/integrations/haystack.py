@@ -12,6 +12,7 @@ asynchronously. Texts are read whole, in one call of the model for a list of the
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
@@ -45,8 +46,36 @@ class _Lazy(Generic[Kind]):
         return model
 
 
+class _Stored:
+    """A component that is stored with its arguments, of which each is an attribute."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, for `from_dict`."""
+        arguments = {name: getattr(self, name) for name in [*inspect.signature(type(self).__init__).parameters][1:]}
+        return default_to_dict(self, **arguments)
+
+
+class _WithModel(_Stored):
+    """A component with a model, which is stored by its name."""
+
+    _model: _Lazy[Any]
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self._model.name
+
+    def warm_up(self) -> None:
+        """Load the model.
+
+        Raises:
+            CheckpointError: the model is missing or has no head for this component.
+        """
+        self._model.get()
+
+
 @component
-class RunnelTextEmbedder:
+class RunnelTextEmbedder(_WithModel):
     """An embedder of queries, with the model's own prompt if it has one. Vectors have unit length.
 
     Args:
@@ -56,18 +85,6 @@ class RunnelTextEmbedder:
 
     def __init__(self, model: Embedder | str | Path = "pocket", max_tokens: int | None = None) -> None:
         self._model, self.max_tokens = _Lazy(Embedder, model), max_tokens
-
-    def warm_up(self) -> None:
-        """Load the model.
-
-        Raises:
-            CheckpointError: the model is missing or cannot embed.
-        """
-        self._model.get()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments, for `from_dict`."""
-        return default_to_dict(self, model=self._model.name, max_tokens=self.max_tokens)
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
@@ -81,7 +98,7 @@ class RunnelTextEmbedder:
 
 
 @component
-class RunnelDocumentEmbedder:
+class RunnelDocumentEmbedder(_WithModel):
     """An embedder of documents, with the model's own prompt if it has one. Vectors have unit length.
 
     Args:
@@ -101,20 +118,6 @@ class RunnelDocumentEmbedder:
         self._model, self.max_tokens = _Lazy(Embedder, model), max_tokens
         self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed or [], embedding_separator
 
-    def warm_up(self) -> None:
-        """Load the model; errors as of `RunnelTextEmbedder.warm_up`."""
-        self._model.get()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments, for `from_dict`."""
-        return default_to_dict(
-            self,
-            model=self._model.name,
-            meta_fields_to_embed=self.meta_fields_to_embed,
-            embedding_separator=self.embedding_separator,
-            max_tokens=self.max_tokens,
-        )
-
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
         """Return copies of documents with their vectors.
@@ -130,7 +133,7 @@ class RunnelDocumentEmbedder:
 
 
 @component
-class RunnelRetriever:
+class RunnelRetriever(_Stored):
     """A search of an index of runnel: whole documents, or the sentences of documents that answer, with the documents' scores.
 
     A sentence has its `start` and `end` in the document's text in its metadata, with `sentence_score`, `page` and `headings`.
@@ -163,11 +166,6 @@ class RunnelRetriever:
         """
         self._index = self._index or Index.open(self.path)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments, for `from_dict`."""
-        names = ("path", "top_k", "sentences", "where", "options")
-        return default_to_dict(self, **{name: getattr(self, name) for name in names})
-
     @component.output_types(documents=list[Document])
     def run(self, query: str, top_k: int | None = None, where: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return documents or sentences; `top_k` and `where` replace the component's.
@@ -188,7 +186,7 @@ class RunnelRetriever:
 
 
 @component
-class RunnelRanker:
+class RunnelRanker(_WithModel):
     """A reranker: the best documents, best first, with its scores (logits).
 
     Args:
@@ -201,18 +199,6 @@ class RunnelRanker:
         self._model, self.top_k, self.max_tokens = _Lazy(Reranker, model), top_k, max_tokens
         if top_k is not None:
             expect_count(top_k, "top_k")
-
-    def warm_up(self) -> None:
-        """Load the model.
-
-        Raises:
-            CheckpointError: the model is missing or has no rerank head.
-        """
-        self._model.get()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments, for `from_dict`."""
-        return default_to_dict(self, model=self._model.name, top_k=self.top_k, max_tokens=self.max_tokens)
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
@@ -227,7 +213,7 @@ class RunnelRanker:
 
 
 @component
-class RunnelSentences:
+class RunnelSentences(_WithModel):
     """A sentence retriever: the sentences of all documents that answer the query, best first, as documents with scores.
 
     Each has the metadata of its document, and `source_id`, the document's id, with its `start` and `end` in its content.
@@ -242,18 +228,6 @@ class RunnelSentences:
     def __init__(self, model: SentenceRetriever | str | Path = "pocket", top_k: int = 10, min_score: float | None = None) -> None:
         self._model, self.top_k, self.min_score = _Lazy(SentenceRetriever, model), top_k, min_score
         expect_count(top_k, "top_k")
-
-    def warm_up(self) -> None:
-        """Load the model.
-
-        Raises:
-            CheckpointError: the model is missing or has no sentence head.
-        """
-        self._model.get()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments, for `from_dict`."""
-        return default_to_dict(self, model=self._model.name, top_k=self.top_k, min_score=self.min_score)
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:

@@ -58,7 +58,15 @@ except ImportError as error:
 _BATCH = 256  # texts that the library gives to one call; its own default is 10
 
 
-class RunnelEmbedding(BaseEmbedding):
+class _Named:
+    """A component that the library stores under the name of its class."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        return cls.__name__
+
+
+class RunnelEmbedding(_Named, BaseEmbedding):
     """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length.
 
     Args:
@@ -79,10 +87,6 @@ class RunnelEmbedding(BaseEmbedding):
         fields |= {"model_name": name_of(Embedder, model_name)}
         super().__init__(**fields)
         self._embedder = loaded(Embedder, model_name)
-
-    @classmethod
-    def class_name(cls) -> str:
-        return "RunnelEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
         vector: list[float] = self._embedder.encode_query(query, max_tokens=self.max_tokens).tolist()
@@ -105,7 +109,7 @@ class RunnelEmbedding(BaseEmbedding):
         return await asyncio.to_thread(self._get_text_embeddings, texts)
 
 
-class RunnelNodeParser(NodeParser):
+class RunnelNodeParser(_Named, NodeParser):
     """A parser into nodes of whole sentences.
 
     The nodes of a document have all its text but whitespace between them, and exact `start_char_idx` and `end_char_idx`, which
@@ -126,10 +130,6 @@ class RunnelNodeParser(NodeParser):
         fields |= {"model": name_of(Embedder, model), "max_tokens": max_tokens}
         super().__init__(**fields)
         self._embedder = loaded(Embedder, model)
-
-    @classmethod
-    def class_name(cls) -> str:
-        return "RunnelNodeParser"
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
         parsed: list[BaseNode] = []
@@ -211,7 +211,7 @@ class RunnelRetriever(BaseRetriever):
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
-class RunnelRerank(BaseNodePostprocessor):
+class RunnelRerank(_Named, BaseNodePostprocessor):
     """A reranker: the best nodes, best first, with its scores (logits). It reads what the library embeds of a node.
 
     Args:
@@ -238,10 +238,6 @@ class RunnelRerank(BaseNodePostprocessor):
         super().__init__(**fields)
         self._reranker = loaded(Reranker, model)
 
-    @classmethod
-    def class_name(cls) -> str:
-        return "RunnelRerank"
-
     def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
         query = _query(query_bundle)
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
@@ -249,7 +245,7 @@ class RunnelRerank(BaseNodePostprocessor):
         return [NodeWithScore(node=nodes[int(hit.id)].node, score=hit.score) for hit in hits]
 
 
-class RunnelSentences(BaseNodePostprocessor):
+class RunnelSentences(_Named, BaseNodePostprocessor):
     """A sentence retriever: the sentences of all nodes that answer the query, best first, as nodes with scores.
 
     Each has the metadata of its node, and its place: in the source document if the node knows its own place there, otherwise in
@@ -277,10 +273,6 @@ class RunnelSentences(BaseNodePostprocessor):
         fields |= {"model": name_of(SentenceRetriever, model), "top_n": top_n, "min_score": min_score}
         super().__init__(**fields)
         self._retriever = loaded(SentenceRetriever, model)
-
-    @classmethod
-    def class_name(cls) -> str:
-        return "RunnelSentences"
 
     def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
         texts = [one.node.get_content(metadata_mode=MetadataMode.NONE) for one in nodes]

@@ -142,8 +142,10 @@ class QdrantStore:
 
     @_plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
-        payloads = self._scroll(points_like("document"), ["document", *ContentHashes._fields])
-        return {row["document"]: ContentHashes(*(row[name] for name in ContentHashes._fields)) for row in payloads}
+        names = ContentHashes._fields
+        pages = self._pages(points_like("document"), ["document", *names], vectors=False)
+        rows = (point.payload for points in pages for point in points)
+        return {row["document"]: ContentHashes(*(row[name] for name in names)) for row in rows}
 
     @_plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
@@ -173,21 +175,26 @@ class QdrantStore:
         return found
 
     def scan(self) -> Iterator[list[PassageRow]]:
+        from qdrant_client import models
+
+        wanted = models.Filter(should=[points_like("passage"), points_like("whole")])
         columns = [name for name in PassageRow.__slots__ if name != "vector"]
+        for points in self._pages(wanted, columns, vectors=["meaning"]):
+            yield [PassageRow(**one.payload, vector=np.array(one.vector["meaning"], dtype=np.float32)) for one in points]
+
+    def _pages(self, wanted: Any, columns: list[str], vectors: list[str] | bool) -> Iterator[list[Any]]:
+        """Yield the points that a filter describes, page by page."""
         offset = None
         while True:
-            points, offset = self._page(columns, offset)
-            yield [PassageRow(**one.payload, vector=np.array(one.vector["meaning"], dtype=np.float32)) for one in points]
+            points, offset = self._page(wanted, columns, vectors, offset)
+            yield points
             if offset is None:
                 return
 
     @_plainly
-    def _page(self, columns: list[str], offset: Any) -> tuple[list[Any], Any]:
-        from qdrant_client import models
-
-        vectors = models.Filter(should=[points_like("passage"), points_like("whole")])
+    def _page(self, wanted: Any, columns: list[str], vectors: list[str] | bool, offset: Any) -> tuple[list[Any], Any]:
         page: tuple[list[Any], Any] = self._client.scroll(
-            self._name, scroll_filter=vectors, limit=_PAGE, offset=offset, with_payload=columns, with_vectors=["meaning"]
+            self._name, scroll_filter=wanted, limit=_PAGE, offset=offset, with_payload=columns, with_vectors=vectors
         )
         return page
 
@@ -232,16 +239,6 @@ class QdrantStore:
             chosen = ["meaning"] if vectors else False
             found += self._client.retrieve(self._name, some, with_payload=columns, with_vectors=chosen)
         return found
-
-    def _scroll(self, wanted: Any, columns: list[str]) -> Iterator[dict[str, Any]]:
-        offset = None
-        while True:
-            points, offset = self._client.scroll(
-                self._name, scroll_filter=wanted, limit=_PAGE, offset=offset, with_payload=columns
-            )
-            yield from (point.payload for point in points)
-            if offset is None:
-                return
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
