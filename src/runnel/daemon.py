@@ -16,7 +16,6 @@ import importlib
 import io
 import logging
 import os
-import queue
 import resource
 import signal
 import socket
@@ -28,6 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from queue import Empty, Queue
 from types import FrameType
 from typing import Any
 
@@ -53,8 +53,8 @@ class Order:
 
 
 @dataclass(eq=False)
-class Job:
-    """A command to run. `state` changes under the lock of the desk: "waiting", then "cancelled", or "running" and "over"."""
+class ClientCommand:
+    """A command of a client. `state` changes under the lock of the desk: "waiting", then "cancelled", or "running" and "over"."""
 
     connection: socket.socket
     order: Order
@@ -67,7 +67,7 @@ class Desk:
     """What the threads of connections and the main thread share.
 
     Attributes:
-        jobs: at most one command; None wakes the main thread.
+        queue: at most one command; None wakes the main thread.
         taken: a command is running, or a client has been asked to send one.
         closed: no command is accepted any more.
         stopping: connections that wait for the end of the process.
@@ -76,7 +76,7 @@ class Desk:
     idle_s: float
     source: list[object] = field(default_factory=background.source)
     settings: dict[str, str] = field(default_factory=background.settings)
-    jobs: queue.Queue[Job | None] = field(default_factory=queue.Queue)
+    queue: Queue[ClientCommand | None] = field(default_factory=Queue)
     lock: threading.Lock = field(default_factory=threading.Lock)
     taken: bool = False
     closed: bool = False
@@ -103,7 +103,7 @@ class Desk:
         with self.lock:
             self.closed = True
         self.stopping.append(connection)
-        self.jobs.put(None)
+        self.queue.put(None)
 
     def status(self) -> dict[str, object]:
         """Return the facts for `runnel serve --status`."""
@@ -138,61 +138,61 @@ def _serve(connection: socket.socket, desk: Desk) -> None:
             answer = desk.answer(hello)
             if answer != "ready":
                 background.send(connection, {"answer": answer})
-            elif (job := _receive_job(connection, desk)) is not None:
-                desk.jobs.put(job)
-                return _watch(job, desk)  # the main thread closes the connection
+            elif (command := _receive_command(connection, desk)) is not None:
+                desk.queue.put(command)
+                return _watch(command, desk)  # the main thread closes the connection
     connection.close()
 
 
-def _receive_job(connection: socket.socket, desk: Desk) -> Job | None:
+def _receive_command(connection: socket.socket, desk: Desk) -> ClientCommand | None:
     """Ask for the command and receive it; None, with the desk released, if it does not come whole."""
     descriptors: list[int] = []
     try:
         background.send(connection, {"answer": "ready"})
         _, descriptors, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
         if len(descriptors) == _DESCRIPTORS:
-            return Job(connection, Order(**background.receive(connection)), descriptors)
+            return ClientCommand(connection, Order(**background.receive(connection)), descriptors)
     except (OSError, ValueError, TypeError):
         pass
     for descriptor in descriptors:
         os.close(descriptor)
     desk.release()
-    desk.jobs.put(None)  # it may have been the last thing to wait for
+    desk.queue.put(None)  # it may have been the last thing to wait for
     return None
 
 
-def _watch(job: Job, desk: Desk) -> None:
+def _watch(command: ClientCommand, desk: Desk) -> None:
     """Wait until the command line closes the connection or half of it; interrupt its command if that is not over."""
-    job.connection.settimeout(None)
+    command.connection.settimeout(None)
     with suppress(OSError):  # it was killed
-        job.connection.recv(1)
+        command.connection.recv(1)
     with desk.lock:
-        if job.state == "running":
+        if command.state == "running":
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        elif job.state == "waiting":
-            job.state = "cancelled"
+        elif command.state == "waiting":
+            command.state = "cancelled"
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-def _run(job: Job, desk: Desk) -> bool:
+def _run(command: ClientCommand, desk: Desk) -> bool:
     """Run a command and send its exit code; return whether this process is as good as before."""
     code, sound = 130, True
     try:
-        with _streams_of(job):
+        with _streams_of(command):
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                _begin(job, desk)
-                code, sound = _command(job.order)
+                _begin(command, desk)
+                code, sound = _command(command.order)
             except KeyboardInterrupt:  # before the command could handle it
                 sound = False
                 say("interrupted")
             finally:
-                _end(job, desk)
+                _end(command, desk)
     except KeyboardInterrupt:  # at its very end
         sound = False
-        _end(job, desk)
+        _end(command, desk)
     except BaseException as error:
         code, sound = 1, False
         report_bug(error)
@@ -200,28 +200,28 @@ def _run(job: Job, desk: Desk) -> bool:
     if sound:
         loading.release()
         desk.release()  # before the command line ends: the next one may follow at once
-    with suppress(OSError), job.connection:
-        background.send(job.connection, {"exit": code})
-        job.connection.shutdown(socket.SHUT_RDWR)  # ends the thread that watches it
+    with suppress(OSError), command.connection:
+        background.send(command.connection, {"exit": code})
+        command.connection.shutdown(socket.SHUT_RDWR)  # ends the thread that watches it
     return sound
 
 
-def _begin(job: Job, desk: Desk) -> None:
+def _begin(command: ClientCommand, desk: Desk) -> None:
     """Let interrupts come.
 
     Raises:
         KeyboardInterrupt: one has come already.
     """
     with desk.lock:
-        if job.state == "cancelled":
+        if command.state == "cancelled":
             raise KeyboardInterrupt
-        job.state = "running"
+        command.state = "running"
 
 
-def _end(job: Job, desk: Desk) -> None:
+def _end(command: ClientCommand, desk: Desk) -> None:
     """Stop interrupts. One that has been sent may still arrive in this function; there is no second one."""
     with desk.lock:
-        job.state = "over"
+        command.state = "over"
     signal.signal(signal.SIGINT, _ignore)
 
 
@@ -247,15 +247,15 @@ def _command(order: Order) -> tuple[int, bool]:
 
 
 @contextmanager
-def _streams_of(job: Job) -> Iterator[None]:
+def _streams_of(command: ClientCommand) -> Iterator[None]:
     """Use the standard streams and the folder of the command line; afterwards, output that could not be written is dropped."""
-    *streams, folder = job.descriptors
+    *streams, folder = command.descriptors
     kept = [os.dup(number) for number in range(len(streams))]
     try:
         for number, descriptor in enumerate(streams):
             os.dup2(descriptor, number)
         os.fchdir(folder)
-        sys.stdin, sys.stdout, sys.stderr = map(_open, range(len(streams)), job.order.streams)
+        sys.stdin, sys.stdout, sys.stderr = map(_open, range(len(streams)), command.order.streams)
         yield
     finally:
         for number, descriptor in enumerate(kept):
@@ -264,7 +264,7 @@ def _streams_of(job: Job) -> Iterator[None]:
             with suppress(OSError, ValueError):
                 stream.flush()  # to where this process itself writes
         os.chdir("/")
-        for descriptor in (*kept, *job.descriptors):
+        for descriptor in (*kept, *command.descriptors):
             os.close(descriptor)
 
 
@@ -324,12 +324,12 @@ def _work(listener: socket.socket, desk: Desk) -> bool:
     threading.Thread(target=_accept, args=(listener, desk), daemon=True).start()
     while True:
         try:
-            job = desk.jobs.get(timeout=desk.idle_s)
-        except queue.Empty:
-            job = None
+            command = desk.queue.get(timeout=desk.idle_s)
+        except Empty:
+            command = None
             with desk.lock:
                 desk.closed = True
-        if job is not None and not _run(job, desk):
+        if command is not None and not _run(command, desk):
             return False
         with desk.lock:
             if desk.closed and not desk.taken:

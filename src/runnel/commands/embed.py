@@ -13,7 +13,7 @@ from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import file_digest, text_digest
-from runnel.commands.rows import Part, read_rows
+from runnel.commands.rows import RowFile, read_rows
 from runnel.commands.vectors import VectorFacts, VectorLog, load_ranges, vector_output
 from runnel.errors import InputError
 from runnel.records import Document
@@ -69,7 +69,7 @@ def embed(
     calibrates = _calibrates(precision, ranges, alone=part is None and not as_query)
     out = Path(to) if part is None else part.output_path(Path(to))
     vectors = vector_output(out, ranges=calibrates)
-    source = Part(texts, part)
+    source = RowFile(texts, part)
     before = source.state()
     settings: dict[str, object] = {
         "model": model,

@@ -135,18 +135,7 @@ def find(
         refuse({"--plain": plain, "--files-with-matches": files}, "cannot be given with --explain")
         form = "layout" if form == "plain" else form
     lowest = None if min_score is None else parse_min_score(min_score)
-
-    @cache
-    def load() -> SentenceRetriever:
-        note_compiling()
-        from runnel.models.sentence_retriever import SentenceRetriever
-
-        retriever = loading.load(SentenceRetriever.load, model, dtype=DTYPES[dtype])
-        if remember and not retriever.remembers:
-            raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
-        check_percentage(min_score, retriever, model)
-        return retriever
-
+    load = cache(partial(_load, model, dtype, remember, min_score))
     began, skipped = time.monotonic(), list[Skipped]()
     stored = open_cache(load, model, (encoding, unit, *([ocr] if ocr else [])), keep=remember, report=say)
     with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader, Meter("reading") as meter:
@@ -171,6 +160,17 @@ def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
     """Raise InputError if the query is a file and no file exists: the arguments were swapped."""
     if os.path.isfile(query) and not any(file == "-" or os.path.exists(file) for file in files):
         raise InputError(f"the query comes before the files: runnel {command} {shlex.quote(files[0])} {shlex.quote(query)}")
+
+
+def _load(model: str, dtype: str, remember: bool, min_score: str | None) -> SentenceRetriever:
+    note_compiling()
+    from runnel.models.sentence_retriever import SentenceRetriever
+
+    retriever = loading.load(SentenceRetriever.load, model, dtype=DTYPES[dtype])
+    if remember and not retriever.remembers:
+        raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
+    check_percentage(min_score, retriever, model)
+    return retriever
 
 
 def _new_report() -> Report:

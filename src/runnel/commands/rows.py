@@ -25,7 +25,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "txt"}
 
 
-class Part:
+class RowFile:
     """A file of rows, or the lines that begin in a shard's part of its bytes; "-" is standard input.
 
     Raises:
@@ -68,7 +68,7 @@ class Part:
 
     @cached_property
     def lines_before(self) -> int:
-        """The number of lines before this part."""
+        """The number of lines before the first one."""
         if not self._range[0]:
             return 0
         with open(self.name, "rb") as file:
@@ -83,7 +83,7 @@ class Part:
         return Lines(file, self.name, encoding=encoding, newline=None, before=lambda: self.lines_before)
 
 
-def read_rows(source: str | Part) -> Iterator[Document]:
+def read_rows(source: str | RowFile) -> Iterator[Document]:
     """Yield the rows of a file, of a part of it, or of standard input for "-". Ids may repeat.
 
     A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. `runnel.text.tables`
@@ -96,7 +96,7 @@ def read_rows(source: str | Part) -> Iterator[Document]:
         ReadError: the file is not UTF-8 text, or not a table.
         OSError: the file cannot be opened.
     """
-    return (row for _, row in _read(source if isinstance(source, Part) else Part(source)))
+    return (row for _, row in _read(source if isinstance(source, RowFile) else RowFile(source)))
 
 
 def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str]:
@@ -107,7 +107,7 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
     """
     texts: dict[str, str] = {}
     lines: dict[str, int] = {}
-    for place, row in _read(Part(name)):
+    for place, row in _read(RowFile(name)):
         if wanted is not None and row.id not in wanted:
             continue
         if row.id in texts:
@@ -118,18 +118,18 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
     return texts
 
 
-def _read(part: Part) -> Iterator[tuple[Place, Document]]:
-    return _read_table(part) if part.kind in ("csv", "tsv") else _read_lines(part)
+def _read(file: RowFile) -> Iterator[tuple[Place, Document]]:
+    return _read_table(file) if file.kind in ("csv", "tsv") else _read_lines(file)
 
 
-def _read_table(part: Part) -> Iterator[tuple[Place, Document]]:
-    lines = part.lines()
-    table = read_table(lines, part.kind, names=part.has_names)
-    if part.kind == "tsv" and len(table.names) == 1 and "text" not in table.names:
+def _read_table(file: RowFile) -> Iterator[tuple[Place, Document]]:
+    lines = file.lines()
+    table = read_table(lines, file.kind, names=file.has_names)
+    if file.kind == "tsv" and len(table.names) == 1 and "text" not in table.names:
         raise InputError(f"{lines.place(1)}: expected an id, a tab and a text, got no tab in {table.names[0][:40]!r}")
     if table.names and "text" not in table.names:
         names = ", ".join(map(repr, table.names))
-        say(f"note: {part.name}: its columns are {names}, none is 'text'; a text is all values with their column's name")
+        say(f"note: {file.name}: its columns are {names}, none is 'text'; a text is all values with their column's name")
     for number, (line, values) in enumerate(table.rows, start=1):
         place = lines.place(line)
         key = values.get("id", values.get("_id", str(number)))
@@ -137,16 +137,16 @@ def _read_table(part: Part) -> Iterator[tuple[Place, Document]]:
         yield place, Document(key, row_text(values))
 
 
-def _read_lines(part: Part) -> Iterator[tuple[Place, Document]]:
+def _read_lines(file: RowFile) -> Iterator[tuple[Place, Document]]:
     replaced: list[Place] = []
     left_out: list[Place] = []
     parse: Callable[[str, Place], Document] | None = None
-    lines = part.lines()
+    lines = file.lines()
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\n")
         if line.isspace() or not line:
             continue
-        parse, place = parse or _PARSERS[part.kind or ("jsonl" if line.startswith("{") else "txt")], lines.place(number)
+        parse, place = parse or _PARSERS[file.kind or ("jsonl" if line.startswith("{") else "txt")], lines.place(number)
         row = parse(line, place)
         if "\\u" in line and _HALF.search(row.id):
             left_out.append(place)
@@ -155,8 +155,8 @@ def _read_lines(part: Part) -> Iterator[tuple[Place, Document]]:
             replaced.append(place)
             row = replace(row, text=_HALF.sub("\ufffd", row.text))
         yield place, row
-    _report(part.name, replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
-    _report(part.name, left_out, "left out, as the id holds half of a surrogate pair")
+    _report(file.name, replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
+    _report(file.name, left_out, "left out, as the id holds half of a surrogate pair")
 
 
 def _report(name: str, places: Sequence[Place], what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,28 +94,16 @@ def read_files(
     named, seen = {root.path for root in roots}, set[str]()
     with DocumentReader(limits, ocr=ocr) as reader:
         for file in find_files(roots, selection, scan.fail_folder):
-            name = str(file)
+            name, digest = str(file), ""
             seen.add(name)
-            failed, digest = len(scan.failed), ""
             try:
                 digest = hashes.sha256(file)
                 old = by_file.get(name, [])
                 stored = {known[one].source_hash for one in old}
                 if (digest in stored and stored <= {digest, digest + _MORE}) or hashes.failures.get(name) == digest:
                     scan.unchanged += old
-                    continue
-                check_file(file)
-                fresh = []
-                for read, last in _with_last(distinct_rows(name, reader.read(file), scan.failed)):
-                    whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
-                    document = to_row(name, digest if whole else digest + _MORE, read)
-                    fresh.append(document.id)
-                    yield document
-                if not fresh and len(scan.failed) == failed:
-                    log.warning("%s: %s", name, NO_ROWS)
-                if not fresh or len(scan.failed) > failed:
-                    hashes.failures[name] = digest
-                scan.gone += sorted(set(old) - set(fresh))
+                else:
+                    yield from _read_file(file, digest, old, reader, scan, hashes)
             except (ReadError, MissingDependency, OSError) as error:
                 if isinstance(error, UnsupportedKind) and file not in named and name not in by_file:
                     scan.other_kinds.append(name)
@@ -130,6 +118,24 @@ def read_files(
         file = Path(name)
         if name not in seen and any(root.covers(file) for root in roots) and not scan.failed.keys() & set(map(str, file.parents)):
             scan.gone += ids
+
+
+def _read_file(
+    file: Path, digest: str, old: Sequence[str], reader: DocumentReader, scan: Scan, hashes: FileHashes
+) -> Iterator[DocumentRow]:
+    """Yield the documents of one file; `old` are the ids of those that are stored."""
+    check_file(file)
+    name, failed, fresh = str(file), len(scan.failed), set[str]()
+    for read, last in _with_last(distinct_rows(name, reader.read(file), scan.failed)):
+        whole = last and len(scan.failed) == failed  # otherwise the next run reads it and reports the rows again
+        document = to_row(name, digest if whole else digest + _MORE, read)
+        fresh.add(document.id)
+        yield document
+    if not fresh and len(scan.failed) == failed:
+        log.warning("%s: %s", name, NO_ROWS)
+    if not fresh or len(scan.failed) > failed:
+        hashes.failures[name] = digest
+    scan.gone += sorted(set(old) - fresh)
 
 
 def distinct_rows(
