@@ -22,7 +22,8 @@ from tools.train_pocket.evaluate import ndcg
 from tools.train_pocket.examples import Example, overlapping
 from tools.train_pocket.fit import aside, calibrate_by_set, load, merged, save, scores, set_weights, train
 from tools.train_pocket.lexical import Bm25, words
-from tools.train_pocket.measure import area, calibration_table, interval, sentence_tables
+from tools.train_pocket.long_documents import cosines
+from tools.train_pocket.measure import ALONE, LATE, OTHER, area, calibration_table, context_table, interval, sentence_tables
 from tools.train_pocket.recall import recall
 from tools.train_pocket.tune import chosen_passages, loss_of, passage_loss
 
@@ -175,6 +176,28 @@ def test_tables_have_a_row_for_each_way_and_set():
     assert (
         "| BM25 in document | 1.000 |" in text and "-1.000 (-1.000, -1.000)" in text and "| set 1 | 4 | 1.000 | 0.000 |" in text
     )
+
+
+def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third():
+    found = [replace(one, evidence=((0, 1), (29, 30))) for one in examples(4)]  # one span in the first third, one in the last
+    documents = {(e.set, e.document): document([50 if e.number < 3 else 400] * 30) for e in found}
+    first, last = np.arange(30, 0, -1, dtype=np.float32), np.arange(30, dtype=np.float32)  # ten best sentences: one end each
+    rows = {ALONE: [last] * 4, LATE: [first] * 4, OTHER: [first] * 4, "**pocket**": [first] * 4}
+    lines = context_table(found, documents, rows).splitlines()
+    assert lines[2] == "| questions | 3 | 0 | 1 | 4 | 0 | 4 |"
+    assert lines[3].split(" | ")[1:] == ["0.500", "-", "0.500", "0.000", "-", "1.000 |"]
+    assert lines[7] == (
+        f"| {LATE} against {ALONE} | +0.000 (+0.000, +0.000) | - | +0.000 (+0.000, +0.000) "
+        "| +1.000 (+1.000, +1.000) | - | -1.000 (-1.000, -1.000) |"
+    )
+
+
+def test_cosines_with_whole_documents_and_their_nearest_passages():
+    queries = np.eye(2, D, dtype=np.float32)
+    passages = [np.float32([[3, 0], [0, 4]]) @ queries, np.float32([[0, 5]]) @ queries]
+    whole, nearest = cosines(queries, passages)
+    np.testing.assert_allclose(whole, [[0.6, 0], [0.8, 1]], atol=1e-6)
+    np.testing.assert_allclose(nearest, [[1, 0], [1, 1]], atol=1e-6)
 
 
 def test_the_area_counts_pairs_in_order():

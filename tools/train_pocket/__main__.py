@@ -39,7 +39,7 @@ def main() -> None:
     elif options.step == "export":
         export(options.out, folder, options.model, (Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
     else:
-        steps.measure(options.data, options.out, options.model)
+        steps.measure(options.data, options.out, folder, options.model)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from runnel import Embedder, SentenceRetriever
 from runnel.files import write
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.base import Model, load_model
+from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.documents import EvidenceSet, Question, load_evidence
 from tools.train_pocket.recall import LONG, chosen_questions
@@ -62,19 +63,31 @@ def stored(out: Path, set_name: str, document: str, text: str) -> SentenceVector
     return SentenceVectors.from_bytes(document_path(out, set_name, document).read_bytes(), text, WIDTH)
 
 
-def vectors(out: Path, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
-    """(n, D) unit vectors of short texts, which are kept under this name."""
+def vectors(out: Path, name: str, texts: Sequence[str], max_tokens: int | None = None) -> NDArray[np.float32]:
+    """(n, D) unit vectors of texts, cut to `max_tokens` tokens if given, which are kept under this name."""
+    embedder = Embedder(_model(out))
+    return _kept(out, name, len(texts), lambda: embedder.encode(list(texts), max_tokens=max_tokens))
+
+
+def question_vectors(out: Path, one: Chosen, measure: bool) -> NDArray[np.float32]:
+    """(n, D) unit vectors of the chosen questions of a set, which are kept; sentence layers read them if there are any."""
+    scorer, texts = VectorScorer(_model(out)), [question.text for question in one.questions]
+    name = f"{one.found.name}-{'held' if measure else 'train'}"
+    return _kept(out, name, len(texts), lambda: np.stack([read.vector.numpy() for read in scorer.read_queries(texts)]))
+
+
+def _kept(out: Path, name: str, count: int, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
     target = out / "questions" / f"{name}.npy"
-    if not target.exists() or len(np.load(target, mmap_mode="r")) != len(texts):
+    if not target.exists() or len(np.load(target, mmap_mode="r")) != count:
         target.parent.mkdir(parents=True, exist_ok=True)
-        np.save(target, _embedder(out).encode(list(texts)))
+        np.save(target, make())
     found: NDArray[np.float32] = np.load(target)
     return found
 
 
 @cache
-def _embedder(out: Path) -> Embedder:
-    return Embedder.load(out / "encoder")
+def _model(out: Path) -> Model:
+    return load_model(out / "encoder")
 
 
 def encode(data: Path, out: Path, *, measure: bool, wanted: Callable[[str], bool] = lambda document: True) -> None:
@@ -82,13 +95,8 @@ def encode(data: Path, out: Path, *, measure: bool, wanted: Callable[[str], bool
     sets = chosen_sets(data, measure=measure)
     for one in sets:
         log.info("%s: %d questions, %d documents", one.found.name, len(one.questions), len(one.documents))
-        vectors(out, questions_name(one.found.name, measure), [q.text for q in one.questions])
+        question_vectors(out, one, measure)
     read_documents(out, [(s.found.name, d, s.found.texts[d]) for s in sets for d in s.documents if wanted(d)])
-
-
-def questions_name(set_name: str, measure: bool) -> str:
-    """Under which name the vectors of the set's questions are kept."""
-    return f"{set_name}-{'held' if measure else 'train'}"
 
 
 def read_documents(out: Path, wanted: list[tuple[str, str, str]]) -> None:

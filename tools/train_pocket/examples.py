@@ -20,7 +20,7 @@ from torch import Tensor
 from runnel.models.lexical import WordTable, sentence_features, word_table
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
-from tools.train_pocket.encode import Chosen, chosen_sets, document_path, questions_name, stored, vectors
+from tools.train_pocket.encode import Chosen, chosen_sets, document_path, question_vectors, stored
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +93,9 @@ def unit_vectors(document: SentenceVectors) -> Tensor:
     return F.normalize(document.sums(), dim=-1)
 
 
-def load_examples(data: Path, out: Path, *, measure: bool) -> list[Example]:
+def load_examples(data: Path, out: Path, table: WordTable, *, measure: bool) -> list[Example]:
     """The chosen questions whose documents are encoded."""
-    table, tokenizer = load_table(data, out), Tokenizer.load(out / "encoder")
+    tokenizer = Tokenizer.load(out / "encoder")
     found: list[Example] = []
     missing = 0
     for one in chosen_sets(data, measure=measure):
@@ -108,7 +108,7 @@ def load_examples(data: Path, out: Path, *, measure: bool) -> list[Example]:
 def _add_set(one: Chosen, out: Path, table: WordTable, tokenizer: Tokenizer, measure: bool, found: list[Example]) -> int:
     """Add the examples of a set; returns how many questions have no encoded document."""
     name, kept, missing = one.found.name, dict[str, tuple[SentenceVectors, Tensor]](), 0
-    queries = torch.from_numpy(vectors(out, questions_name(name, measure), [q.text for q in one.questions]))
+    queries = torch.from_numpy(question_vectors(out, one, measure))
     for number, question in enumerate(one.questions):
         document = question.document
         if document not in kept:

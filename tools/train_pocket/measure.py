@@ -20,6 +20,7 @@ from runnel import SentenceRetriever
 from runnel.evaluation.metrics import interval as interval
 from runnel.models.heads import VectorScore
 from runnel.models.lexical import WordTable, sentence_features
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.vectors import mark_answers
 from tools.train_pocket.encode import chosen_sets, stored, vectors
@@ -32,7 +33,11 @@ log = logging.getLogger(__name__)
 DEPTHS = (5, 10, 20, 50)
 FIXED_FORMS = ("cuad", "evidence_inference")  # sets whose questions have a fixed form
 OTHER = "pocket-mamba2"
-Texts = Mapping[tuple[str, str], list[str]]  # the sentences of documents, by set and document
+ALONE, LATE = "MiniLM, each sentence alone", "MiniLM over passages (late)"
+_LENGTHS = (("up to 2,000 tokens", 0, 2000), ("2,000 to 10,000", 2000, 10_000), ("over 10,000", 10_000, np.inf))
+_THIRDS = ("first third", "middle third", "last third")
+_CONTEXT = ((LATE, ALONE), (OTHER, LATE), ("**pocket**", LATE))  # differences in `context_table`
+Documents = Mapping[tuple[str, str], SentenceVectors]  # by set and document
 Rows = Mapping[str, Sequence[NDArray[np.float32]]]  # of each way the scores of every question
 
 
@@ -47,30 +52,34 @@ def by_set(examples: Sequence[Example], values: NDArray[np.float64]) -> dict[str
     return {name: float(values[sets == name].mean()) for name in dict.fromkeys(sets.tolist())}
 
 
-def sentences_of(data: Path, out: Path, examples: Sequence[Example]) -> dict[tuple[str, str], list[str]]:
-    """The sentences of every document that is asked, by set and document."""
+def documents_of(data: Path, out: Path, examples: Sequence[Example]) -> dict[tuple[str, str], SentenceVectors]:
+    """Every document that is asked, by set and document."""
     sets = {one.found.name: one.found for one in chosen_sets(data, measure=True)}
-    found = {}
-    for key in dict.fromkeys((e.set, e.document) for e in examples):
-        text = sets[key[0]].texts[key[1]]
-        found[key] = [text[a:b] for a, b in stored(out, *key, text).spans]
-    return found
+    return {key: stored(out, *key, sets[key[0]].texts[key[1]]) for key in dict.fromkeys((e.set, e.document) for e in examples)}
 
 
-def bm25_scores(data: Path, examples: Sequence[Example], sentences: Texts) -> list[NDArray[np.float32]]:
+def sentences_of(document: SentenceVectors) -> list[str]:
+    """The sentences of a document."""
+    return [document.text[start:end] for start, end in document.spans]
+
+
+def bm25_scores(data: Path, examples: Sequence[Example], documents: Documents) -> list[NDArray[np.float32]]:
     """BM25 over words with the document's sentences as the collection."""
     sets = {one.found.name: one for one in chosen_sets(data, measure=True)}
-    indexes = {key: Bm25(texts) for key, texts in sentences.items()}
+    indexes = {key: Bm25(sentences_of(document)) for key, document in documents.items()}
     return [indexes[e.set, e.document].scores(sets[e.set].questions[e.number].text).astype(np.float32) for e in examples]
 
 
-def alone_scores(out: Path, examples: Sequence[Example], sentences: Texts) -> list[NDArray[np.float32]]:
+def alone_scores(out: Path, examples: Sequence[Example], documents: Documents) -> list[NDArray[np.float32]]:
     """The encoder's cosine of each sentence alone."""
-    read = {key: vectors(out, f"alone/{key[0]}-{key[1]}", [t if t.strip() else "." for t in s]) for key, s in sentences.items()}
+    read = {
+        key: vectors(out, f"alone/{key[0]}-{key[1]}", [text if text.strip() else "." for text in sentences_of(document)])
+        for key, document in documents.items()
+    }
     return [read[e.set, e.document] @ e.query.numpy() for e in examples]
 
 
-def scanned_scores(data: Path, model: str, examples: Sequence[Example], sentences: Texts) -> list[NDArray[np.float32]]:
+def scanned_scores(data: Path, model: str, examples: Sequence[Example], documents: Documents) -> list[NDArray[np.float32]]:
     """The scores of another built-in model, which reads every document again for every question."""
     sets = {one.found.name: one for one in chosen_sets(data, measure=True)}
     retriever = SentenceRetriever.load(model)
@@ -78,22 +87,21 @@ def scanned_scores(data: Path, model: str, examples: Sequence[Example], sentence
     for e in examples:
         one = sets[e.set]
         scored = retriever.score(one.questions[e.number].text, one.found.texts[e.document])
-        assert len(scored) == len(sentences[e.set, e.document])
+        assert len(scored) == len(documents[e.set, e.document])
         found.append(np.array([s.score for s in scored], np.float32))
     return found
 
 
 def sentence_rows(
-    data: Path, out: Path, examples: Sequence[Example], tuned: Sequence[Example], head: VectorScore
+    data: Path, out: Path, examples: Sequence[Example], tuned: Sequence[Example], documents: Documents, head: VectorScore
 ) -> dict[str, list[NDArray[np.float32]]]:
     """Scores of every question by every way; `tuned` are the same questions as the tuned layers read them."""
-    late, sentences = [(e.vectors @ e.query).numpy() for e in examples], sentences_of(data, out, examples)
-    rows = {"BM25 in document": bm25_scores(data, examples, sentences)}
-    rows["MiniLM, each sentence alone"] = alone_scores(out, examples, sentences)
-    rows[OTHER] = scanned_scores(data, OTHER, examples, sentences)
-    rows["MiniLM over passages (late)"] = late
+    rows = {"BM25 in document": bm25_scores(data, examples, documents)}
+    rows[ALONE] = alone_scores(out, examples, documents)
+    rows[OTHER] = scanned_scores(data, OTHER, examples, documents)
+    rows[LATE] = [(e.vectors @ e.query).numpy() for e in examples]
     rows["tuned layers over passages"] = [(e.vectors @ e.query).numpy() for e in tuned]
-    for name, way in (("late", "MiniLM over passages (late)"), ("tuned", "tuned layers over passages")):
+    for name, way in (("late", LATE), ("tuned", "tuned layers over passages")):
         pairs = zip(rows["BM25 in document"], rows[way], strict=True)
         rows[f"z(BM25) + z({name})"] = [standard(b) + standard(c) for b, c in pairs]
     rows["**pocket**"] = [score.numpy() for score in scores(head, tuned)]
@@ -119,6 +127,35 @@ def sentence_tables(examples: Sequence[Example], rows: Rows) -> str:
     for name in columns[0]:
         lines.append(f"| {name} | {sets.count(name)} | " + " | ".join(f"{c[name]:.3f}" for c in columns) + " |")
     return "\n".join(lines)
+
+
+def context_table(examples: Sequence[Example], documents: Documents, rows: Rows) -> str:
+    """recall@10 by length of the document, and by the third of it that holds the evidence; all questions weigh alike."""
+    parts: dict[str, list[Sequence[tuple[int, int]]]] = {}  # of each question the spans that count
+    tokens = [len(documents[e.set, e.document].ids) for e in examples]
+    for name, low, high in _LENGTHS:
+        parts[name] = [e.evidence if low < count <= high else () for e, count in zip(examples, tokens, strict=True)]
+    for third, name in enumerate(_THIRDS):
+        parts[name] = [[(a, b) for a, b in e.evidence if 3 * (a + b) // (2 * len(e.vectors)) == third] for e in examples]
+    found = {
+        (way, name): np.array([recall(spans, score, 10) for spans, score in zip(evidence, given, strict=True) if spans])
+        for way, given in rows.items()
+        for name, evidence in parts.items()
+    }
+    counts = [sum(map(bool, evidence)) for evidence in parts.values()]
+    lines = ["| recall@10 | " + " | ".join(parts) + " |", "|---" * (len(parts) + 1) + "|"]
+    lines.append("| questions | " + " | ".join(map(str, counts)) + " |")
+    for way in rows:
+        cells = [f"{found[way, name].mean():.3f}" if n else "-" for name, n in zip(parts, counts, strict=True)]
+        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    for way, other in _CONTEXT:
+        cells = [_difference(found[way, name] - found[other, name]) for name in parts]
+        lines.append(f"| {way} against {other} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _difference(gains: NDArray[np.float64]) -> str:
+    return "{:+.3f} ({:+.3f}, {:+.3f})".format(*interval(["all"] * len(gains), gains)) if len(gains) else "-"
 
 
 def asked_elsewhere(data: Path, out: Path, table: WordTable, examples: Sequence[Example], *, measure: bool) -> list[Example]:

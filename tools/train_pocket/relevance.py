@@ -30,7 +30,7 @@ from tools.train_pocket.encode import (
     Chosen,
     chosen_sets,
     document_path,
-    questions_name,
+    question_vectors,
     read_documents,
     stored,
     vectors,
@@ -99,7 +99,7 @@ def _lists_of(one: Chosen, out: Path, table: WordTable, whole: bool) -> list[Can
     documents = {d: stored(out, name, d, one.found.texts[d]) for d in names}
     places = [one for d, v in documents.items() for one in ([Read(d, 0, len(v), v)] if whole else passages(d, v))]
     index = Bm25([p.content.text for p in places])
-    queries = torch.from_numpy(vectors(out, questions_name(name, measure=False), [q.text for q in one.questions]))
+    queries = torch.from_numpy(question_vectors(out, one, measure=False))
     lists = []
     for n in np.random.default_rng(0).permutation([n for n, q in enumerate(one.questions) if q.document in documents])[
         :_QUESTIONS

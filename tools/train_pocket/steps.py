@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import sys
@@ -14,11 +15,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runnel.models.heads import VectorScore
+from runnel.models.base import load_model
+from runnel.models.heads import VectorRelevance, VectorScore
+from runnel.models.lexical import word_table
 from tools.train_pocket import encode as reading
 from tools.train_pocket import fit as fitting
+from tools.train_pocket import long_documents, relevance, whole_index
 from tools.train_pocket import measure as measuring
-from tools.train_pocket import relevance, whole_index
 from tools.train_pocket import tune as tuning
 from tools.train_pocket.evaluate import MEASURED
 from tools.train_pocket.examples import Example, load_examples, load_table
@@ -38,14 +41,15 @@ def encode(data: Path, out: Path, folder: Path) -> None:
 
 def tune(data: Path, out: Path, folder: Path, minutes: float) -> None:
     """Write `out`/tuned, the encoder tuned on two in three of the training documents."""
-    examples = [one for one in load_examples(data, out, measure=False) if fitting.tuned_on(one.document)]
+    read = load_examples(data, out, load_table(data, out), measure=False)
+    examples = [one for one in read if fitting.tuned_on(one.document)]
     tuning.tune(data, out, folder, examples, minutes)
 
 
 def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
     """Examples and strangers that the heads are trained on, and those kept aside for the calibration."""
-    examples = [one for one in load_examples(data, out, measure=False) if not fitting.tuned_on(one.document)]
     table = load_table(data, out)
+    examples = [one for one in load_examples(data, out, table, measure=False) if not fitting.tuned_on(one.document)]
     strangers = measuring.asked_elsewhere(data, out, table, examples[::_ASKED_ELSEWHERE], measure=False)
 
     def split(found: Sequence[Example]) -> tuple[list[Example], list[Example]]:
@@ -81,7 +85,7 @@ def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
     trained, strange, aside, strange_aside = _training(data, sentences)
     trained = [one for one in trained if one.set not in without]
     strange = [one for one in strange if one.set not in without]
-    held = load_examples(data, sentences, measure=True)
+    held = load_examples(data, sentences, load_table(data, sentences), measure=True)
     log.info("%d questions trained on, %d to calibrate, %d held back", len(trained), len(aside), len(held))
     heads = [fitting.train(trained, strange, seed=seed) for seed in range(seeds)]
     means = [_recall(head, held, f"seed {seed}") for seed, head in enumerate(heads)]
@@ -103,26 +107,53 @@ def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
     return mean
 
 
-def measure(data: Path, out: Path, model: Path) -> None:
-    """Print the tables of the lab book; `model` is the exported folder."""
-    head, table, sentences = fitting.load(out), load_table(data, out), out / "sentences"
-    held, tuned = (load_examples(data, folder, measure=True) for folder in (out, sentences))
-    rows = measuring.sentence_rows(data, out, held, tuned, head)
+def measure(data: Path, out: Path, folder: Path, model: Path) -> None:
+    """Read what is not read yet, and print the tables of the lab book.
+
+    Args:
+        folder: of the encoder as it was published.
+        model: the exported folder, which is measured.
+    """
+    write_encoder(folder, out)
+    shipped, loaded = _read_shipped(out, model), load_model(model)
+    for place in (out, shipped):
+        reading.encode(data, place, measure=True)
+    relevance.encode_sets(data, out)
+    head, rerank = loaded.head("sentences"), loaded.head("rerank")
+    assert isinstance(head, VectorScore) and isinstance(rerank, VectorRelevance) and loaded.features is not None
+    table = word_table(loaded.tokenizer.vocabulary, loaded.features.idf.numpy())
+    held, tuned = (load_examples(data, place, table, measure=True) for place in (out, shipped))
+    documents = measuring.documents_of(data, out, held)
+    rows = measuring.sentence_rows(data, out, held, tuned, documents, head)
     _say("Sentences", measuring.sentence_tables(held, rows))
-    strangers = measuring.asked_elsewhere(data, sentences, table, tuned, measure=True)
+    _say("Sentences by length of the document and position of the evidence", measuring.context_table(held, documents, rows))
+    strangers = measuring.asked_elsewhere(data, shipped, table, tuned, measure=True)
     _say("Calibration", measuring.calibration_table(head, tuned, strangers))
-    weights, _ = relevance.load(out)
+    weights = rerank.linear.weight[0].detach().double().numpy()
     lists = {name: relevance.rows_of(relevance.measured(data, out, name, table), weights) for name in MEASURED}
-    _say("Reranking BM25's best documents, nDCG@10", _ndcg_table(lists))
-    _say("Searching whole collections, nDCG@10", _ndcg_table(whole_index.measured(data, out, model)))
+    _say("Reranking BM25's best documents, nDCG@10", _ndcg_table(lists, "BM25"))
+    _say("Ranking long documents, nDCG@10", _ndcg_table(long_documents.measured(data, out), long_documents.BEGINNING))
+    for store in ("lance", "local"):
+        found = whole_index.measured(data, shipped, model, store)
+        _say(f"Searching whole collections in the store {store!r}, nDCG@10", _ndcg_table(found, "BM25"))
 
 
-def _ndcg_table(columns: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> str:
-    """The mean of each set and way, and the difference to BM25 with its interval."""
+def _read_shipped(out: Path, model: Path) -> Path:
+    """Return the folder, named by the weights, for what the exported model reads."""
+    digest = hashlib.blake2b((model / "model.safetensors").read_bytes(), digest_size=8).hexdigest()
+    target = out / f"model-{digest}"
+    if not (target / "encoder").exists():
+        target.mkdir(exist_ok=True)
+        (target / "encoder").symlink_to(model.resolve(), target_is_directory=True)
+    return target
+
+
+def _ndcg_table(columns: Mapping[str, Mapping[str, NDArray[np.float64]]], baseline: str) -> str:
+    """The mean of each set and way, and the difference to the way `baseline` with its interval."""
     ways = list(next(iter(columns.values())))
-    lines = ["| way | " + " | ".join(columns) + " | mean | against BM25 |", "|---" * (len(columns) + 3) + "|"]
-    sets = [name for name, rows in columns.items() for _ in rows["BM25"]]
-    base = np.concatenate([rows["BM25"] for rows in columns.values()])
+    lines = ["| way | " + " | ".join(columns) + f" | mean | against {baseline} |", "|---" * (len(columns) + 3) + "|"]
+    sets = [name for name, rows in columns.items() for _ in rows[baseline]]
+    base = np.concatenate([rows[baseline] for rows in columns.values()])
     for way in ways:
         means = [float(rows[way].mean()) for rows in columns.values()]
         gain = measuring.interval(sets, np.concatenate([rows[way] for rows in columns.values()]) - base)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runnel import Document, Embedder, Index
-from tools.train_pocket.evaluate import MEASURED, RetrievalSet, load_set, ndcg
+from runnel import Document, Embedder, Index, Reranker
+from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
+from runnel.records import Hit
+from tools.train_pocket.encode import WIDTH
+from tools.train_pocket.evaluate import LISTED, MEASURED, RetrievalSet, load_set, ndcg
 
 log = logging.getLogger(__name__)
 _MOST_QUERIES = 250  # of a set
@@ -24,37 +28,53 @@ WAYS: Mapping[str, Mapping[str, float]] = {
     "both, not reranked": {"rerank": 0},
     "**a search as it is**": {},
 }
+Store = Literal["lance", "local"]
 
 
-def indexed(out: Path, one: RetrievalSet, embedder: Embedder) -> Index:
+def indexed(out: Path, one: RetrievalSet, embedder: Embedder, store: Store) -> Index:
     """The index of a collection, made once and kept in `out`; a document without text is left out."""
-    path = out / "index" / one.name
+    path = out / "index" / store / one.name
     if not path.exists():
         part = path.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        with Index.create(part, embedder, store="local") as index:
+        with Index.create(part, embedder, store=store) as index:
             index.add([Document(str(i), text) for i, text in enumerate(one.documents) if text.strip()])
         part.replace(path)
     return Index.open(path, embedder)
 
 
-def searched(index: Index, one: RetrievalSet) -> dict[str, NDArray[np.float64]]:
+def searched(index: Index, one: RetrievalSet, reranker: Reranker) -> dict[str, NDArray[np.float64]]:
     """nDCG@10 of each query by every way."""
     chosen = np.random.default_rng(0).permutation(len(one.queries))[:_MOST_QUERIES].tolist()
-    found = {}
+    found, grades = {}, [one.grades[n] for n in chosen]
     for way, options in WAYS.items():
         hits = [index.search(one.queries[n], top_k=10, sentences=0, **options) for n in chosen]  # type: ignore[arg-type]
-        lists = [np.array([int(hit.id) for hit in some], np.int64) for some in hits]
-        found[way] = ndcg(lists, [one.grades[n] for n in chosen])
+        found[way] = ndcg([_numbers(some) for some in hits], grades)
+    found["the reranker's order of the 50 best"] = ndcg(
+        [_numbers(_reranked(index, one.queries[n], reranker)) for n in chosen], grades
+    )
     return found
 
 
-def measured(data: Path, out: Path, model: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
+def _numbers(hits: Sequence[Hit]) -> NDArray[np.int64]:
+    return np.array([int(hit.id) for hit in hits], np.int64)
+
+
+def _reranked(index: Index, query: str, reranker: Reranker) -> list[Hit]:
+    """The best documents of the first stage in the order of the reranker's scores alone."""
+    hits = index.search(query, top_k=LISTED, sentences=0, rerank=0)
+    kept = index.store.memories([hit.id for hit in hits])
+    return reranker.rank(
+        query, SentenceMemory({hit.id: SentenceVectors.from_bytes(kept[hit.id], hit.text or "", WIDTH) for hit in hits})
+    )
+
+
+def measured(data: Path, out: Path, model: Path, store: Store) -> dict[str, dict[str, NDArray[np.float64]]]:
     """By set and way, nDCG@10 of each query."""
-    embedder, found = Embedder.load(model), {}
+    embedder, reranker, found = Embedder.load(model), Reranker.load(model), {}
     for name in SETS:
         one = load_set(data, name)
-        with indexed(out, one, embedder) as index:
-            found[name] = searched(index, one)
+        with indexed(out, one, embedder, store) as index:
+            found[name] = searched(index, one, reranker)
         log.info("%s: %s", name, ", ".join(f"{way} {values.mean():.3f}" for way, values in found[name].items()))
     return found
