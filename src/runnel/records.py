@@ -174,6 +174,19 @@ def expect_text(value: object, what: str) -> None:
         raise InputError(f"{what} is {reprlib.repr(value)}; expected text (str)")
 
 
+def expect_series(values: object, what: str, expected: str) -> None:
+    """Raise InputError unless iterating over `values` yields texts in an order: not one text, a dict, a set or a table.
+
+    Args:
+        what: names the values, in the plural.
+        expected: for the message.
+    """
+    if isinstance(values, Mapping | set | frozenset) or hasattr(values, "columns"):  # of a table, the names of its columns
+        raise InputError(f"{what} are a {type(values).__name__}; expected {expected}")
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+        raise InputError(f"{what} are {reprlib.repr(values)}; expected {expected}")
+
+
 def expect_count(value: object, what: str) -> None:
     """Raise InputError unless `value` is an integer from 1 (Python or NumPy); `what` names it."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:

@@ -137,7 +137,7 @@ def test_what_cannot_be_done_says_so(retriever: SentenceRetriever, tmp_path: Pat
         (lambda: retriever.score(QUERY, remembered, unit="paragraph"), "give the unit to remember"),
         (lambda: retriever.score(QUERY, remembered, spans=[(0, 3)]), "is already split into sentences"),
         (lambda: retriever.score(QUERY, "The cat sat.", window=8, stride=4), "this model reads passages"),
-        (lambda: list(retriever.scan(QUERY, remembered)), "expected a list of texts"),  # type: ignore[arg-type]
+        (lambda: list(retriever.scan(QUERY, remembered)), "documents are one remembered document; expected a list of them"),  # type: ignore[arg-type]
         (lambda: list(retriever.remember("The cat sat.")), "expected a list of texts"),
         (lambda: retriever.score("", "The cat sat."), "the query is empty"),
     ):

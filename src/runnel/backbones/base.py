@@ -331,6 +331,11 @@ class Backbone(nn.Module, ABC):
         return self._fingerprint
 
     def _check(self, ids: Tensor, cu_seqlens: Tensor | None, state: State | None) -> Tensor:
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+            kind = f"a tensor of {ids.dtype}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+            raise InputError(
+                f"ids are {kind}; expected a tensor of int32 or int64, for example torch.tensor(list, dtype=torch.int64)"
+            )
         if ids.ndim != 1:
             raise InputError(
                 f"ids must be packed into one dimension (T,), got shape {tuple(ids.shape)}; concatenate the sequences"

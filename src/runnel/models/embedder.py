@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from torch import Tensor
 
 from runnel.backbones.encoder.model import lay_out
 from runnel.errors import InputError
-from runnel.models.base import Model, load_model
+from runnel.models.base import Model, check_loaded, load_model
 from runnel.models.heads import Pooling
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.stream import PassageStream, Stream
-from runnel.records import expect_text
+from runnel.records import expect_count, expect_series, expect_text
 from runnel.request import Request
 from runnel.text.sentences import sentence_of_tokens, split_sentences, whole_spans
 from runnel.text.tokenizer import Encoded
@@ -40,6 +39,7 @@ class Embedder:
     """
 
     def __init__(self, model: Model, *, truncate_dim: int | None = None) -> None:
+        check_loaded(model, "Embedder")
         self.model = model
         self._head = model.head("embed")
         size = self._head.options.get("size")
@@ -160,22 +160,20 @@ class Embedder:
 
     def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[np.ndarray]:
         """Yield the ids (T,) int32 to read for each text, special tokens included. Arguments and errors as for `encode`."""
-        if max_tokens is not None and max_tokens < 1:
-            raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
+        if max_tokens is not None:
+            expect_count(max_tokens, "max_tokens")
         max_tokens, self.truncated = self.text_limit(max_tokens), 0
-        given: object = texts
-        if isinstance(given, bytes) or not isinstance(given, Iterable):
-            raise InputError(f"texts are {reprlib.repr(texts)}; expected a string or an iterable of strings")
-        source, template = iter(texts), self.model.templates["document"]
+        expect_series(texts, "texts", "a string or an iterable of strings, in an order")
+        source, template, place = iter(texts), self.model.templates["document"], itertools.count()
         prefix = self.model.prompt(prompt)
         before = template.lead(self.model.tokenizer, "document") + prefix
         if max_tokens is not None:
             self._check_room(prefix, max_tokens)
         while batch := list(itertools.islice(source, _BATCH)):
-            for text in batch:
-                expect_text(text, "a text")
+            for text, number in zip(batch, place, strict=False):
+                expect_text(text, f"texts[{number}]")
                 if not text.strip():
-                    raise InputError("cannot embed an empty text; remove it, or replace it with a placeholder")
+                    raise InputError(f"cannot embed an empty text, texts[{number}]; remove it, or replace it with a placeholder")
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
                 rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)

@@ -8,7 +8,7 @@ Source: the conventions of `sentence_transformers.quantize_embeddings`; its resu
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, SupportsIndex, get_args
 
 import numpy as np
 
@@ -22,8 +22,9 @@ _LEVELS = 255
 
 def check_width(width: int | None, dimension: int, name: str = "truncate_dim") -> None:
     """Raise InputError unless vectors of `dimension` numbers can be cut to `width`; None: they are not cut."""
-    if width is not None and not 1 <= width <= dimension:
-        raise InputError(f"{name} is {width}, the model's vectors have {dimension}; choose from 1 to {dimension}")
+    whole = isinstance(width, SupportsIndex) and not isinstance(width, bool)
+    if width is not None and not (whole and 1 <= width <= dimension):
+        raise InputError(f"{name} is {width!r}, the model's vectors have {dimension}; choose from 1 to {dimension}")
 
 
 def truncated(vectors: np.ndarray, width: int) -> np.ndarray:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +20,13 @@ import torch
 from runnel.backbones.base import has_no_state
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError
-from runnel.models.base import Model, load_model
+from runnel.models.base import Model, check_loaded, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.match import Item, query_marks
 from runnel.models.memory import Batch, Memory, Remembered, block_digest, check_precision
 from runnel.models.sentence_vectors import SentenceMemory
 from runnel.models.vector_ranker import VectorRanker
-from runnel.records import Document, Hit, expect_count
+from runnel.records import Document, Hit, expect_count, expect_series
 from runnel.request import Request, Result
 
 log = logging.getLogger("runnel")
@@ -42,6 +41,7 @@ class Reranker:
     """
 
     def __init__(self, model: Model) -> None:
+        check_loaded(model, "Reranker")
         self.model = model
         self._head = model.head("rerank")
         self._vectors = VectorRanker(model) if self._head.stored else None
@@ -97,6 +97,8 @@ class Reranker:
             InputError: the query is empty or has no tokens, the memory belongs to another model, or a pair is longer than a
                 transformer can read.
         """
+        if not isinstance(documents, Memory | SentenceMemory):
+            documents = [text for _, text in _named(documents)]
         if self._vectors is not None:
             return self._vectors.score(query, documents, progress, max_tokens)
         query_ids = self._template.encode_query(self.model.tokenizer, query)
@@ -107,15 +109,14 @@ class Reranker:
             return remembered[_first_places([text for _, text in documents.entries()])]
         if isinstance(documents, SentenceMemory):
             raise InputError("this memory was made by another model; remember the documents again with this one")
-        texts = [text for _, text in _named(documents)]
-        requests = self._from_texts(query_ids, Counter(texts), max_tokens)
+        requests = self._from_texts(query_ids, Counter(documents), max_tokens)
         scores = {
             text: self._score(result.get())
-            for text, result in zip(dict.fromkeys(texts), self.model.engine.map(requests, progress), strict=True)
+            for text, result in zip(dict.fromkeys(documents), self.model.engine.map(requests, progress), strict=True)
         }
         if self.truncated:
             log.warning("%d documents were cut to fit into %s tokens", self.truncated, max_tokens)
-        return np.array([scores[text] for text in texts], dtype=np.float32)
+        return np.array([scores[text] for text in documents], dtype=np.float32)
 
     def score_pairs(self, pairs: Iterable[Item]) -> np.ndarray:
         """Return scores float32 (n,) of pairs made by `pair`, for one query or several."""
@@ -172,12 +173,13 @@ class Reranker:
                 fp32, 0.012 in bf16 and 0.034 in 8 bits, which round every activation.
 
         Raises:
-            InputError: the model's template puts the query first, so nothing can be remembered; or the dtype is unknown.
+            InputError: the model's template puts the query first, so nothing can be remembered; two documents have one id; or
+                the dtype is unknown.
             StateError: the folder holds a memory of another model or precision; or the model is a transformer, without a state.
             StoreBusy: another process is writing to the folder, and it does not hold all the documents yet.
         """
         if self._vectors is not None:
-            return self._vectors.remember(_named(documents), progress, path)
+            return self._vectors.remember([*_distinct(_named_stream(documents))], progress, path)
         if not self.model.backbone.recurrent:
             raise has_no_state(self.model.backbone.title)
         if not self.document_first:
@@ -187,7 +189,7 @@ class Reranker:
         precision = check_precision(dtype)
         fingerprint = self.model.backbone.fingerprint()
         memory = Memory(precision, fingerprint) if path is None else Memory.at(Path(path), precision, fingerprint)
-        source = iter(_named_stream(documents))
+        source = _distinct(_named_stream(documents))
         blocks = 0
         try:
             while batch := list(itertools.islice(source, BLOCK)):
@@ -307,15 +309,23 @@ def _first_places(texts: Sequence[str]) -> list[int]:
 
 
 def _named_stream(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> Iterator[tuple[str, str]]:
-    if isinstance(documents, str | bytes) or not isinstance(documents, Iterable):
-        raise InputError(
-            f"documents are {reprlib.repr(documents)}; expected a list of texts or Documents, or a mapping from ids to texts"
-        )
+    if not isinstance(documents, Mapping):
+        expect_series(documents, "documents", "a list of texts or Documents, or a mapping from ids to texts")
     items: Iterable[tuple[str, Any]]
     items = documents.items() if isinstance(documents, Mapping) else ((str(place), item) for place, item in enumerate(documents))
     for name, item in items:
         document = item if isinstance(item, Document) else Document(name, item)
         yield document.id, document.text
+
+
+def _distinct(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield (id, text) pairs; a memory finds documents by their ids."""
+    seen: set[str] = set()
+    for name, text in documents:
+        if name in seen:
+            raise InputError(f"two documents have the id {name!r}; an id must name one document")
+        seen.add(name)
+        yield name, text
 
 
 def _named(documents: Iterable[str] | Mapping[str, str] | Iterable[Document]) -> list[tuple[str, str]]:

@@ -9,7 +9,6 @@ document alone, in passages, and only once for all queries (`models/sentence_vec
 from __future__ import annotations
 
 import itertools
-import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +18,10 @@ import numpy as np
 import torch
 
 from runnel.errors import InputError
-from runnel.models.base import Model, load_model
+from runnel.models.base import Model, check_loaded, load_model
 from runnel.models.scanner import Scanner
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
-from runnel.records import Sentence, expect_count, expect_text
+from runnel.records import Sentence, expect_count, expect_series, expect_text
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
 
 _TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
@@ -71,6 +70,7 @@ class SentenceRetriever:
     """
 
     def __init__(self, model: Model) -> None:
+        check_loaded(model, "SentenceRetriever")
         self.model = model
         self.scorer: Scanner | VectorScorer = VectorScorer(model) if model.head("sentences").stored else Scanner(model)
 
@@ -289,8 +289,9 @@ class SentenceRetriever:
 
 
 def _check_several(documents: object) -> None:
-    if isinstance(documents, str | SentenceVectors):
-        raise InputError(f"documents are {reprlib.repr(documents)}; expected a list of texts")
+    if isinstance(documents, SentenceVectors):
+        raise InputError("documents are one remembered document; expected a list of them")
+    expect_series(documents, "documents", "a list of texts")
 
 
 def _together(documents: Iterable[str]) -> Iterator[list[str]]:

@@ -30,6 +30,7 @@ from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25, word_table
+from runnel.records import expect_text
 from runnel.request import Progress, RangeSums, Request, with_total
 from runnel.text.sentences import SentenceTokens, read_sentences
 
@@ -284,6 +285,7 @@ class VectorScorer:
             yield VectorQuery(done.tag, vectors[-1], vectors[0])
 
     def _query_request(self, query: str) -> Request:
+        expect_text(query, "the query")
         query = query.strip()
         ids = self.template.encode_query(self.model.tokenizer, query)
         tokens = read_sentences(query, [self.template.encode(self.model.tokenizer, "document", query)])

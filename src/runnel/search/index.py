@@ -65,6 +65,8 @@ class Index:
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
+        if isinstance(store, str | Path):
+            raise InputError(f"Index({str(store)!r}): expected an opened store; use Index.open or Index.create")
         self.store = store
         if (width := store.settings.dimension) < embedder.dimension:  # made with `truncate_dim`
             embedder = Embedder(embedder.model, truncate_dim=width)

@@ -6,6 +6,7 @@ A checkpoint is a folder, one weights file, or a hub id. Nothing here knows an a
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ def find_checkpoint(source: str | Path, built_in: Iterable[str] = ()) -> Path:
     Raises:
         CheckpointError: there is no such folder or file, and the hub or its cache has no such model.
     """
+    if not isinstance(source, str | os.PathLike) or not os.fspath(source):
+        raise CheckpointError(f"the model is {source!r}; expected a folder, a weights file or a hub id")
     path = Path(source).expanduser()
     if path.is_dir():
         return path
