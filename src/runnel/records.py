@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import operator
+import os
 import reprlib
 import types
 from bisect import bisect_right
@@ -185,6 +186,12 @@ def expect_series(values: object, what: str, expected: str) -> None:
         raise InputError(f"{what} are a {type(values).__name__}; expected {expected}")
     if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise InputError(f"{what} are {reprlib.repr(values)}; expected {expected}")
+
+
+def expect_loaded(model: object, job: str) -> None:
+    """Raise InputError for a name where a loaded model is expected, as other libraries accept it; `job` names the class."""
+    if isinstance(model, str | os.PathLike):
+        raise InputError(f"{job}({os.fspath(model)!r}): expected a loaded model; use {job}.load({os.fspath(model)!r})")
 
 
 def expect_count(value: object, what: str) -> None:

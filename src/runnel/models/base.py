@@ -251,12 +251,6 @@ class Model:
         (folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def check_loaded(model: object, job: str) -> None:
-    """Raise InputError for a name where a loaded model is expected, as other libraries accept it; `job` names the class."""
-    if isinstance(model, str | Path):
-        raise InputError(f"{job}({str(model)!r}): expected a loaded model; use {job}.load({str(model)!r})")
-
-
 def load_model(
     name: str | Path,
     dtype: str | torch.dtype = "auto",

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from runnel.backbones.encoder.model import lay_out
 from runnel.errors import InputError
-from runnel.models.base import Model, check_loaded, load_model
+from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.stream import PassageStream, Stream
-from runnel.records import expect_count, expect_series, expect_text
+from runnel.records import expect_count, expect_loaded, expect_series, expect_text
 from runnel.request import Request
 from runnel.text.sentences import sentence_of_tokens, split_sentences, whole_spans
 from runnel.text.tokenizer import Encoded
@@ -39,7 +39,7 @@ class Embedder:
     """
 
     def __init__(self, model: Model, *, truncate_dim: int | None = None) -> None:
-        check_loaded(model, "Embedder")
+        expect_loaded(model, "Embedder")
         self.model = model
         self._head = model.head("embed")
         size = self._head.options.get("size")

@@ -20,13 +20,13 @@ import torch
 from runnel.backbones.base import has_no_state
 from runnel.backbones.state import State
 from runnel.errors import InputError, NumericalError
-from runnel.models.base import Model, check_loaded, load_model
+from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.match import Item, query_marks
 from runnel.models.memory import Batch, Memory, Remembered, block_digest, check_precision
 from runnel.models.sentence_vectors import SentenceMemory
 from runnel.models.vector_ranker import VectorRanker
-from runnel.records import Document, Hit, expect_count, expect_series
+from runnel.records import Document, Hit, expect_count, expect_loaded, expect_series
 from runnel.request import Request, Result
 
 log = logging.getLogger("runnel")
@@ -41,7 +41,7 @@ class Reranker:
     """
 
     def __init__(self, model: Model) -> None:
-        check_loaded(model, "Reranker")
+        expect_loaded(model, "Reranker")
         self.model = model
         self._head = model.head("rerank")
         self._vectors = VectorRanker(model) if self._head.stored else None

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from runnel.errors import InputError
-from runnel.models.base import Model, check_loaded, load_model
+from runnel.models.base import Model, load_model
 from runnel.models.scanner import Scanner
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
-from runnel.records import Sentence, expect_count, expect_series, expect_text
+from runnel.records import Sentence, expect_count, expect_loaded, expect_series, expect_text
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences, read_spans, whole_spans
 
 _TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
@@ -70,7 +70,7 @@ class SentenceRetriever:
     """
 
     def __init__(self, model: Model) -> None:
-        check_loaded(model, "SentenceRetriever")
+        expect_loaded(model, "SentenceRetriever")
         self.model = model
         self.scorer: Scanner | VectorScorer = VectorScorer(model) if model.head("sentences").stored else Scanner(model)
 
