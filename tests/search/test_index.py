@@ -209,8 +209,11 @@ def test_an_index_of_the_former_pocket_says_what_opens_it(run, tmp_path):
 
 
 def test_bad_input_is_refused(index, embedder, tmp_path):
-    for wrong in ("cat", [("a", "text")], [{"id": "a"}]):
-        with pytest.raises(InputError, match=r"expected runnel\.Document objects, got (str|tuple|dict)"):
+    for wrong in ([("a", "text")], [{"id": "a"}]):
+        with pytest.raises(InputError, match=r"expected runnel\.Document objects, got (tuple|dict)"):
+            index.add(wrong)
+    for wrong, what in (("cat", "are 'cat'"), ({"a": "text"}, "are a dict"), (None, "are None")):
+        with pytest.raises(InputError, match=rf"documents {what}; expected a list of runnel\.Document objects"):
             index.add(wrong)
     with pytest.raises(InputError, match="the query is empty"):
         index.search(" ")

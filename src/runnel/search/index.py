@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import Literal
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import Scored, SentenceRetriever
-from runnel.records import Document, Hit
+from runnel.records import Document, Hit, expect_series
 from runnel.request import Progress
 from runnel.search.check import Damage, check
 from runnel.search.encoding import Encoded, Encoder, new_settings, reranker_of
@@ -163,8 +162,7 @@ class Index:
             InputError: an item is not a Document, or `documents` is not an iterable.
             StoreError: another process is writing.
         """
-        if not isinstance(documents, Iterable):
-            raise InputError(f"documents are {reprlib.repr(documents)}; expected a list of runnel.Document objects")
+        expect_series(documents, "documents", "a list of runnel.Document objects")
         return self._add(documents, progress, on_commit)
 
     def _add(
