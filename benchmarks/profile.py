@@ -53,7 +53,7 @@ def _kernels(module: ModuleType) -> list[tuple[ModuleType, str, Callable[..., An
     """Return (module, name, function) of the compiled kernels that a module and the modules that it imports call."""
     from numba.core.dispatcher import Dispatcher  # installed, as there are kernels
 
-    from runnel.backbones import cpu_step  # the matrix products of some; xLSTM has its own
+    from runnel.backbones import cpu_step  # calls what all families share
 
     called = [value for value in vars(module).values() if isinstance(value, ModuleType) and value.__name__.startswith("runnel.")]
     places = (module, *called, cpu_step)

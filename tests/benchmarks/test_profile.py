@@ -47,7 +47,7 @@ assert {PRODUCTS, REST} < set(parts) and all(seconds > 0 for seconds in parts.va
 
 
 def test_parts_of_an_xlstm_that_is_alone_in_its_process():
-    """It has its own matrix products, so nothing else has loaded those of the other backbones."""
+    """Nothing has loaded what only other backbones use."""
     subprocess.run([sys.executable, "-c", XLSTM_ALONE], check=True, capture_output=True, text=True, timeout=300)
 
 

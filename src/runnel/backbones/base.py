@@ -58,11 +58,12 @@ class BackboneConfig:
 
 
 class FastPath(Protocol):
-    """Inference kernels of one backbone on one device: `Backbone.step` without autograd and without copies."""
+    """Inference kernels of one backbone on one device: `Backbone.step` without autograd and without copies.
 
-    def step(
-        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
-    ) -> Tensor: ...
+    `hidden` (T, D) is what `Backbone.embed` returned with what was added to it; it may be overwritten.
+    """
+
+    def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor: ...
 
 
 Markers = Mapping[str, tuple[int | None, int | None]]  # begin and end ids by the name of a vocabulary, see `models/bare.py`
@@ -200,8 +201,7 @@ class Backbone(nn.Module, ABC):
         cu_seqlens = self._check(ids, cu_seqlens, state)
         inputs = [*self.parameters(), *([added] if added is not None else []), *(state.tensors.values() if state else [])]
         if self.fast is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)):
-            hidden = self.embed(ids) if added is None else self.embed(ids) + added
-            hidden, new = self._forward(hidden, cu_seqlens, state, recompute)
+            hidden, new = self._forward(self.embed_with(ids, added), cu_seqlens, state, recompute)
             base = torch.zeros(len(new), dtype=torch.int64) if state is None else state.tokens
             new.tokens = base + cu_seqlens.diff().to(base)
             return hidden, new
@@ -228,25 +228,25 @@ class Backbone(nn.Module, ABC):
         if not self.recurrent:
             self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
         with torch.inference_mode():
-            if self.fast is not None:
-                hidden = self.fast.step(ids, cu_seqlens, pool, read_rows, write_rows, added)
-            else:
-                hidden = self._step(ids, cu_seqlens, pool, read_rows, write_rows, added)
+            hidden = self.embed_with(ids, added)
+            step = self._step if self.fast is None else self.fast.step
+            hidden = step(hidden, cu_seqlens, pool, read_rows, write_rows)
             writes = write_rows >= 0
             if writes.any():
                 before = torch.where(read_rows >= 0, pool.tokens[read_rows.clamp(min=0)], 0)
                 pool.tokens[write_rows[writes]] = (before + cu_seqlens.diff().to(before))[writes]
             return hidden
 
-    def _step(
-        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
-    ) -> Tensor:
+    def embed_with(self, ids: Tensor, added: Tensor | None) -> Tensor:
+        """Return token embeddings with the vectors that are added to them, (T, D)."""
+        return self.embed(ids) if added is None else self.embed(ids) + added
+
+    def _step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
         fresh = read_rows < 0
         state = pool.select(read_rows.clamp(min=0)) if not bool(fresh.all()) else None
         if state is not None:
             for tensor in state.tensors.values():
                 tensor[fresh] = 0
-        hidden = self.embed(ids) if added is None else self.embed(ids) + added
         hidden, new = self._forward(hidden, cu_seqlens, state)
         kept = write_rows >= 0
         for name, tensor in new.tensors.items():

@@ -1,56 +1,69 @@
-"""Shared by the CPU fast paths: one step at a time with memory of its own, the pool as arrays, and matrix products.
+"""Shared by the CPU fast paths: one step at a time with memory of its own, matrix products, the residual stream.
 
-T  tokens      K  inputs      N  outputs      G  groups of inputs that share a scale, in 8 bits
+T  tokens      K  inputs      N  outputs      D  hidden_size      G  groups of inputs that share a scale, in 8 bits
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from math import prod
+from typing import Any, NamedTuple
 
 import numba
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from runnel.backbones.base import Backbone, weight_dtype
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import bytes_per_group, multiply
-from runnel.ops.numba_math import parallel
+from runnel.ops.numba_math import as_array, index_array, parallel
+from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
 
 
-class CpuStep:
-    """A fast path with memory that is kept between steps: `own` names those attributes, None until the first step."""
+class Activations(NamedTuple):
+    """Numbers of each token, or bytes with their scales, as torch's products and as the kernels read them: the same memory."""
 
-    own: ClassVar[tuple[str, ...]]
+    tensor: Tensor  # (..., T, K) fp32 or bf16; in 8 bits (..., T, G bytes_per_group) uint8
+    array: NDArray[Any]  # the same, bf16 as bit patterns
+    scale: Floats  # (..., T, G) of bytes; (T, 0) of numbers
+
+    @staticmethod
+    def of(tensor: Tensor) -> Activations:
+        """Return numbers (T, K)."""
+        return Activations(tensor, as_array(tensor), np.empty((len(tensor), 0), np.float32))
+
+
+class Memory:
+    """Memory by name that is kept between steps and grows to the largest one asked for."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._tensors: dict[str, Tensor] = {}
+        self._arrays: dict[str, Floats] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out memory and lock, so that a deep copy of the model has its own."""
-        return {**self.__dict__, "_lock": None, **dict.fromkeys(self.own)}
+    def tensor(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return a tensor of any content. A name always has the same dtype."""
+        size = prod(shape)
+        if name not in self._tensors or self._tensors[name].numel() < size:
+            self._tensors.pop(name, None)  # first, so that both are never held
+            self._tensors[name] = torch.empty(size, dtype=dtype)
+        return self._tensors[name][:size].view(shape)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
-
-
-def count_workers() -> int:
-    """Return the number of threads that a kernel runs on: torch's, as far as numba has them."""
-    return max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-
-
-@contextmanager
-def pool_arrays(pool: State, *names: str) -> Iterator[list[NDArray[Any]]]:
-    """Yield the pool's tensors as fp32 arrays to change: its own memory where possible, else written back at the end."""
-    tensors = [pool[name].to(torch.float32).contiguous() for name in names]
-    yield [tensor.numpy() for tensor in tensors]
-    for name, tensor in zip(names, tensors, strict=True):
-        if tensor.data_ptr() != pool[name].data_ptr():
-            pool[name].copy_(tensor)
+    def array(self, name: str, *shape: int) -> Floats:
+        """Return an array of any content that kernels may read before they write it: new memory is zero, never NaN."""
+        size = prod(shape)
+        if name not in self._arrays or self._arrays[name].size < size:
+            self._arrays.pop(name, None)
+            self._arrays[name] = np.zeros(size, np.float32)  # takes no memory before it is used
+        return self._arrays[name][:size].reshape(shape)
 
 
 class Product:
@@ -62,26 +75,124 @@ class Product:
         bias: add the layer's bias, if it has one; False where the kernel that comes next does.
     """
 
-    def __init__(self, layer: nn.Linear | Int8Linear, groups: int, *, bias: bool = True) -> None:
+    def __init__(self, layer: nn.Linear | Int8Linear, groups: int = 1, *, bias: bool = True) -> None:
         self._layer, self._groups, self._bias = layer, groups, layer.bias if bias else None
-        if isinstance(layer, Int8Linear):
-            layer.packed(groups)
 
-    def __call__(self, x: Tensor, scale: Tensor, out: Tensor) -> None:
-        """out (T, N) = x (T, K) weight^T + bias. In 8 bits x is bytes with their scale (T, G): memory as from `input_room`."""
+    def __call__(self, x: Activations, out: Activations) -> None:
+        """out (T, N) = x (T, K) weight^T + bias."""
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
-            bits = out.view(torch.uint16) if out.dtype == torch.bfloat16 else out
             with parallel():
-                multiply(x.numpy(), scale.numpy(), weights, bits.numpy(), torch.get_num_threads())
+                multiply(x.array, x.scale, weights, out.array, torch.get_num_threads())
         else:
-            torch.mm(x, self._layer.weight.t(), out=out)
+            torch.mm(x.tensor, self._layer.weight.t(), out=out.tensor)
         if self._bias is not None:
-            out.add_(self._bias)
+            out.tensor.add_(self._bias)
 
 
-def input_room(tokens: int, inputs: int, groups: int, int8: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return memory for a `Product`'s x and scale: (T, K) of `dtype` and nothing, or bytes and (T, G) fp32."""
-    if not int8:
-        return torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, 0)
-    return torch.empty(tokens, groups * bytes_per_group(inputs, groups), dtype=torch.uint8), torch.empty(tokens, groups)
+class CpuStep(ABC):
+    """The `FastPath` of a backbone on the CPU, for linear layers in fp32, bf16 or 8 bits.
+
+    Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
+    reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
+
+    Args:
+        model: the backbone.
+        layer: one of its linear layers that may be in 8 bits.
+        wide: dtype of the numbers between products where that layer is in 8 bits.
+    """
+
+    def __init__(self, model: Backbone, layer: nn.Linear | Int8Linear, wide: torch.dtype) -> None:
+        self._lock, self._memory = threading.Lock(), Memory()
+        self._states = tuple(model.state_shapes())
+        self._int8 = weight_dtype(layer) == torch.int8
+        self._dtype = wide if self._int8 else weight_dtype(layer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out memory and lock, so that a deep copy of the model has its own."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_memory")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock(), _memory=Memory())
+
+    def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
+        """See `FastPath.step`."""
+        rows = [index_array(tensor) for tensor in (cu_seqlens, read_rows, write_rows)]
+        with self._lock, _pool_arrays(pool, self._states) as states:
+            return self._run(hidden.float().contiguous(), states, *rows)
+
+    @abstractmethod
+    def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
+        """Run all layers.
+
+        Args:
+            hidden: (T, D) fp32, the residual stream; it may be overwritten.
+            states: those of the pool, in the order of `Backbone.state_shapes`, to update.
+        """
+
+    def _numbers(self, name: str, tokens: int, columns: int) -> Activations:
+        """Return memory for what a product gives: (T, N)."""
+        return Activations.of(self._memory.tensor(name, tokens, columns, dtype=self._dtype))
+
+    def _inputs(self, name: str, tokens: int, columns: int, groups: int = 1) -> Activations:
+        """Return memory for what a product takes: (T, K) in G groups."""
+        if not self._int8:
+            return self._numbers(name, tokens, columns)
+        size = groups * bytes_per_group(columns, groups)
+        x = self._memory.tensor(name, tokens, size, dtype=torch.uint8)
+        return Activations(x, x.numpy(), self._memory.tensor(f"{name} scales", tokens, groups).numpy())
+
+    def _stream(self, residual: Tensor, eps: float) -> Stream:
+        """Return the residual stream of a step that begins with (T, D)."""
+        (tokens, width), nothing = residual.shape, np.empty((len(residual), 0), np.float32)
+        normed, out = self._inputs("normed", tokens, width), self._numbers("out", tokens, width)
+        out.tensor.zero_()
+        return Stream(residual, residual.numpy(), normed, out, eps, nothing)
+
+
+class Stream(NamedTuple):
+    """The residual stream, what products read of it, and what they add to it."""
+
+    tensor: Tensor  # (T, D) fp32
+    array: Floats  # the same
+    normed: Activations  # (T, D)
+    out: Activations  # (T, D), zero in the beginning
+    eps: float  # of the norms
+    nothing: Floats  # (T, 0)
+
+    def norm(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> None:
+        """Add `out` to the residual stream and fill `normed`; for `squares` and `count` see `add_rms_norm`."""
+        given = (self.array, self.out.array, self.nothing if squares is None else squares, count, weight, self.eps)
+        with parallel():
+            if self.normed.scale.shape[1]:
+                add_rms_norm_bytes(*given, self.normed.array, self.normed.scale)
+            else:
+                add_rms_norm(*given, self.normed.array)
+
+    def end(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> Tensor:
+        """Add `out` to the residual stream and return (T, D) fp32 after the last norm."""
+        hidden = torch.empty_like(self.tensor)
+        with parallel():
+            squares = self.nothing if squares is None else squares
+            add_rms_norm(self.array, self.out.array, squares, count, weight, self.eps, hidden.numpy())
+        return hidden
+
+
+def count_workers() -> int:
+    """Return the number of threads that a kernel runs on: torch's, as far as numba has them."""
+    return max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+
+
+def count_groups(inputs: int, size: int) -> int:
+    """Return the groups of a layer's inputs that share a scale in 8 bits: of `size` inputs where that divides them, else one."""
+    return 1 if inputs % size else max(1, inputs // size)
+
+
+@contextmanager
+def _pool_arrays(pool: State, names: tuple[str, ...]) -> Iterator[list[Floats]]:
+    """Yield the pool's tensors as fp32 arrays to change: its own memory where possible, else written back at the end."""
+    tensors = [pool[name].to(torch.float32).contiguous() for name in names]
+    yield [tensor.numpy() for tensor in tensors]
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor.data_ptr() != pool[name].data_ptr():
+            pool[name].copy_(tensor)

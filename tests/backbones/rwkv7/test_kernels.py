@@ -13,6 +13,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import functional as F
 
+from runnel.backbones.cpu_step import Memory
 from runnel.backbones.rwkv7 import kernel_math, kernel_plan, kernels, shift_kernels
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.ops import wkv7
@@ -98,7 +99,7 @@ class Heads:
         weights = kernel_plan.HeadWeights(*(kernel_plan.pad_heads(w.numpy(), self.shape) for w in self.weights))
         low_rank, dtype = self.low_rank(layer, x[0].dtype), x[0].dtype
         plan = kernel_plan.plan_step(cu.numpy(), np.array(reads), np.array(writes))
-        buffers = kernel_plan.allocate(self.shape, len(plan.first) + len(reads), workers)
+        buffers = kernel_plan.allocate(Memory(), self.shape, len(plan.first) + len(reads), workers)
         buffers.scratch.fill(np.nan)  # as a former step may have left it
         activations = torch.full((len(x[0]) + TILE_ROWS, _first(self.low_rank(LAYER, dtype))[-1]), float("nan"), dtype=dtype)
         for part, (begin, end) in enumerate(pairwise(_first(low_rank))):
@@ -214,7 +215,7 @@ def _shift(
     """Mixes for r, k, v (or the only one), and low-rank activations."""
     tokens, width = residual.shape
     plan = kernel_plan.plan_step(cu.numpy(), np.array(reads), np.array(writes))
-    buffers = kernel_plan.allocate(heads.shape, len(plan.first) + len(reads), workers)
+    buffers = kernel_plan.allocate(Memory(), heads.shape, len(plan.first) + len(reads), workers)
     buffers.before.fill(np.nan)
     buffers.scratch.fill(np.nan)
     w = kernel_plan.ShiftWeights(*(kernel_plan.pad_columns(t.numpy()) for t in weights))

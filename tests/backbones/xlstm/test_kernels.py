@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from runnel.backbones.cpu_step import Memory
 from runnel.backbones.xlstm import kernel_plan, kernels
 from runnel.ops import mlstm
 from runnel.ops.chunks import plan_chunks
@@ -49,7 +50,7 @@ class Block:
         return kernel_plan.Weights(gates, self.gate_bias.numpy(), self.head_norm.numpy())
 
     def buffers(self, tokens: int, rows: int, dtype: torch.dtype, workers: int = 2) -> kernel_plan.Buffers:
-        buffers = kernel_plan.allocate(self.shape, tokens, rows, 4 // dtype.itemsize, workers)
+        buffers = kernel_plan.allocate(Memory(), self.shape, tokens, rows, 4 // dtype.itemsize, workers)
         for memory in buffers[:-1]:
             memory.fill(np.nan)  # as a former step may have left it
         return buffers

@@ -162,7 +162,7 @@ class EncoderLayer(nn.Module):
 class SentencePath(Protocol):
     """A `FastPath` that also runs `Encoder.step_sentences`."""
 
-    def step_sentences(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None, *, texts: bool) -> Tensor: ...
+    def step_sentences(self, hidden: Tensor, cu_seqlens: Tensor, *, texts: bool) -> Tensor: ...
 
 
 class Encoder(Backbone):
@@ -269,9 +269,10 @@ class Encoder(Backbone):
             hidden (T, D) fp32; with `texts` (T, 2 D), first what `step` returns.
         """
         self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
+        hidden = self.embed_with(ids, added)
         if self.fast is not None:
-            return cast("SentencePath", self.fast).step_sentences(ids, cu_seqlens, added, texts=texts)
-        packing, hidden = self._shared(self.embed(ids) if added is None else self.embed(ids) + added, cu_seqlens)
+            return cast("SentencePath", self.fast).step_sentences(hidden, cu_seqlens, texts=texts)
+        packing, hidden = self._shared(hidden, cu_seqlens)
         forms = []
         for upper in [self.blocks[self.num_layers - self.config.sentence_layers :]] * texts + [self.sentence_blocks]:
             form = hidden

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from runnel.backbones.cpu_step import Memory
 from runnel.ops.chunks import CHUNK
 from runnel.ops.simd import LANES, TILE_COLUMNS, round_up
 
@@ -59,17 +60,17 @@ def pad_conv(weight: NDArray[np.float32], bias: NDArray[np.float32], s: Shape) -
     return out
 
 
-def allocate(s: Shape, conv_width: int, rows: int, per_word: int, workers: int) -> Buffers:
-    """Buffers for plans of up to `rows` rows."""
-    words = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word
-    steps = rows * s.heads
-
-    def zeros(*size: int) -> NDArray[np.float32]:  # so that padding never starts as NaN
-        return np.zeros(size, np.float32)
-
-    scratch = zeros(workers, scratch_size(s, conv_width))
+def allocate(memory: Memory, s: Shape, conv_width: int, rows: int, per_word: int, workers: int) -> Buffers:
+    """Return buffers for a plan of `rows` rows."""
+    words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
     return Buffers(
-        zeros(words), zeros(words), zeros(rows * s.groups * CHUNK), zeros(steps), zeros(steps), scratch, np.zeros(2, np.int64)
+        b_words=memory.array("b_words", words),
+        c_words=memory.array("c_words", words),
+        products=memory.array("products", rows * s.groups * CHUNK),
+        dt=memory.array("dt", steps),
+        sums=memory.array("sums", steps),
+        scratch=memory.array("scratch", workers, scratch_size(s, conv_width)),
+        tasks=np.zeros(2, np.int64),
     )
 
 

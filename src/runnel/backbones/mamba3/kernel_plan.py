@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runnel.backbones.cpu_step import Memory
 from runnel.ops.chunks import CHUNK
 from runnel.ops.simd import LANES, TILE_COLUMNS, round_up
 
@@ -82,6 +84,7 @@ class Scratch(NamedTuple):
     panel: Any  # as `scan_panel` needs it
 
 
+@cache
 def scratch_starts(s: Shape) -> NDArray[np.int64]:
     """Return the first number of each field of `Scratch` in a worker's scratch, and the end of the last."""
     width, n, angles = round_up(s.head_size, TILE_COLUMNS), round_up(s.state_size, 2 * LANES), round_up(s.angles)
@@ -89,19 +92,15 @@ def scratch_starts(s: Shape) -> NDArray[np.int64]:
     return np.cumsum([0, *sizes, max(n, width), (CHUNK + n) * (1 + TILE_COLUMNS)])
 
 
-def allocate(s: Shape, tokens: int, workers: int) -> Buffers:
-    """Return buffers for steps of up to `tokens` tokens."""
-
-    def zeros(*size: int) -> NDArray[np.float32]:  # so that padding never starts as NaN
-        return np.zeros(size, np.float32)
-
+def allocate(memory: Memory, s: Shape, tokens: int, workers: int) -> Buffers:
+    """Return buffers for a step of `tokens` tokens."""
     starts = scratch_starts(s)
     return Buffers(
-        keys=zeros(tokens, 2, s.rank, s.groups, round_up(s.state_size, 2 * LANES)),
-        turns=zeros(tokens, s.angles),
-        steps=zeros(3, tokens, s.heads),
+        keys=memory.array("keys", tokens, 2, s.rank, s.groups, round_up(s.state_size, 2 * LANES)),
+        turns=memory.array("turns", tokens, s.angles),
+        steps=memory.array("steps", 3, tokens, s.heads),
         sums=np.zeros((workers, round_up(s.angles)), np.float64),
-        scratch=zeros(workers, int(starts[-1])),
+        scratch=memory.array("scratch", workers, int(starts[-1])),
         starts=starts,
         tasks=np.zeros(1, np.int64),
     )

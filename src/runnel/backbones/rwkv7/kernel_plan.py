@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from runnel.backbones.cpu_step import Memory
 from runnel.ops.simd import LANES, TILE_COLUMNS, round_up
 
 BLOCK = 32  # tokens that a head advances at a time: their tiles and the state stay in cache
@@ -112,10 +113,13 @@ def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:
     return LowRank(pack_panels(down), pack_panels(up), first)
 
 
-def allocate(s: Shape, rows: int, workers: int) -> Buffers:
-    """Buffers for plans whose blocks and sequences are together no more than `rows`."""
-    width = round_up(s.heads * s.head_size)
-    return Buffers(np.zeros((rows, width), np.float32), np.zeros((workers, scratch_size(s)), np.float32), np.zeros(1, np.int64))
+def allocate(memory: Memory, s: Shape, rows: int, workers: int) -> Buffers:
+    """Return buffers for a plan whose blocks and sequences are together `rows`."""
+    return Buffers(
+        before=memory.array("before", rows, round_up(s.heads * s.head_size)),
+        scratch=memory.array("scratch", workers, scratch_size(s)),
+        tasks=np.zeros(1, np.int64),
+    )
 
 
 def scratch_size(s: Shape) -> int:

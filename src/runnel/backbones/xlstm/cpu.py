@@ -1,4 +1,4 @@
-"""xLSTM inference on the CPU: torch's matrix products and the fused kernels of `kernels` between them.
+"""xLSTM inference on the CPU: matrix products, and everything between them in the fused kernels of `kernels`.
 
 T  tokens    D  hidden_size    H  heads    K, V  key and value size of a head    F  ffn_size
 """
@@ -8,144 +8,81 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from runnel.backbones.cpu_step import CpuStep, count_workers, pool_arrays
-from runnel.backbones.state import State
+from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_workers
 from runnel.backbones.xlstm import kernel_plan, kernels
-from runnel.backbones.xlstm.model import FeedForward, MlstmLayer, Xlstm, XlstmLayer
-from runnel.ops.chunks import Plan, plan_chunks
-from runnel.ops.numba_math import as_array, float_array, index_array, parallel
-from runnel.ops.rms_norm import add_rms_norm
+from runnel.backbones.xlstm.model import Xlstm, XlstmLayer
+from runnel.ops.chunks import plan_chunks
+from runnel.ops.numba_math import float_array, parallel
 from runnel.ops.simd import TILE_ROWS, round_up
-
-_Pool = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # C, n, m
 
 
 class _Block(NamedTuple):
-    """One block's weights as the step needs them; the linear layers are the model's own."""
+    """One block's weights as the step needs them; the matrices are the model's own."""
 
-    mlstm: MlstmLayer
-    ffn: FeedForward
-    norm_mlstm: NDArray[np.float32]
-    norm_ffn: NDArray[np.float32]
+    norm_mlstm: Floats
+    projections: list[Product]  # q, k, v, o
+    out_proj: Product
+    norm_ffn: Floats
+    gate: Product
+    up: Product
+    down: Product
     kernels: kernel_plan.Weights
 
 
-class _Work(NamedTuple):
-    """Activations of one step, (T, ...); all but two in the weights' dtype."""
-
-    residual: Tensor  # D, fp32
-    y: Tensor  # H V, fp32
-    normed: Tensor  # D
-    out: Tensor  # D
-    q: Tensor  # H K
-    k: Tensor  # H K
-    v: Tensor  # H V
-    o: Tensor  # H V
-    gated: Tensor  # H V
-    gate: Tensor  # F
-    up: Tensor  # F
-
-
 class XlstmCpu(CpuStep):
-    """The `FastPath` of xLSTM for fp32 or bf16 linear layers.
-
-    Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
-    reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
-    """
-
-    own = ("_work", "_buffers")
+    """The fast step of xLSTM, for linear layers in fp32 or bf16."""
 
     def __init__(self, model: Xlstm) -> None:
-        super().__init__()
-        c = model.config
-        self._config, self._embeddings = c, model.embeddings
-        self._dtype: torch.dtype = model.blocks[0].mlstm_layer.q.weight.dtype
+        super().__init__(model, model.blocks[0].mlstm_layer.q, model.embeddings.weight.dtype)
+        c = self._config = model.config
         self._shape = kernel_plan.Shape(c.num_heads, c.key_size, c.value_size, c.gate_cap, c.cell_eps, c.norm_eps)
         self._blocks = [_block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
-        self._work: _Work | None = None
-        self._buffers: kernel_plan.Buffers | None = None
 
-    def step(
-        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None
-    ) -> Tensor:
-        """See `Backbone.step`."""
-        plan = plan_chunks(index_array(cu_seqlens), index_array(read_rows), index_array(write_rows))
-        with self._lock, pool_arrays(pool, "C", "n", "m") as (C, n, m):
-            work, buffers = self._memory(ids.numel(), int(plan.row[-1]))
-            work.residual.copy_(self._embeddings(ids))
-            if added is not None:
-                work.residual.add_(added)
-            return self._layers(work, buffers, plan, (C, n, m))
-
-    def _layers(self, work: _Work, buffers: kernel_plan.Buffers, plan: Plan, pool: _Pool) -> Tensor:
-        eps = self._config.norm_eps
-        residual, normed, out, gate, up = (as_array(t) for t in (work.residual, work.normed, work.out, work.gate, work.up))
-        hidden = torch.empty_like(work.residual)
-        nothing = residual[:, :0]  # no norm is put off
-        work.out.zero_()
+    def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
+        c, shape, tokens, (C, n, m) = self._config, self._shape, len(hidden), states
+        plan = plan_chunks(cu_seqlens, read_rows, write_rows)
+        padded = self._memory.tensor("residual", round_up(tokens, TILE_ROWS), c.hidden_size)  # whole tiles of the gates' product
+        stream = self._stream(padded[:tokens].copy_(hidden), c.norm_eps)
+        q, k = (self._numbers(name, tokens, c.qk_size) for name in ("q", "k"))
+        v, o, gated = (self._numbers(name, tokens, c.v_size) for name in ("v", "o", "gated"))
+        gate, up = (self._numbers(name, tokens, c.ffn_size) for name in ("gate", "up"))
+        y = self._memory.tensor("y", tokens, c.v_size).numpy()
+        rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize
+        buffers = kernel_plan.allocate(self._memory, shape, tokens, rows, per_word, count_workers())
         for index, block in enumerate(self._blocks):
+            stream.norm(block.norm_mlstm)
+            for product, out in zip(block.projections, (q, k, v, o), strict=True):
+                product(stream.normed, out)
+            buffers.tasks.fill(0)
             with parallel():
-                add_rms_norm(residual, out, nothing, 1, block.norm_mlstm, eps, normed)
-                kernels.project_gates(residual, self._shape, block.kernels, buffers)
-            self._mlstm(index, block, work, buffers, plan, pool)
+                kernels.project_gates(stream.array, shape, block.kernels, buffers)
+                kernels.prepare_heads(q.array, k.array, index, n, m, shape, plan, buffers)
+                kernels.scan_columns(v.array, y, index, C, shape, plan, buffers)
+                kernels.normalize_heads(y, o.array, shape, block.kernels, gated.array)
+            block.out_proj(gated, stream.out)
+            stream.norm(block.norm_ffn)
+            block.gate(stream.normed, gate)
+            block.up(stream.normed, up)
             with parallel():
-                add_rms_norm(residual, out, nothing, 1, block.norm_ffn, eps, normed)
-            _multiply(block.ffn.proj_up_gate, work.normed, work.gate)
-            _multiply(block.ffn.proj_up, work.normed, work.up)
-            with parallel():
-                kernels.multiply_silu(gate, up)
-            _multiply(block.ffn.proj_down, work.gate, work.out)
-        with parallel():
-            add_rms_norm(residual, out, nothing, 1, self._norm_f, eps, hidden.numpy())
-        return hidden
-
-    def _mlstm(self, index: int, block: _Block, work: _Work, buffers: kernel_plan.Buffers, plan: Plan, pool: _Pool) -> None:
-        """`work.out` from `work.normed` and the gates."""
-        layer, shape = block.mlstm, self._shape
-        for linear, target in ((layer.q, work.q), (layer.k, work.k), (layer.v, work.v), (layer.ogate_preact, work.o)):
-            _multiply(linear, work.normed, target)
-        q, k, v, o, gated = (as_array(t) for t in (work.q, work.k, work.v, work.o, work.gated))
-        y = work.y.numpy()
-        buffers.tasks.fill(0)
-        with parallel():
-            kernels.prepare_heads(q, k, index, pool[1], pool[2], shape, plan, buffers)
-            kernels.scan_columns(v, y, index, pool[0], shape, plan, buffers)
-            kernels.normalize_heads(y, o, shape, block.kernels, gated)
-        _multiply(layer.out_proj, work.gated, work.out)
-
-    def _memory(self, tokens: int, rows: int) -> tuple[_Work, kernel_plan.Buffers]:
-        """Return memory for the activations of `tokens` tokens, and kernel buffers of at least `rows` rows."""
-        c = self._config
-        if self._work is None or len(self._work.residual) < tokens:
-            padded = round_up(tokens, TILE_ROWS)  # for whole tiles of the gates' product
-            widths = (c.hidden_size,) * 2 + (c.qk_size,) * 2 + (c.v_size,) * 3 + (c.ffn_size,) * 2
-            self._work = _Work(
-                torch.empty(padded, c.hidden_size),
-                torch.empty(padded, c.v_size),
-                *(torch.empty(padded, width, dtype=self._dtype) for width in widths),
-            )
-        workers = count_workers()
-        held = self._buffers
-        enough = held is not None and held.gates.shape[1] >= tokens and len(held.grown) >= rows * c.num_heads
-        if held is None or not enough or len(held.scratch) != workers:
-            held = kernel_plan.allocate(self._shape, tokens, rows, 4 // self._dtype.itemsize, workers)
-            self._buffers = held
-        return _Work(*(t[:tokens] for t in self._work)), held
+                kernels.multiply_silu(gate.array, up.array)
+            block.down(gate, stream.out)
+        return stream.end(self._norm_f)
 
 
 def _block(layer: XlstmLayer) -> _Block:
-    mixer = layer.mlstm_layer
+    mixer, ffn, norm = layer.mlstm_layer, layer.ffn, float_array(layer.norm_mlstm.weight)
     gates = (mixer.igate_preact, mixer.fgate_preact)
-    norm = float_array(layer.norm_mlstm.weight)
     weight, bias = (np.concatenate([float_array(getattr(gate, name)) for gate in gates]) for name in ("weight", "bias"))
-    kernels = kernel_plan.Weights(kernel_plan.pack_gates(weight, norm), bias, float_array(mixer.multihead_norm.weight))
-    return _Block(mixer, layer.ffn, norm, float_array(layer.norm_ffn.weight), kernels)
-
-
-def _multiply(layer: nn.Linear, x: Tensor, out: Tensor) -> None:
-    torch.mm(x, layer.weight.t(), out=out)
+    return _Block(
+        norm_mlstm=norm,
+        projections=[Product(linear) for linear in (mixer.q, mixer.k, mixer.v, mixer.ogate_preact)],
+        out_proj=Product(mixer.out_proj),
+        norm_ffn=float_array(layer.norm_ffn.weight),
+        gate=Product(ffn.proj_up_gate),
+        up=Product(ffn.proj_up),
+        down=Product(ffn.proj_down),
+        kernels=kernel_plan.Weights(kernel_plan.pack_gates(weight, norm), bias, float_array(mixer.multihead_norm.weight)),
+    )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from runnel.backbones.cpu_step import Memory
 from runnel.ops.chunks import CHUNK
 from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, round_up
 
@@ -60,23 +61,19 @@ def pack_gates(weight: NDArray[np.float32], norm: NDArray[np.float32]) -> NDArra
     return np.ascontiguousarray(out.reshape(panels, TILE_COLUMNS, -1).transpose(0, 2, 1))
 
 
-def allocate(s: Shape, tokens: int, rows: int, per_word: int, workers: int) -> Buffers:
-    """Buffers for steps of up to `tokens` tokens whose plans have up to `rows` rows."""
+def allocate(memory: Memory, s: Shape, tokens: int, rows: int, per_word: int, workers: int) -> Buffers:
+    """Return buffers for a step of `tokens` tokens whose plan has `rows` rows."""
     padded, steps = round_up(s.key_size, 2 * LANES), rows * s.heads
-
-    def zeros(*size: int) -> NDArray[np.float32]:  # so that padding never starts as NaN
-        return np.zeros(size, np.float32)
-
     return Buffers(
-        gates=zeros(gate_panels(s.heads), round_up(tokens, TILE_ROWS), TILE_COLUMNS),
-        q_words=zeros(steps * padded // per_word),
-        k_words=zeros(steps * padded // per_word),
-        mixed=zeros(steps * CHUNK // per_word),
-        grown=zeros(steps),
-        carried=zeros(steps),
-        inverse=zeros(steps),
-        decay=zeros(steps // LANES),
-        scratch=zeros(workers, scratch_size(s)),
+        gates=memory.array("gates", gate_panels(s.heads), round_up(tokens, TILE_ROWS), TILE_COLUMNS),
+        q_words=memory.array("q_words", steps * padded // per_word),
+        k_words=memory.array("k_words", steps * padded // per_word),
+        mixed=memory.array("mixed", steps * CHUNK // per_word),
+        grown=memory.array("grown", steps),
+        carried=memory.array("carried", steps),
+        inverse=memory.array("inverse", steps),
+        decay=memory.array("decay", steps // LANES),
+        scratch=memory.array("scratch", workers, scratch_size(s)),
         tasks=np.zeros(KERNELS, np.int64),
     )
 
