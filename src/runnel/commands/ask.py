@@ -11,7 +11,6 @@ import typer
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
 from runnel.commands.find import Encoding, MinScore, check_percentage, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
-from runnel.commands.loading import load
 from runnel.commands.options import (
     Exclude,
     Include,
@@ -87,7 +86,7 @@ def ask(
     skipped: list[Skipped] = []
     note_compiling()
     if paths:
-        retriever = load(SentenceRetriever.load, model or "pocket")
+        retriever = SentenceRetriever.load(model or "pocket")
         check_percentage(min_score, retriever, model or "pocket")
         with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
             documents = read_documents(paths, reader, skipped, selection=select(include, exclude, no_ignore), report=say)

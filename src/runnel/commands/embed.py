@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.resume import file_digest, text_digest
@@ -87,7 +86,7 @@ def embed(
         note_compiling()
         from runnel.models.embedder import Embedder
 
-        embedder = loading.load(Embedder.load, model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim)
+        embedder = Embedder.load(model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim)
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         settings["fingerprint"] = embedder.model.fingerprint()

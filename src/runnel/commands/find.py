@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands import loading
 from runnel.commands.display import (
     Form,
     Meter,
@@ -166,7 +165,7 @@ def _load(model: str, dtype: str, remember: bool, min_score: str | None) -> Sent
     note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    retriever = loading.load(SentenceRetriever.load, model, dtype=DTYPES[dtype])
+    retriever = SentenceRetriever.load(model, dtype=DTYPES[dtype])
     if remember and not retriever.remembers:
         raise InputError(f"{model} reads the query before the document, so nothing can be remembered; omit --remember")
     check_percentage(min_score, retriever, model)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from runnel.commands import loading
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
 from runnel.commands.options import DTYPES, Dtype, Json, Model
@@ -278,4 +277,4 @@ def _load(model: str, dtype: str, template: str | None) -> Reranker:
     note_compiling()
     from runnel.models.reranker import Reranker
 
-    return loading.load(Reranker.load, model, dtype=DTYPES[dtype], template=template)
+    return Reranker.load(model, dtype=DTYPES[dtype], template=template)

@@ -68,7 +68,6 @@ def synthesize(
     if without_llm:
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
-    from runnel.commands.loading import load
     from runnel.generation.replies import Budget, BudgetSpent
     from runnel.generation.synthesis.run import Settings, Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
@@ -78,7 +77,7 @@ def synthesize(
     settings = Settings(strategy, unit, seed, reply_tokens, threads, language)
     budget = Budget(budget_tokens, budget_money, price_in, price_out)
     endpoint, guard = open_llm(llm, llm_model), open_guard(exclude or [])
-    embedder = load(Embedder.load, model)
+    embedder = Embedder.load(model)
     tokens = _numbers(lengths)
     to.mkdir(exist_ok=True)
     with open_replies(to, endpoint, budget, batch=batch) as replies:

@@ -47,8 +47,8 @@ from torch.nn.utils.rnn import pad_sequence
 from runnel.backbones.int8 import Int8Linear
 from runnel.errors import CheckpointError, InputError, MissingDependency
 from runnel.models.base import Model, load_model
-from runnel.models.baseline import Job
 from runnel.models.embedder import Embedder
+from runnel.models.foreign import Job
 from runnel.models.reranker import Reranker
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.adapters import FILE as ADAPTER_FILE

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.files import replacing, write
 from runnel.models.bare import read_bare
-from runnel.models.baseline import Job, check_pooling, load_baseline, pair_notation
+from runnel.models.baseline import check_pooling, load_baseline, pair_notation
+from runnel.models.foreign import JOBS, Job, write_sentence_transformer
 from runnel.models.heads import (
     POOLINGS,
     EndScore,
@@ -50,7 +51,8 @@ from runnel.models.heads import (
     VectorScore,
     vector_head,
 )
-from runnel.models.lexical import FEATURES
+from runnel.models.kept import Kept, file_states
+from runnel.models.lexical import FEATURES, WordTable, word_table
 from runnel.models.published_heads import DenseScore, ResidualVector, StateScore
 from runnel.records import arguments, expect_text
 from runnel.text.sentences import Unit
@@ -76,11 +78,7 @@ HEADS: dict[str, type[nn.Module]] = {  # by the name in config.json
     "lm_head": LmHead,
 }
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
-# job -> its model class in sentence-transformers, and its module in `runnel.integrations.sentence_transformers`
-_MODULES: dict[Job, tuple[str, str]] = {
-    "embed": ("SentenceTransformer", "EmbedderModule"),
-    "rerank": ("CrossEncoder", "RerankerModule"),
-}
+kept: Kept | None = None  # models to share between commands, in a process that runs many
 
 
 @dataclass(eq=False)
@@ -114,7 +112,14 @@ class Model:
     def refresh(self) -> None:
         """Rebuild what is derived from the heads (token weights, engine) after they change or move to another device."""
         self.weight = self.features.weight().detach() if self.features else torch.ones(self.backbone.vocab_size)
+        vars(self).pop("words", None)
         self._start_engines()
+
+    @cached_property
+    def words(self) -> WordTable:
+        """The words of the vocabulary; the model needs token features."""
+        assert self.features is not None
+        return word_table(self.tokenizer.vocabulary, self.features.idf.numpy())
 
     def _start_engines(self) -> None:
         """Make the engine, and for the sentences of an encoder with layers of their own two more; see `sentence_engine`."""
@@ -196,12 +201,12 @@ class Model:
             job: what sentence-transformers loads the folder as: "embed" (a SentenceTransformer) or "rerank" (a CrossEncoder);
                 default: the first of these that the model has a head for. runnel loads the folder for every job.
         """
-        job = job or next((name for name in _MODULES if name in self.heads), None)
+        job = job or next((name for name in JOBS if name in self.heads), None)
         if job is not None:
             self.head(job)  # raises if the model has none
         self.write(folder, weights=weights)
         if job is not None:
-            self._write_for_sentence_transformers(Path(folder), job)
+            write_sentence_transformer(Path(folder), job, self.prompts)
 
     def write(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Save without the two files for sentence-transformers, which that library's own models write themselves."""
@@ -239,17 +244,6 @@ class Model:
             save_file(tensors, partial, metadata={"format": "pt"})
         write(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
-    def _write_for_sentence_transformers(self, folder: Path, job: Job) -> None:
-        kind, module = _MODULES[job]
-        settings: dict[str, Any] = {"model_type": kind, "prompts": {}, "default_prompt_name": None}
-        if job == "embed":
-            settings |= {"prompts": self.prompts, "similarity_fn_name": "cosine"}
-        else:  # a score is a logit; by default the library would apply a sigmoid
-            settings["activation_fn"] = "torch.nn.modules.linear.Identity"
-        modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.integrations.sentence_transformers.{module}"}]
-        (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
-        (folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2) + "\n")
-
 
 def load_model(
     name: str | Path,
@@ -279,18 +273,23 @@ def load_model(
     found = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
     folder = found if found.is_dir() else found.parent  # a weights file: the other files are in its folder
     config = read_config(found) or {}
-    if "runnel" in config:
+    baseline = "runnel" not in config and recognizes(config)
+
+    def load() -> Model:
+        if baseline:
+            checkpoint, parts = load_baseline(folder, config, dtype, device, pooling=pooling, template=template, job=job)
+            return Model(checkpoint.backbone, **vars(parts), source=str(name))
         checkpoint = load_checkpoint(found, dtype=dtype, device=device)
-        model = read_folder(folder, config["runnel"], checkpoint, str(name))
-    elif recognizes(config):
-        checkpoint, parts = load_baseline(folder, config, dtype, device, pooling=pooling, template=template, job=job)
-        return Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
-    else:
-        checkpoint = load_checkpoint(found, dtype=dtype, device=device)
-        parts = read_bare(folder, checkpoint)
-        model = Model(checkpoint.backbone, parts.tokenizer, parts.heads, parts.templates, parts.prompts, source=str(name))
-        model.unit = parts.unit
-    return _changed(model, folder, pooling, template)
+        if "runnel" in config:
+            model = read_folder(folder, config["runnel"], checkpoint, str(name))
+        else:
+            model = Model(checkpoint.backbone, **vars(read_bare(folder, checkpoint)), source=str(name))
+        return _changed(model, folder, pooling, template)
+
+    if kept is None:
+        return load()
+    key = (str(name), found.absolute(), dtype, device, pooling, template, job if baseline else None)
+    return kept.get(key, file_states([*folder.glob("*"), *folder.glob("*/*")]), load)
 
 
 def _changed(model: Model, folder: Path, pooling: Pooling | None, template: str | None) -> Model:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,13 +32,12 @@ from runnel.backbones.transformer.model import Transformer
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
 from runnel.models.classifier_modules import read_classifier
-from runnel.models.foreign import SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
+from runnel.models.foreign import Job, SentenceTransformer, pair_template, read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndScore, Pooling, vector_head
 from runnel.models.published_heads import DenseScore, Norm
 from runnel.text.templates import CAPITAL_DOCUMENT_THEN_QUERY, DOCUMENT_SEMICOLON_QUERY, DOCUMENT_THEN_QUERY, Template
 from runnel.text.tokenizer import Tokenizer
 
-Job = Literal["embed", "rerank"]
 # Two from the papers, one from paper B's checkpoints, and the tokenizer's own.
 PAIRS = ("rankmamba", "rankmamba-code", "ssm-rerankers", "pair")
 _ONE_WAY = {

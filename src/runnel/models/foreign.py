@@ -1,4 +1,4 @@
-"""Settings from other libraries' files that say how a model is used: special tokens, pooling, prompts, longest text.
+"""Settings in other libraries' files that say how a model is used: special tokens, pooling, prompts, longest text.
 
 A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py compares the vectors) or refused
 with a reason. One thing differs: "add_eos_token" of a tokenizer_config.json is honored, as in the transformers library up to
@@ -11,7 +11,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 
@@ -19,6 +19,12 @@ from runnel.errors import CheckpointError
 from runnel.models.heads import Pooling
 
 log = logging.getLogger("runnel")
+Job = Literal["embed", "rerank"]
+# What sentence-transformers loads a saved folder as: its model class, and the module of `runnel.integrations`.
+JOBS: dict[Job, tuple[str, str]] = {
+    "embed": ("SentenceTransformer", "EmbedderModule"),
+    "rerank": ("CrossEncoder", "RerankerModule"),
+}
 
 # Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so do custom classes.
 _ADD_END = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
@@ -54,6 +60,19 @@ class SentenceTransformer:
     default_prompt: str | None
     max_tokens: int | None
     classifier: tuple[Path, ...] = ()
+
+
+def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) -> None:
+    """Write the files from which sentence-transformers loads a folder saved by runnel."""
+    kind, module = JOBS[job]
+    settings: dict[str, Any] = {"model_type": kind, "prompts": {}, "default_prompt_name": None}
+    if job == "embed":
+        settings |= {"prompts": prompts, "similarity_fn_name": "cosine"}
+    else:  # a score is a logit; by default the library would apply a sigmoid
+        settings["activation_fn"] = "torch.nn.modules.linear.Identity"
+    modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.integrations.sentence_transformers.{module}"}]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:

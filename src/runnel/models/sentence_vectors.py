@@ -29,7 +29,7 @@ from runnel.backbones.encoder.model import Layout, lay_out, passages_of
 from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
-from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25, word_table
+from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
 from runnel.records import expect_text
 from runnel.request import Progress, RangeSums, Request, with_total
 from runnel.text.sentences import SentenceTokens, read_sentences
@@ -263,11 +263,10 @@ class VectorScorer:
 
     def __init__(self, model: Model, *, passages: bool = False) -> None:
         head = model.head("sentences")
-        assert isinstance(head, VectorScore) and model.features is not None
+        assert isinstance(head, VectorScore)
         self.model, self._head = model, head
         self._passages = passages
         self.template = model.templates["document"]
-        self._words = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
 
     def read_query(self, query: str) -> VectorQuery:
         """Read a query; read a long one in passages, like a document.
@@ -335,13 +334,13 @@ class VectorScorer:
         full = np.diff(document.bounds) > 0
         if not full.any():
             return full, torch.zeros(0, document.vectors.shape[1]), torch.zeros(0, FEATURES)
-        features = sentence_features(document.ids, document.bounds, query.ids, self._words)[full]
+        features = sentence_features(document.ids, document.bounds, query.ids, self.model.words)[full]
         vectors = torch.nn.functional.normalize(document.sums()[torch.from_numpy(full)], dim=-1)
         return full, vectors, torch.from_numpy(features)
 
     def relevance_features(self, query: VectorQuery, document: SentenceVectors) -> np.ndarray:
         """Return the inputs of a `VectorRelevance` head for a document; see the function of this name."""
-        return relevance_features(query, document, self._words, self.model.backbone)
+        return relevance_features(query, document, self.model.words, self.model.backbone)
 
 
 def relevance_features(query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Backbone) -> np.ndarray:

@@ -1,0 +1,94 @@
+"""Keep loaded objects for later use: the same object while its files are unchanged, else a new one.
+
+Messages that were logged when an object was made are logged again whenever it is used, so that a command prints the same whether
+it loads a model or uses a kept one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+log = logging.getLogger("runnel")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    value: Any
+    state: object  # of the files that it was made from
+    messages: list[logging.LogRecord]
+
+
+class Kept:
+    """The objects that were used last.
+
+    Args:
+        most: how many to keep.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()  # the least recently used first
+
+    def values(self) -> Iterator[Any]:
+        """Yield the kept objects."""
+        return (entry.value for entry in self._entries.values())
+
+    def get(self, key: Hashable, state: object, make: Callable[[], T]) -> T:
+        """Return the kept object if it was made from files in this state; else make and keep one."""
+        entry = self._entries.pop(key, None)
+        if entry is None or entry.state != state:
+            del entry  # before another one is loaded
+            messages: list[logging.LogRecord] = []
+            with _recording(messages):
+                entry = _Entry(make(), state, messages)
+        else:
+            _repeat(entry.messages)
+        self._entries[key] = entry
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+        value: T = entry.value
+        return value
+
+
+def file_states(paths: Iterable[Path]) -> object:
+    """Return a value that differs if any of these files has changed; missing files and folders do not count."""
+    states = []
+    for path in sorted(paths):
+        try:
+            facts = path.stat()
+        except FileNotFoundError:  # a part that this kind lacks, or a file that a writer has just replaced
+            continue
+        if not path.is_dir():
+            states.append((str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns))
+    return states
+
+
+@contextmanager
+def _recording(messages: list[logging.LogRecord]) -> Iterator[None]:
+    """Record what is logged, also below the current level, because a later command may be verbose; then log it."""
+    recorder = logging.Handler()
+    recorder.emit = messages.append  # type: ignore[assignment,method-assign]
+    level, propagate = log.level, log.propagate
+    log.addHandler(recorder)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(recorder)
+        log.setLevel(level)
+        log.propagate = propagate
+        _repeat(messages)
+
+
+def _repeat(messages: list[logging.LogRecord]) -> None:
+    for record in messages:
+        if log.isEnabledFor(record.levelno):
+            log.handle(record)
