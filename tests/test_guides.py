@@ -121,7 +121,7 @@ def test_every_kind_of_block_is_checked():
     assert {kind for name in GUIDES for kind, file, _ in blocks(page(name)) if not file} <= {"python", "console", "sh", "text"}
 
 
-def test_the_figure_of_the_engine_is_what_the_engine_does():
+def test_the_figure_of_the_engine_is_what_the_engine_does(monkeypatch):
     """Texts of the lengths that the page names are read in the steps that the figure shows."""
     figure = (DOCS / "figures" / "engine.svg").read_text(encoding="utf-8")
     steps = [
@@ -136,7 +136,8 @@ def test_the_figure_of_the_engine_is_what_the_engine_does():
         read.append(cu_seqlens.diff().tolist())
         return torch.zeros(len(ids), backbone.hidden_size)
 
-    engine = Engine(backbone, step_tokens=1024, step=step)
+    monkeypatch.setattr(backbone, "step", step)
+    engine = Engine(backbone, step_tokens=1024)
     engine.run([Request(torch.ones(length, dtype=torch.int64).numpy()) for length in lengths.values()])
     assert read == [list(step.values()) for step in steps]
 

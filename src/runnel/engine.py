@@ -21,6 +21,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class Engine:
         mark_vectors: (K, D) fp32, the vectors that `Request.marks` add to the embeddings.
         weight: (V,) fp32 weight of each token id in `Request.ranges` (default: 1).
         whole: use horizontal inference.
-        step: what runs a step (default: `backbone.step`).
+        read_blocks: runs a step of a backbone without a state: (ids, cu_seqlens, added) to hidden (default: `backbone.step`).
 
     Raises:
         InputError: a budget is not positive, or too small for one segment, or given together with `whole`.
@@ -69,19 +70,18 @@ class Engine:
         *,
         weight: Tensor | None = None,
         whole: bool = False,
-        step: Callable[..., Tensor] | None = None,
+        read_blocks: Callable[..., Tensor] | None = None,
     ) -> None:
         if whole and backbone.recurrent and memory_bytes is not None:
             raise InputError("memory of horizontal inference grows with the longest text: give memory_bytes or whole, not both")
         self.backbone = backbone
         self.whole = whole
-        self._backbone_step = backbone.step if step is None else step
+        self._read_blocks = read_blocks
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
         self._changed = threading.Condition()  # guards the next two and the news of calls; notified after each step
         self._active: dict[Active, None] = {}  # requests in flight of all calls, oldest first
         self._turns: list[object] = []  # threads that want to run a step; the first may, and alone uses the rest
-        self._pool = backbone.new_state(1)
         self._free = [0]
 
     def map(self, requests: Iterable[Request], progress: Callable[[int], None] | None = None) -> Iterator[Result]:
@@ -279,15 +279,16 @@ class Engine:
 
     def _read(self, plan: Sequence[tuple[Active, int]]) -> Tensor:
         ids = torch.from_numpy(np.concatenate([item.ids[item.done : item.done + count] for item, count in plan], dtype=np.int64))
+        added = self._added(plan, ids.numel())
         if self.backbone.recurrent:
             lengths, read_rows, write_rows = [count for _, count in plan], *self._rows(plan)
         else:
             lengths = [length for item, count in plan for length in item.blocks(count)]
             read_rows = write_rows = [-1] * len(lengths)
         cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)])
-        return self._backbone_step(
-            ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), self._added(plan, ids.numel())
-        )
+        if self._read_blocks is not None:
+            return self._read_blocks(ids, cu_seqlens, added)
+        return self.backbone.step(ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), added)
 
     def _rows(self, plan: Sequence[tuple[Active, int]]) -> tuple[list[int], list[int]]:
         """Return the pool rows that each request's state is read from and written to; see `Backbone.step`."""
@@ -328,6 +329,11 @@ class Engine:
             return Result(item.index, item.request.tag, error=error)
 
     # ---- rows of the state pool ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _pool(self) -> State:
+        """The states of unfinished texts."""
+        return self.backbone.new_state(1)
 
     def _row(self, state: State | None) -> int:
         """Return a free row set to `state`, or to the initial state; the pool doubles when it is full."""

@@ -126,8 +126,8 @@ class Model:
         self.engine = self.new_engine()
         self._sentence_engines: list[Engine] = []
         if isinstance(self.backbone, Encoder) and self.backbone.own_sentences:
-            steps = [partial(self.backbone.step_sentences, texts=texts) for texts in (False, True)]
-            self._sentence_engines = [self.new_engine(step=step) for step in steps]
+            forms = [partial(self.backbone.step_sentences, texts=texts) for texts in (False, True)]
+            self._sentence_engines = [self.new_engine(read_blocks=form) for form in forms]
 
     def sentence_engine(self, *, texts: bool) -> Engine:
         """Return the engine for a document's sentences.
@@ -147,11 +147,11 @@ class Model:
         self._start_engines()
 
     def new_engine(
-        self, step_tokens: int | None = None, memory_bytes: int | None = None, step: Callable[..., Tensor] | None = None
+        self, step_tokens: int | None = None, memory_bytes: int | None = None, read_blocks: Callable[..., Tensor] | None = None
     ) -> Engine:
-        """Return an engine for this model; `self.engine` is one of the default size."""
+        """Return an engine for this model, see `Engine`; `self.engine` is one of the default size."""
         marks = self.features.mark_vectors.detach() if self.features else None
-        return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight, step=step)
+        return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight, read_blocks=read_blocks)
 
     def fingerprint(self) -> str:
         """Return a hex digest of the weights of the backbone and of all heads; unfinished work carries it."""

@@ -348,8 +348,8 @@ def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool) -> None:
     expected = [one.step(*arguments) for one in (texts, sentences)]
     assert not torch.allclose(*expected, atol=0.1)
     assert torch.equal(both.step(*arguments), expected[0])
-    assert torch.equal(both.step_sentences(*arguments), expected[1])
-    assert torch.equal(both.step_sentences(*arguments, texts=True), torch.cat(expected, dim=1))
+    assert torch.equal(both.step_sentences(ids, cu), expected[1])
+    assert torch.equal(both.step_sentences(ids, cu, texts=True), torch.cat(expected, dim=1))
 
 
 def test_sentence_layers_are_at_most_the_layers() -> None:

@@ -249,18 +249,8 @@ class Encoder(Backbone):
         return packing, self.norm(hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype))
 
     @torch.inference_mode()
-    def step_sentences(
-        self,
-        ids: Tensor,
-        cu_seqlens: Tensor,
-        pool: State,
-        read_rows: Tensor,
-        write_rows: Tensor,
-        added: Tensor | None = None,
-        *,
-        texts: bool = False,
-    ) -> Tensor:
-        """Run `step` with the sentence layers.
+    def step_sentences(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None = None, *, texts: bool = False) -> Tensor:
+        """Run one step of the engine with the sentence layers; arguments as of `forward`.
 
         Args:
             texts: run both forms of the upper layers.
@@ -268,7 +258,7 @@ class Encoder(Backbone):
         Returns:
             hidden (T, D) fp32; with `texts` (T, 2 D), first what `step` returns.
         """
-        self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
+        self.check_whole(cu_seqlens, continues=False)
         hidden = self.embed_with(ids, added)
         if self.fast is not None:
             return cast("SentencePath", self.fast).step_sentences(hidden, cu_seqlens, texts=texts)
