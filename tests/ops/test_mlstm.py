@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from runnel.errors import InputError
 from runnel.ops import mlstm
-from runnel.ops.mlstm.forward import CHUNK, chunk, scratch_size
+from runnel.ops.mlstm.forward import CHUNK, Gates, HeadInputs, HeadState, chunk, from_token, scratch_size
+from runnel.ops.mlstm.tiles import Rows, from_row
 from runnel.ops.numba_math import SERIAL
 from runnel.ops.simd import address, shift
 
@@ -208,12 +209,11 @@ def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
 @njit(**(SERIAL | {"cache": False}))
 def _walk(q, k, v, i, f, pool, first, n, m, out, scratch):  # type: ignore[no-untyped-def]
     (tokens, K), V, row = q.shape, out.shape[1], pool.shape[1]
+    inputs = HeadInputs(Rows(address(q), K), Rows(address(k), K), Rows(address(v), V), Gates(address(i), address(f), 1))
+    state, h = HeadState(Rows(shift(address(pool), first), row), address(n), address(m)), Rows(address(out), V)
     for t in range(0, tokens, CHUNK):
-        chunk(
-            shift(address(q), t * K), K, shift(address(k), t * K), K, shift(address(v), t * V), V, shift(address(i), t),
-            shift(address(f), t), 1, min(CHUNK, tokens - t), K, V, shift(address(pool), first), row, address(n), address(m),
-            np.float32(1e-6), shift(address(out), t * V), V, address(scratch),
-        )  # fmt: skip
+        count = min(CHUNK, tokens - t)
+        chunk(from_token(inputs, t), count, K, V, state, np.float32(1e-6), from_row(h, t), address(scratch))
 
 
 @pytest.mark.parametrize("size", [1, 16, 45])

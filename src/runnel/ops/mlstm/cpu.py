@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from runnel.ops.chunks import Shares
 from runnel.ops.mlstm import backward as kernels_backward
 from runnel.ops.mlstm import forward as kernels_forward
+from runnel.ops.mlstm.forward import Inputs, States
 from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
 from runnel.ops.simd import TILE_COLUMNS, ceil_div
 
@@ -44,11 +45,9 @@ class _MLSTM(torch.autograd.Function):
         shares = Shares.of(cu.diff().numpy(), heads * parts, threads, heads * parts)
         end_n = _start(n, sequences, heads, width)[:, :, None].expand(-1, -1, parts, -1).contiguous()
         end_m = _start(m, sequences, heads)[:, :, None].expand(-1, -1, parts).contiguous()
+        states = States(as_array(end), as_array(end_n), as_array(end_m))
         with parallel():
-            kernels_forward.scan(
-                *_lines(q, k, v), float_array(i), float_array(f), cu.numpy(), parts, shares,
-                np.float32(eps), as_array(h), as_array(end), as_array(end_n), as_array(end_m),
-            )  # fmt: skip
+            kernels_forward.scan(_inputs(q, k, v, i, f), cu.numpy(), parts, shares, np.float32(eps), as_array(h), states)
         ctx.save_for_backward(q, k, v, i, f, cu, C, n, m)
         ctx.eps = eps
         ctx.set_materialize_grads(False)
@@ -68,13 +67,14 @@ class _MLSTM(torch.autograd.Function):
         ends = [None] * 3 if dC is None and dn is None and dm is None else [
             torch.zeros(shape) if part is None else part for part, shape in zip((dC, dn, dm), shapes, strict=True)
         ]  # fmt: skip
+        start, end = (
+            States(*(float_array(part, 0, *shape[1:]) for part, shape in zip(parts, shapes, strict=True)))
+            for parts in (state, ends)
+        )
         with parallel():
             kernels_backward.scan(
-                *_lines(q, k, v, torch.zeros_like(v) if dh is None else dh), float_array(i), float_array(f), cu.numpy(),
-                shares,
-                *(float_array(part, 0, *shape[1:]) for part, shape in zip(state, shapes, strict=True)),
-                *(float_array(part, 0, *shape[1:]) for part, shape in zip(ends, shapes, strict=True)),
-                np.float32(ctx.eps), *(as_array(x) for x in grads), *(as_array(x) for x in of_state),
+                _inputs(q, k, v, i, f), *flat_rows(torch.zeros_like(v) if dh is None else dh), cu.numpy(), shares,
+                start, end, np.float32(ctx.eps), _inputs(*grads), States(*(as_array(x) for x in of_state)),
             )  # fmt: skip
         dq, dk, dv, di, df = grads
         of_start = (None if part is None else x.to(part.dtype) for part, x in zip(state, of_state, strict=True))
@@ -88,6 +88,6 @@ def _start(source: Tensor | None, *shape: int) -> Tensor:
     return source.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
-def _lines(*tensors: Tensor) -> tuple[np.ndarray | int, ...]:
-    """Return the results of `flat_rows` for all tensors, concatenated."""
-    return tuple(part for tensor in tensors for part in flat_rows(tensor))
+def _inputs(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Inputs:
+    """Return inputs or gradients for the kernels; contiguous tensors are not copied."""
+    return Inputs(*flat_rows(q), *flat_rows(k), *flat_rows(v), float_array(i), float_array(f))

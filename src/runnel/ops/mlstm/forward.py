@@ -14,7 +14,7 @@ gates.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, prange
@@ -25,8 +25,12 @@ from runnel.ops.mlstm.tiles import (
     LOWER,
     LOWER_OUT,
     ZERO,
+    Matrix,
+    Panels,
+    Rows,
     advance_line,
     fill,
+    from_row,
     product,
     read,
     scale_rows,
@@ -58,24 +62,104 @@ CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, 
 _ONE = np.float32(1.0)
 
 
+class Inputs(NamedTuple):
+    """The inputs of all heads, or their gradients: memory and distance of flat rows (see `flat_rows`), and fp32 arrays."""
+
+    q: Array  # (T, H, K)
+    q_row: int
+    k: Array  # (T, H, K)
+    k_row: int
+    v: Array  # (T, H, V)
+    v_row: int
+    i: Array  # (T, H)
+    f: Array  # (T, H)
+
+
+class States(NamedTuple):
+    """The states of all sequences and heads, or their gradients; fp32."""
+
+    C: Array  # (S, H, K, V)
+    n: Array  # (S, H, K)
+    m: Array  # (S, H)
+
+
+class Gates(NamedTuple):
+    """What enters the gates of consecutive tokens of a head, fp32, or its gradients."""
+
+    i: Pointer
+    f: Pointer
+    stride: int  # numbers from token to token
+
+
+class HeadInputs(NamedTuple):
+    """`Inputs` of consecutive tokens of a head; v may have fewer columns."""
+
+    q: Rows
+    k: Rows
+    v: Rows
+    gates: Gates
+
+
+class HeadState(NamedTuple):
+    """The state of a head, or its gradient; C may have fewer columns."""
+
+    C: Rows  # (K, V)
+    n: Pointer  # (K,)
+    m: Pointer  # (1,)
+
+
+class Factors(NamedTuple):
+    """Factors of a chunk, which follow from its gates. A line: (CHUNK,) fp32."""
+
+    within: Pointer  # rows (CHUNK, CHUNK): W, 0 above the diagonal and in the rows up to the next multiple of 16
+    enter: Pointer  # line: g
+    leave: Pointer  # line: W of the chunk's end
+    tops: Pointer  # line: m_t
+    taken: Pointer  # line: 1 where m_t is i_t, 0 where it is lf_t + m_{t-1}
+    line: Pointer  # scratch
+
+
+class _Scratch(NamedTuple):
+    """Memory of one chunk, fp32."""
+
+    queries: Pointer  # rows (CHUNK, wide(K))
+    keys: Pointer  # likewise
+    turned: Pointer  # panels (wide(K), CHUNK): keys
+    panel: Pointer  # (wide(K), TILE_COLUMNS) of C
+    pairs: Pointer  # panels (CHUNK, CHUNK)
+    values: Pointer  # (CHUNK, TILE_COLUMNS)
+    result: Pointer  # likewise
+    factors: Factors  # `within` becomes M
+    scales: Pointer  # line
+    factor: Pointer  # (1,) of the old state
+
+
 @njit(**SERIAL)
-def read_gates(
-    i: Pointer, f: Pointer, stride: int, count: int, m: Number, within: Pointer, enter: Pointer, leave: Pointer, tops: Pointer,
-    taken: Pointer, line: Pointer,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Compute the factors of one chunk, and m after it.
+def head_inputs(inputs: Inputs, start: int, head: int, K: int, V: int, column: int) -> HeadInputs:
+    """Return the inputs of a head from token `start` and from `column` of its v on."""
+    q, k, v, heads = inputs.q, inputs.k, inputs.v, inputs.i.shape[1]
+    gate = start * heads + head
+    return HeadInputs(
+        Rows(shift(address(q), start * inputs.q_row + head * K), inputs.q_row),
+        Rows(shift(address(k), start * inputs.k_row + head * K), inputs.k_row),
+        Rows(shift(address(v), start * inputs.v_row + head * V + column), inputs.v_row),
+        Gates(shift(address(inputs.i), gate), shift(address(inputs.f), gate), heads),
+    )
 
-    Args:
-        i, f: of the first token, fp32; the others are `stride` numbers apart.
-        m: before the chunk, fp32.
-        within: out, rows (CHUNK, CHUNK): W, 0 above the diagonal and in the rows up to the next multiple of 16.
-        enter: out, (CHUNK,): g.   leave: out, (CHUNK,): W of the chunk's end.   tops: out, (CHUNK,): m_t.
-        taken: out, (CHUNK,): 1 where m_t is i_t, 0 where it is lf_t + m_{t-1}.
-        line: scratch, (CHUNK,).
 
-    Returns:
-        m after the chunk, fp32; the factor of the old state.
-    """
+@njit(**SERIAL)
+def from_token(x: HeadInputs, t: int) -> HeadInputs:
+    """Return the inputs from token t on."""
+    i, f, stride = x.gates
+    gates = Gates(shift(i, t * stride), shift(f, t * stride), stride)
+    return HeadInputs(from_row(x.q, t), from_row(x.k, t), from_row(x.v, t), gates)
+
+
+@njit(**SERIAL)
+def read_gates(gates: Gates, count: int, m: Number, out: Factors) -> tuple[Any, Any]:
+    """Compute the factors of one chunk of `count` tokens from m before it; return m after it and the factor of the old state."""
+    i, f, stride = gates
+    within, enter, leave, tops, taken, line = out
     for t in range(count):
         tops[t] = -softplus(-f[t * stride])
     now, kept = np.float64(m), 0.0  # double: m is exact within a chunk, and its rounding at the end goes into the factors
@@ -140,119 +224,124 @@ def scratch_size(K: int) -> int:
 
 
 @njit(**SERIAL)
-def load_panel(source: Pointer, stride: int, rows: int, width: int, out: Pointer) -> None:
+def load_panel(source: Rows, rows: int, width: int, out: Pointer) -> None:
     """Load `width` columns of a matrix as one panel (wide(rows), TILE_COLUMNS), zero beyond."""
     for r in range(rows):
         for c in range(0, TILE_COLUMNS, LANES):
             if width - c >= LANES:
-                store(out, r * TILE_COLUMNS + c, load(source, r * stride + c))
+                store(out, r * TILE_COLUMNS + c, load(source.first, r * source.stride + c))
             else:
-                store(out, r * TILE_COLUMNS + c, load_some(source, r * stride + c, width - c))
+                store(out, r * TILE_COLUMNS + c, load_some(source.first, r * source.stride + c, width - c))
     fill(shift(out, rows * TILE_COLUMNS), (wide(rows) - rows) * TILE_COLUMNS, ZERO)
 
 
 @njit(**SERIAL)
-def store_panel(panel: Pointer, rows: int, width: int, out: Pointer, stride: int) -> None:
+def store_panel(panel: Pointer, rows: int, width: int, out: Rows) -> None:
     """Store a panel: the inverse of `load_panel`."""
     for r in range(rows):
         for c in range(0, width, LANES):
             value = load(panel, r * TILE_COLUMNS + c)
             if width - c >= LANES:
-                store(out, r * stride + c, value)
+                store(out.first, r * out.stride + c, value)
             else:
-                store_some(out, r * stride + c, value, width - c)
+                store_some(out.first, r * out.stride + c, value, width - c)
 
 
 @njit(**SERIAL)
-def chunk(
-    q: Pointer, q_row: int, k: Pointer, k_row: int, v: Pointer, v_row: int, i: Pointer, f: Pointer, gate_row: int, count: int,
-    K: int, V: int, C: Pointer, C_row: int, n: Pointer, m: Pointer, eps: Number, out: Pointer, out_row: int, scratch: Pointer,
-) -> None:  # fmt: skip
+def _divide(memory: Pointer, K: int) -> Any:
+    """Return `_Scratch` of `scratch_size(K)` numbers."""
+    columns = CHUNK * wide(K)
+    panel = shift(memory, 3 * columns)
+    pairs = shift(panel, TILE_COLUMNS * wide(K))
+    within = shift(pairs, CHUNK * CHUNK)
+    values = shift(within, CHUNK * CHUNK)
+    result = shift(values, CHUNK * TILE_COLUMNS)
+    lines = shift(result, CHUNK * TILE_COLUMNS)
+    factors = Factors(
+        within, lines, shift(lines, CHUNK), shift(lines, 2 * CHUNK), shift(lines, 3 * CHUNK), shift(lines, 4 * CHUNK)
+    )
+    return _Scratch(
+        memory, shift(memory, columns), shift(memory, 2 * columns), panel, pairs, values, result, factors,
+        shift(lines, 5 * CHUNK), shift(lines, 6 * CHUNK),
+    )  # fmt: skip
+
+
+@njit(**SERIAL)
+def chunk(inputs: HeadInputs, count: int, K: int, V: int, state: HeadState, eps: Number, out: Rows, memory: Pointer) -> None:
     """Run one head, or some of its columns of V, over one chunk; the state in place. Serial, allocates nothing.
 
-    All arguments but sizes are pointers (`simd.address`, `simd.shift`); `*_row` is the distance between two tokens in numbers.
     Columns of V are independent of each other, but each call also moves n and m. So if the V of one head is shared between
     calls, every part needs its own copy of n and m (all come to the same values), made before any part writes the shared one.
 
     Args:
-        q, k: (count, K) fp32 or bf16 bits; q is scaled by K^-0.5 in here.
-        v: (count, V), the same types.
-        i, f: (count,) fp32, what enters the gates.
+        inputs: q is scaled by K^-0.5 in here.
         count: tokens, 1 to CHUNK.
         K: of the head.   V: how many columns of v, C and out this call treats; any number.
-        C: (K, V) fp32, rows C_row apart.   n: (K,) fp32.   m: (1,) fp32. A new sequence starts with zeros everywhere, m too.
+        state: a new sequence starts with zeros everywhere, m too.
         eps: fp32.
         out: (count, V) fp32 or bf16 bits.
-        scratch: `scratch_size(K)` fp32 numbers; what is in them does not matter.
+        memory: `scratch_size(K)` fp32 numbers; what is in them does not matter.
     """
-    columns, rows = wide(K), (count + LANES - 1) // LANES * LANES
-    queries, keys = scratch, shift(scratch, CHUNK * columns)
-    turned = shift(keys, CHUNK * columns)
-    panel = shift(turned, CHUNK * columns)
-    pairs = shift(panel, TILE_COLUMNS * columns)
-    mixed = shift(pairs, CHUNK * CHUNK)
-    values = shift(mixed, CHUNK * CHUNK)
-    result = shift(values, CHUNK * TILE_COLUMNS)
-    enter = shift(result, CHUNK * TILE_COLUMNS)
-    leave, tops, taken = shift(enter, CHUNK), shift(enter, 2 * CHUNK), shift(enter, 3 * CHUNK)
-    line, scales, factor = shift(enter, 4 * CHUNK), shift(enter, 5 * CHUNK), shift(enter, 6 * CHUNK)
+    columns, rows, fresh = wide(K), (count + LANES - 1) // LANES * LANES, Rows(memory, -1)
+    C, n, m = state
+    scratch = _divide(memory, K)
+    factors, turned = scratch.factors, Panels(scratch.turned, columns * TILE_COLUMNS)
+    queries, mixed, scales, factor = Matrix(scratch.queries, columns, 1), factors.within, scratch.scales, scratch.factor
+    panel, values, result = Panels(scratch.panel, 0), Panels(scratch.values, 0), Panels(scratch.result, 0)
 
-    read(q, q_row, count, rows, K, np.float32(1.0 / np.sqrt(K)), queries)
-    read(k, k_row, count, rows, K, _ONE, keys)
-    turn(keys, columns, rows, columns * TILE_COLUMNS, turned)
-    product(
-        pairs, CHUNK * TILE_COLUMNS, enter, -1, queries, columns, 1, turned, columns * TILE_COLUMNS, count, K, count, LOWER_OUT
-    )
-    m[0], factor[0] = read_gates(i, f, gate_row, count, m[0], mixed, enter, leave, tops, taken, line)
-    weigh(mixed, pairs, count, mixed)
-    weight_sums(queries, columns, K, n, enter, mixed, count, scales)
+    read(inputs.q, count, rows, K, np.float32(1.0 / np.sqrt(K)), scratch.queries)
+    read(inputs.k, count, rows, K, _ONE, scratch.keys)
+    turn(scratch.keys, columns, rows, turned)
+    product(Panels(scratch.pairs, CHUNK * TILE_COLUMNS), fresh, queries, turned, count, K, count, LOWER_OUT)
+    m[0], factor[0] = read_gates(inputs.gates, count, m[0], factors)
+    weigh(factors.within, scratch.pairs, count, mixed)
+    weight_sums(scratch.queries, columns, K, n, factors.enter, mixed, count, scales)
     for t in range(count):
-        scales[t] = _ONE / denominator(scales[t], tops[t], eps)
-    scale_rows(keys, columns, count, leave, keys)
-    advance_line(n, K, factor[0], keys, columns, count)
+        scales[t] = _ONE / denominator(scales[t], factors.tops[t], eps)
+    scale_rows(scratch.keys, columns, count, factors.leave, scratch.keys)
+    advance_line(n, K, factor[0], scratch.keys, columns, count)
     for c in range(0, V, TILE_COLUMNS):
-        width = min(V - c, TILE_COLUMNS)
-        load_panel(shift(C, c), C_row, K, width, panel)
-        read(shift(v, c), v_row, count, rows, width, _ONE, values)
-        product(result, 0, enter, -1, queries, columns, 1, panel, 0, count, K, TILE_COLUMNS, FULL)
-        product(result, 0, enter, 1, mixed, CHUNK, 1, values, 0, count, rows, TILE_COLUMNS, LOWER)
-        write(result, TILE_COLUMNS, count, width, scales, shift(out, c), out_row)
-        product(panel, 0, factor, 0, keys, 1, columns, values, 0, K, count, TILE_COLUMNS, FULL)
-        store_panel(panel, K, width, shift(C, c), C_row)
+        width, C_part = min(V - c, TILE_COLUMNS), Rows(shift(C.first, c), C.stride)
+        load_panel(C_part, K, width, scratch.panel)
+        read(Rows(shift(inputs.v.first, c), inputs.v.stride), count, rows, width, _ONE, scratch.values)
+        product(result, fresh, queries, panel, count, K, TILE_COLUMNS, FULL)
+        product(result, Rows(factors.enter, 1), Matrix(mixed, CHUNK, 1), values, count, rows, TILE_COLUMNS, LOWER)
+        write(scratch.result, TILE_COLUMNS, count, width, scales, Rows(shift(out.first, c), out.stride))
+        product(panel, Rows(factor, 0), Matrix(scratch.keys, 1, columns), values, K, count, TILE_COLUMNS, FULL)
+        store_panel(scratch.panel, K, width, C_part)
 
 
 @njit(**PARALLEL)
-def scan(
-    q: Array, q_row: int, k: Array, k_row: int, v: Array, v_row: int, i: Array, f: Array, cu: Array, parts: int, shares: Shares,
-    eps: Number, h: Array, C: Array, n: Array, m: Array,
-) -> None:  # fmt: skip
+def scan(inputs: Inputs, cu: Array, parts: int, shares: Shares, eps: Number, h: Array, states: States) -> None:
     """Run every sequence and head.
 
     Args:
-        q, k: flat rows (T, H, K).   v: flat rows (T, H, V).   i, f: (T, H).   cu: (S+1,).
+        cu: (S+1,).
         parts: the V of each head is treated in this many parts, item = head * parts + part.
         shares: `Shares` of items.
-        h: out, (T, H, V).   C: (S, H, K, V), in place.
-        n: (S, H, parts, K padded), m: (S, H, parts), in place; the parts of a head are equal at the start and at the end.
+        h: out, (T, H, V).
+        states: in place, with n (S, H, parts, K) and m (S, H, parts); the parts of a head are equal at the start and at the end.
     """
     _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
-    _, H, K, V = C.shape
+    _, H, K, V = states.C.shape
     panels = ceil_div(V, TILE_COLUMNS)
     for share in prange(share_heads.shape[0]):
-        scratch = np.empty(scratch_size(K), np.float32)
+        memory = np.empty(scratch_size(K), np.float32)
         for at in range(share_first[share], share_first[share + 1]):
             s = share_order[at]
             for item in range(share_heads[share, 0], share_heads[share, 1]):
                 head, part = item // parts, item % parts
                 first = panels * part // parts * TILE_COLUMNS
                 width = min(panels * (part + 1) // parts * TILE_COLUMNS, V) - first
-                for t in range(cu[s], cu[s + 1], CHUNK):
-                    chunk(
-                        shift(address(q), t * q_row + head * K), q_row, shift(address(k), t * k_row + head * K), k_row,
-                        shift(address(v), t * v_row + head * V + first), v_row, shift(address(i), t * H + head),
-                        shift(address(f), t * H + head), H, min(CHUNK, cu[s + 1] - t), K, width,
-                        shift(address(C), ((s * H + head) * K) * V + first), V,
-                        shift(address(n), ((s * H + head) * parts + part) * n.shape[3]),
-                        shift(address(m), (s * H + head) * parts + part), eps,
-                        shift(address(h), (t * H + head) * V + first), H * V, address(scratch),
-                    )  # fmt: skip
+                own = (s * H + head) * parts + part
+                of_head = head_inputs(inputs, cu[s], head, K, V, first)
+                state = HeadState(
+                    Rows(shift(address(states.C), (s * H + head) * K * V + first), V),
+                    shift(address(states.n), own * K),
+                    shift(address(states.m), own),
+                )
+                out = Rows(shift(address(h), (cu[s] * H + head) * V + first), H * V)
+                tokens = cu[s + 1] - cu[s]
+                for t in range(0, tokens, CHUNK):
+                    count = min(CHUNK, tokens - t)
+                    chunk(from_token(of_head, t), count, K, width, state, eps, from_row(out, t), address(memory))

@@ -7,6 +7,8 @@ Widths are rounded up by `wide`, with zeros beyond the true width.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -24,6 +26,7 @@ from runnel.ops.simd import (
     splat,
     store,
     store_some,
+    total,
 )
 from runnel.ops.simd_tile import tile_product, transpose
 
@@ -31,6 +34,34 @@ ZERO = np.float32(0.0)
 # What a product may skip, in whole tiles: nothing; zeros of the left side where depth > row, or where depth < row;
 # columns > row of the result.
 FULL, LOWER, UPPER, LOWER_OUT = 0, 1, 2, 3
+
+
+class Rows(NamedTuple):
+    """Rows of any width, such as one head's part of consecutive tokens."""
+
+    first: Pointer  # fp32 or bf16 bits
+    stride: int  # numbers from row to row
+
+
+class Panels(NamedTuple):
+    """Panels of fp32, of any height."""
+
+    first: Pointer
+    stride: int  # numbers from panel to panel
+
+
+class Matrix(NamedTuple):
+    """The left side of a product, fp32: element (r, d) is at r * row + d * depth."""
+
+    first: Pointer
+    row: int
+    depth: int
+
+
+@njit(**SERIAL)
+def from_row(rows: Rows, row: int) -> Rows:
+    """Return the rows from number `row` on."""
+    return Rows(shift(rows.first, row * rows.stride), rows.stride)
 
 
 @njit(**SERIAL)
@@ -47,29 +78,29 @@ def fill(out: Pointer, count: int, value: Number) -> None:
 
 
 @njit(**SERIAL)
-def read(source: Pointer, stride: int, count: int, rows: int, width: int, factor: Number, out: Pointer) -> None:
-    """Read rows (rows, wide(width)) of fp32: `count` lines of `source` (fp32 or bf16 bits), `stride` apart, times the factor."""
+def read(source: Rows, count: int, rows: int, width: int, factor: Number, out: Pointer) -> None:
+    """Read rows (rows, wide(width)) of fp32: `count` rows of `source` times the factor, then zeros."""
     columns, scale = wide(width), splat(factor)
     for j in range(count):
         for c in range(0, columns, LANES):
             if width - c >= LANES:
-                store(out, j * columns + c, mul(scale, load(source, j * stride + c)))
+                store(out, j * columns + c, mul(scale, load(source.first, j * source.stride + c)))
             else:
-                store(out, j * columns + c, mul(scale, load_some(source, j * stride + c, width - c)))
+                store(out, j * columns + c, mul(scale, load_some(source.first, j * source.stride + c, width - c)))
     fill(shift(out, count * columns), (rows - count) * columns, ZERO)
 
 
 @njit(**SERIAL)
-def write(source: Pointer, columns: int, count: int, width: int, factors: Pointer, out: Pointer, stride: int) -> None:
-    """Write lines `stride` apart, fp32 or bf16 bits: `count` rows of `source` (rows of `columns`), each times its factor."""
+def write(source: Pointer, columns: int, count: int, width: int, factors: Pointer, out: Rows) -> None:
+    """Write `count` rows of `source` (rows of `columns`), each times its factor."""
     for j in range(count):
         factor = splat(factors[j])
         for c in range(0, width, LANES):
             value = mul(factor, load(source, j * columns + c))
             if width - c >= LANES:
-                store(out, j * stride + c, value)
+                store(out.first, j * out.stride + c, value)
             else:
-                store_some(out, j * stride + c, value, width - c)
+                store_some(out.first, j * out.stride + c, value, width - c)
 
 
 @njit(**SERIAL)
@@ -82,45 +113,79 @@ def scale_rows(source: Pointer, columns: int, rows: int, factors: Pointer, out: 
 
 
 @njit(**SERIAL)
-def to_panels(source: Pointer, columns: int, rows: int, panel: int, out: Pointer) -> None:
-    """Convert rows (rows, columns) to panels that begin `panel` numbers apart."""
+def to_panels(source: Pointer, columns: int, rows: int, out: Panels) -> None:
+    """Convert rows (rows, columns) to panels."""
     for j in range(rows):
         for c in range(0, columns, LANES):
-            store(out, c // TILE_COLUMNS * panel + j * TILE_COLUMNS + c % TILE_COLUMNS, load(source, j * columns + c))
+            store(out.first, c // TILE_COLUMNS * out.stride + j * TILE_COLUMNS + c % TILE_COLUMNS, load(source, j * columns + c))
 
 
 @njit(**SERIAL)
-def turn(source: Pointer, columns: int, rows: int, panel: int, out: Pointer) -> None:
+def turn(source: Pointer, columns: int, rows: int, out: Panels) -> None:
     """Convert rows (rows, columns) to panels of the transposed matrix (columns, rows), in blocks of 16 x 16."""
     for j in range(0, rows, LANES):
-        strip = j // TILE_COLUMNS * panel + j % TILE_COLUMNS
+        strip = j // TILE_COLUMNS * out.stride + j % TILE_COLUMNS
         for c in range(0, columns, LANES):
-            transpose(shift(source, j * columns + c), columns, shift(out, strip + c * TILE_COLUMNS), TILE_COLUMNS)
+            transpose(shift(source, j * columns + c), columns, shift(out.first, strip + c * TILE_COLUMNS), TILE_COLUMNS)
 
 
 @njit(**SERIAL)
-def product(
-    out: Pointer, out_panel: int, factors: Pointer, factors_step: int, left: Pointer, left_row: int, left_depth: int,
-    right: Pointer, right_panel: int, rows: int, depth: int, columns: int, zeros: int,
-) -> None:  # fmt: skip
-    """Set out[r, :] = factors[r * factors_step] * out[r, :] + left[r, :] @ right; with factors_step < 0, `out` is only written.
+def turn_panels(source: Pointer, rows: int, columns: int, out: Pointer) -> None:
+    """Transpose panels of a matrix (rows, columns), neither rounded up, to panels of (columns, rows)."""
+    height, width = wide(rows), wide(columns)
+    for c in range(0, width, TILE_COLUMNS):
+        turn(shift(source, c * height), TILE_COLUMNS, height, Panels(shift(out, c * TILE_COLUMNS), width * TILE_COLUMNS))
+
+
+@njit(**SERIAL)
+def write_panels(panels: Panels, count: int, width: int, factors: Pointer, out: Rows) -> None:
+    """Run `write` on panels."""
+    for c in range(0, width, TILE_COLUMNS):
+        strip = shift(panels.first, c // TILE_COLUMNS * panels.stride)
+        write(strip, TILE_COLUMNS, count, min(width - c, TILE_COLUMNS), factors, Rows(shift(out.first, c), out.stride))
+
+
+@njit(**SERIAL)
+def dot_panels(row: Pointer, columns: int, panels: Panels, t: int) -> Any:
+    """Return the dot product of a row and row t of panels."""
+    sums = splat(ZERO)
+    for c in range(0, columns, LANES):
+        at = c // TILE_COLUMNS * panels.stride + t * TILE_COLUMNS + c % TILE_COLUMNS
+        sums = fma(load(row, c), load(panels.first, at), sums)
+    return total(sums)
+
+
+@njit(**SERIAL)
+def add_outer(factors: Pointer, line: Pointer, columns: int, count: int, panels: Panels) -> None:
+    """Add factors[t] * line to row t of panels."""
+    for c in range(0, columns, LANES):
+        part, at = load(line, c), c // TILE_COLUMNS * panels.stride + c % TILE_COLUMNS
+        for t in range(count):
+            place = at + t * TILE_COLUMNS
+            store(panels.first, place, fma(splat(factors[t]), part, load(panels.first, place)))
+
+
+@njit(**SERIAL)
+def product(out: Panels, factors: Rows, left: Matrix, right: Panels, rows: int, depth: int, columns: int, zeros: int) -> None:
+    """Set out[r, :] = factors[r] * out[r, :] + left[r, :] @ right.
 
     Args:
-        out, right: panels of fp32, `*_panel` numbers apart.
-        left: element (r, d) is at r * left_row + d * left_depth.
+        factors: rows of one fp32 number; with a stride of 0 all rows have the same factor, with stride < 0 `out` is only written.
         rows, columns: rounded up to whole tiles.   depth: any; with LOWER and UPPER it equals `rows`.
         zeros: FULL, LOWER, UPPER or LOWER_OUT.
     """
     for c in range(0, columns, TILE_COLUMNS):
-        target, source = shift(out, c // TILE_COLUMNS * out_panel), shift(right, c // TILE_COLUMNS * right_panel)
+        panel = c // TILE_COLUMNS
+        target, source = shift(out.first, panel * out.stride), shift(right.first, panel * right.stride)
         for r in range(0, rows, TILE_ROWS):
             if zeros == LOWER_OUT and c >= r + TILE_ROWS:
                 continue
             first = r if zeros == UPPER else 0
             count = (min(r + TILE_ROWS, depth) if zeros == LOWER else depth) - first
             tile_product(
-                out, shift(target, r * TILE_COLUMNS), shift(factors, r * max(factors_step, 0)), factors_step,
-                shift(left, r * left_row + first * left_depth), left_row, left_depth, shift(source, first * TILE_COLUMNS), count,
+                out.first, shift(target, r * TILE_COLUMNS), shift(factors.first, r * max(factors.stride, 0)), factors.stride,
+                shift(left.first, r * left.row + first * left.depth), left.row, left.depth, shift(source, first * TILE_COLUMNS),
+                count,
             )  # fmt: skip
 
 
