@@ -30,6 +30,7 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.state import State
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
+from runnel.ops.backend import plain_numbers
 from runnel.planning import Plan, fit, plan
 from runnel.request import Active, Call, Collector, Request, Result
 
@@ -244,7 +245,8 @@ class Engine:
             active = list(self._active)
         plan = self._plan(active) if active else []
         try:
-            self._run_plan(plan)
+            with plain_numbers():
+                self._run_plan(plan)
         except BaseException as error:  # also Ctrl-C: states and outputs may be half updated
             with self._changed:
                 for item, _ in plan:

@@ -157,7 +157,9 @@ class Collector:
         self._next = 0
         self._sums: RangeSums | None = None
         if len(ranges):
-            weights = torch.ones(len(ids)) if weight is None else weight[torch.from_numpy(ids.astype(np.int64))]
+            weights = (
+                torch.ones(len(ids), dtype=torch.float32) if weight is None else weight[torch.from_numpy(ids.astype(np.int64))]
+            )
             self._sums = RangeSums(ranges, weights)
 
     def read(self, start: int, hidden: Tensor) -> None:

@@ -75,7 +75,7 @@ def test_what_cannot_be_done_says_so(reranker: Reranker, tmp_path_factory: pytes
         (lambda: reranker.remember(DOCUMENTS, "folder"), "do not give a folder"),
         (lambda: reranker.remember(DOCUMENTS[:1]).select(["7"]), "document '7' is not in this memory"),
         (lambda: reranker.score(" ", DOCUMENTS), "the query is empty"),
-        (lambda: reranker.score(QUERY, [3]), "a document is 3"),
+        (lambda: reranker.score(QUERY, [3]), "the text of document '0' is 3; expected text"),
     ):
         with pytest.raises(InputError, match=message):
             call()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.backbones.state import State
 from runnel.errors import InputError, StateError
-from runnel.ops.backend import numba_problem, say_once
+from runnel.ops.backend import inference, numba_problem, plain_numbers, say_once
 from runnel.records import arguments
 
 
@@ -227,7 +227,7 @@ class Backbone(nn.Module, ABC):
         """
         if not self.recurrent:
             self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
-        with torch.inference_mode():
+        with inference():
             hidden = self.embed_with(ids, added)
             step = self._step if self.fast is None else self.fast.step
             hidden = step(hidden, cu_seqlens, pool, read_rows, write_rows)
@@ -253,6 +253,7 @@ class Backbone(nn.Module, ABC):
             pool[name][write_rows[kept]] = tensor[kept].to(pool[name].dtype)
         return hidden
 
+    @plain_numbers()
     def new_state(self, rows: int) -> State:
         """Return a zero state of `rows` sequences, fp32."""
         tensors = {name: torch.zeros(rows, *shape, device=self.device) for name, shape in self.state_shapes().items()}

@@ -54,6 +54,7 @@ from runnel.models.heads import (
 from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import FEATURES, WordTable, word_table
 from runnel.models.published_heads import DenseScore, ResidualVector, StateScore
+from runnel.ops.backend import plain_numbers
 from runnel.records import arguments, expect_text
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
@@ -245,6 +246,7 @@ class Model:
         write(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
+@plain_numbers()
 def load_model(
     name: str | Path,
     dtype: str | torch.dtype = "auto",

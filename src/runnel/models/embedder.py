@@ -20,6 +20,7 @@ from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.stream import PassageStream, Stream
+from runnel.ops.backend import inference
 from runnel.records import expect_count, expect_loaded, expect_series, expect_text
 from runnel.request import Request
 from runnel.text.sentences import sentence_of_tokens, split_sentences, whole_spans
@@ -150,7 +151,7 @@ class Embedder:
 
     def vectors(self, pooled: Tensor) -> np.ndarray:
         """Return the vectors float32 (n, d) for what the engine pooled, (n, D)."""
-        with torch.inference_mode():
+        with inference():
             return truncated(self._head(pooled).numpy(), self.dimension)
 
     def text_limit(self, max_tokens: int | None) -> int | None:

@@ -29,6 +29,7 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import load_tokenizer
 from runnel.models.base import BUILT_IN, Model, load_model
 from runnel.models.heads import LmHead
+from runnel.ops.backend import inference
 from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 
@@ -83,7 +84,7 @@ class LanguageModel:
         Args:
             state: of the text before; left unchanged.
         """
-        with torch.inference_mode():
+        with inference():
             hidden, state = self.backbone(ids.to(self.backbone.device), None, state)
             return self._project(hidden), state
 
@@ -131,7 +132,7 @@ class LanguageModel:
 
     def _read(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Return the logits (V,) after the last of some ids, one at least, and the state, reading in steps."""
-        with torch.inference_mode():
+        with inference():
             for part in ids.to(self.backbone.device).split(_STEP):
                 hidden, state = self.backbone(part, None, state)
             assert state is not None  # there is a part

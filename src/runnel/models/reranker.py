@@ -26,6 +26,7 @@ from runnel.models.match import Item, query_marks
 from runnel.models.memory import Batch, Memory, Remembered, block_digest, check_precision
 from runnel.models.sentence_vectors import SentenceMemory
 from runnel.models.vector_ranker import VectorRanker
+from runnel.ops.backend import inference
 from runnel.records import Document, Hit, expect_count, expect_loaded, expect_series
 from runnel.request import Request, Result
 
@@ -244,6 +245,7 @@ class Reranker:
             yield scores.astype(np.float32)
         self._room = room
 
+    @inference()
     def _score_batch(self, batch: Batch, ids: np.ndarray, start: int, query_ids: np.ndarray) -> np.ndarray:
         """Return scores (n,) of remembered documents continued with `ids` (T,), in which the query starts at `start`."""
         engine = self.model.engine
@@ -258,8 +260,7 @@ class Reranker:
             values = [batch.state[self._head.state]]
         else:
             values = [engine.extend(batch.state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
-        with torch.inference_mode():
-            scores: np.ndarray = self._head(*values).numpy()
+        scores: np.ndarray = self._head(*values).numpy()
         return scores
 
     def _from_texts(self, query_ids: np.ndarray, documents: Mapping[str, int], max_tokens: int | None) -> Iterator[Request]:
@@ -295,7 +296,7 @@ class Reranker:
         return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut)
 
     def _score(self, result: Result) -> float:
-        with torch.inference_mode():
+        with inference():
             if not self._head.matches:
                 return float(self._head(self._head.pooled(result))[0])
             document, query = result.means[:1], result.means[1:]

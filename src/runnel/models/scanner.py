@@ -22,6 +22,7 @@ from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import MatchScore
 from runnel.models.match import DocumentMarks, Item, SentenceScores, lexical_features
+from runnel.ops.backend import inference
 from runnel.records import expect_text
 from runnel.request import Progress, Request, Result, with_total
 from runnel.text.sentences import SentenceTokens
@@ -155,6 +156,6 @@ class Scanner:
             return tokens, scores
         if made is not None:
             return tokens, made.result(query.ids, self._idf)
-        with torch.inference_mode():
+        with inference():
             scores[tokens.full] = self._head(result.hidden).numpy()
         return tokens, scores

@@ -30,6 +30,7 @@ from runnel.errors import InputError, StateError
 from runnel.models.base import Model
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
+from runnel.ops.backend import inference
 from runnel.records import expect_text
 from runnel.request import Progress, RangeSums, Request, with_total
 from runnel.text.sentences import SentenceTokens, read_sentences
@@ -317,7 +318,7 @@ class VectorScorer:
         scores = np.full(len(document), np.nan, dtype=np.float32)
         full, vectors, features = self.inputs(query, document)
         if full.any():
-            with torch.inference_mode():
+            with inference():
                 scores[full] = self._head(query.vector, vectors, features).numpy()
         return scores
 
@@ -326,7 +327,7 @@ class VectorScorer:
         full, vectors, features = self.inputs(query, document)
         if not full[index]:
             return {}
-        with torch.inference_mode():
+        with inference():
             return self._head.parts(query.vector, vectors, features, int(np.count_nonzero(full[:index])))
 
     def inputs(self, query: VectorQuery, document: SentenceVectors) -> tuple[np.ndarray, Tensor, Tensor]:

@@ -14,6 +14,7 @@ from runnel.models.base import Model
 from runnel.models.memory import Memory
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, VectorScorer
+from runnel.ops.backend import inference
 from runnel.request import total_progress
 
 
@@ -41,6 +42,7 @@ class VectorRanker:
         read = self._retriever.remember((text for _, text in documents), progress=total_progress(progress))
         return SentenceMemory({name: one for (name, _), one in zip(documents, read, strict=True)})
 
+    @inference()
     def score(
         self,
         query: str,
@@ -62,6 +64,5 @@ class VectorRanker:
             return np.zeros(0, dtype=np.float32)
         features = partial(self._scorer.relevance_features, self._scorer.read_query(query))
         table = {name: features(one) for name, one in memory.documents.items()}
-        with torch.inference_mode():
-            scores: np.ndarray = self._head(torch.from_numpy(np.stack([table[name] for name in names]))).numpy()
+        scores: np.ndarray = self._head(torch.from_numpy(np.stack([table[name] for name in names]))).numpy()
         return scores

@@ -12,7 +12,8 @@ import importlib
 import logging
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,6 +88,35 @@ def has_native_bf16() -> bool:
         return False
     flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return not _BF16_FLAGS.isdisjoint(flags.split())
+
+
+@contextmanager
+def plain_numbers() -> Iterator[None]:
+    """Make new tensors fp32, changeable later and without autocast, whatever the calling program has set for its own."""
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False), torch.no_grad(), plain_numbers():
+            yield
+        return
+    default = torch.get_default_dtype()
+    cast = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    for kind in cast:
+        torch.set_autocast_enabled(kind, False)
+    if default != torch.float32:  # of all threads
+        torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        if default != torch.float32:
+            torch.set_default_dtype(default)
+        for kind in cast:
+            torch.set_autocast_enabled(kind, True)
+
+
+@contextmanager
+def inference() -> Iterator[None]:
+    """Compute without autograd, as `plain_numbers`."""
+    with plain_numbers(), torch.inference_mode():
+        yield
 
 
 def choose(operator: str, requested: str, x: Tensor) -> Backend:

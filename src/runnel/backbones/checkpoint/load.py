@@ -33,7 +33,7 @@ from runnel.backbones.int8 import check_int8, quantize, replace_linear
 from runnel.backbones.transformer.config import recognizes
 from runnel.backbones.transformer.formats import load as load_transformer
 from runnel.errors import CheckpointError, InputError
-from runnel.ops.backend import wanted_device, wanted_dtype
+from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
 
 _REFUSED_TYPES = {  # model_type -> why
     "falcon_mamba": "Falcon-Mamba normalizes B, C and dt in every layer; run as Mamba-1 it would give wrong vectors",
@@ -83,6 +83,7 @@ def load_backbone(
     return load_checkpoint(folder_or_hub_id, dtype=dtype, device=device).backbone
 
 
+@plain_numbers()
 def load_checkpoint(
     folder_or_hub_id: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
 ) -> Checkpoint:
@@ -99,6 +100,7 @@ def load_checkpoint(
     return Checkpoint(backbone, heads, found.layout, folder if folder.is_dir() else folder.parent)
 
 
+@plain_numbers()
 def build_backbone(
     architecture: str,
     config: Mapping[str, Any],

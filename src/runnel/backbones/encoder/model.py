@@ -32,6 +32,7 @@ from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
 from runnel.errors import InputError
+from runnel.ops.backend import inference
 
 MARKERS = 2  # [CLS] and [SEP] around a passage
 
@@ -248,7 +249,7 @@ class Encoder(Backbone):
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         return packing, self.norm(hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype))
 
-    @torch.inference_mode()
+    @inference()
     def step_sentences(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None = None, *, texts: bool = False) -> Tensor:
         """Run one step of the engine with the sentence layers; arguments as of `forward`.
 

@@ -33,6 +33,7 @@ from runnel.backbones.layers import sub_batches
 from runnel.backbones.state import State
 from runnel.backbones.transformer.config import Family, TransformerConfig, longest, model_class, options
 from runnel.errors import InputError
+from runnel.ops.backend import inference
 
 _CROSS_KEYS_AND_VALUES = ("encoder_attn.k_proj", "encoder_attn.v_proj", "EncDecAttention.k", "EncDecAttention.v")
 
@@ -146,7 +147,7 @@ class Transformer(Backbone):
     ) -> Tensor:
         """As `Backbone.step`, where no sequence has a state to read or to write (all rows are -1)."""
         self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()) or bool((write_rows >= 0).any()))
-        with torch.inference_mode():
+        with inference():
             return self._read(ids, cu_seqlens, added)
 
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:

@@ -1,0 +1,82 @@
+"""What the calling program sets in torch for its own tensors changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny import tiny_encoder, tiny_model
+
+from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.models.base import Model, load_model
+
+TEXTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "cat"]
+Setting = Callable[[], AbstractContextManager[object]]
+
+
+def default(dtype: torch.dtype) -> Setting:
+    @contextmanager
+    def setting() -> Iterator[None]:
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            assert torch.get_default_dtype() == dtype  # it is still the calling program's
+            torch.set_default_dtype(torch.float32)
+
+    return setting
+
+
+def cast(dtype: torch.dtype) -> Setting:
+    @contextmanager
+    def setting() -> Iterator[None]:
+        with torch.autocast("cpu", dtype=dtype):
+            yield
+            assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == dtype
+
+    return setting
+
+
+SETTINGS = {
+    "default fp64": default(torch.float64),
+    "default fp16": default(torch.float16),
+    "autocast bf16": cast(torch.bfloat16),
+    "autocast fp16": cast(torch.float16),
+    "gradients": lambda: torch.set_grad_enabled(True),
+    "inference": torch.inference_mode,
+}
+
+
+def results(model: Model) -> list[np.ndarray]:
+    """Return vectors, scores and sentences, read at once, in pieces and from memory; and hidden vectors."""
+    embedder, reranker, retriever = Embedder(model), Reranker(model), SentenceRetriever(model)
+    sentences = [[sentence.score for sentence in retriever.score("the cat", text)] for text in TEXTS]
+    return [
+        embedder.encode(TEXTS),
+        embedder.stream().feed(TEXTS[0]).feed(TEXTS[1]).embedding(),
+        reranker.score("the cat", TEXTS),
+        reranker.score("the cat", reranker.remember(TEXTS)),
+        np.concatenate(sentences),
+        model.backbone(torch.tensor([2, 7, 9]))[0].numpy(),
+    ]
+
+
+@pytest.fixture(scope="module", params=[tiny_model, tiny_encoder], ids=["recurrent", "passages"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    request.param(path / "parts").save(path / "model")
+    return path / "model"
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_models_loaded_and_used_under_a_setting(folder: Path, setting: Setting) -> None:
+    expected, loaded_before = results(load_model(folder)), load_model(folder)
+    with setting():
+        loaded = load_model(folder)
+        found = [results(loaded_before), results(loaded)]
+    for results_of_one in [*found, results(loaded)]:
+        assert [np.array_equal(*pair) for pair in zip(results_of_one, expected, strict=True)] == [True] * len(expected)
