@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runnel import Document
-from runnel.errors import InputError
-from runnel.records import Sentence, group_repeats, normalize
+from runnel.errors import CheckpointError, InputError
+from runnel.records import Sentence, group_repeats, normalize, read_json
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,30 @@ def test_equal_but_for_whitespace_is_one_group() -> None:
 def test_texts_that_are_known_are_grouped_wherever_they_rank() -> None:
     assert grouped("A.", "B.", "C.", "B.", count=1, also={"B."}) == [[0], [1, 3]]
     assert normalize(" a \n b ") == "a b"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"config.json is missing; copy or download it again"),
+        (b"{", r"config.json is not valid JSON \(Expecting property name .*\); copy or download it again"),
+        (b"\xff", r"config.json is not valid JSON \('utf-8' codec can't decode byte 0xff"),
+        (b"[" * 100_000, r"config.json is not valid JSON \(.*recursion"),
+        (b"[]", r"config.json holds a JSON list, expected an object"),
+    ],
+)
+def test_a_damaged_file_of_a_model_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        read_json(path)
+
+
+def test_a_file_of_a_model_may_be_missing_or_hold_a_list(tmp_path: Path) -> None:
+    assert read_json(tmp_path / "none.json", default={}) == {}
+    (tmp_path / "list.json").write_text('[{"a": 1}]')
+    assert read_json(tmp_path / "list.json", expect=list) == [{"a": 1}]
+    with pytest.raises(CheckpointError, match="holds a JSON dict, expected a list"):
+        (tmp_path / "list.json").write_text("{}")
+        read_json(tmp_path / "list.json", expect=list)

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, SupportsIndex, Union, get_args, get_origin, get_type_hints
 
 from runnel.errors import CheckpointError, InputError
@@ -201,6 +202,32 @@ def expect_count(value: object, what: str) -> None:
 
 
 # ---- JSON objects, read strictly ---------------------------------------------------------------------------------------
+
+
+def read_json(path: Path, *, expect: type = dict, default: object = None) -> Any:
+    """Return the object, or the list with `expect=list`, in a JSON file of a model folder.
+
+    Args:
+        default: returned if the file is missing; None: an error.
+
+    Raises:
+        CheckpointError: it is missing, cannot be read, is not JSON, or holds another value.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if default is None:
+            raise CheckpointError(f"{path} is missing; copy or download it again") from None
+        return default
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON ({error}); copy or download it again") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if not isinstance(value, expect):
+        wanted = "an object" if expect is dict else "a list"
+        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, expected {wanted}")
+    return value
+
 
 _MOST = 1 << 31  # no size, count or token id in a JSON object is larger
 

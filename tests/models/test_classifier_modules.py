@@ -91,7 +91,7 @@ def test_the_mean_and_two_outputs(tmp_path):
         ("4_Dense", {"activation_function": "torch.nn.modules.activation.Sigmoid"}, "4_Dense: .*expected Identity"),
         ("4_Dense", {"out_features": 3}, "4_Dense: .*one or two outputs"),
         ("4_Dense", {"out_features": 2}, r"mis-shaped tensor 'linear.weight' is \(1, 32\)"),
-        ("2_Dense", None, "2_Dense/config.json cannot be read"),
+        ("2_Dense", None, "2_Dense/config.json is not valid JSON"),
     ],
 )
 def test_other_classifiers_are_refused(saved, tmp_path, module, changes, message):

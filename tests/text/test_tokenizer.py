@@ -253,7 +253,7 @@ def test_damaged_folders_are_refused(tmp_path):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text(build("bert_like")._source)
     (tmp_path / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="holds a list; expected an object"):
+    with pytest.raises(CheckpointError, match="holds a JSON list, expected an object"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors, rea
 from runnel.errors import CheckpointError
 from runnel.models.heads import Pooling
 from runnel.models.published_heads import DenseScore, Norm
+from runnel.records import read_json
 
 _ACTIVATIONS: dict[str, Literal["tanh", "gelu"]] = {
     "torch.nn.modules.activation.GELU": "gelu",
@@ -32,7 +32,7 @@ def read_classifier(folders: Sequence[Path], pooling: Pooling, width: int) -> De
     Raises:
         CheckpointError: a file is missing or damaged, or a module computes something else than a `DenseScore`.
     """
-    dense, norm, linear = (_config(folder) for folder in folders)
+    dense, norm, linear = (read_json(folder / "config.json") for folder in folders)
     activation = _ACTIVATIONS.get(dense.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation is None or dense.get("use_residual") or dense.get("out_features") != width:
         raise _unsupported(folders[0], f"GELU or Tanh, {width} outputs and no residual connection", dense)
@@ -48,16 +48,6 @@ def read_classifier(folders: Sequence[Path], pooling: Pooling, width: int) -> De
     check_tensors(from_tensors(tensors, "the classifier's modules"), expected, str(folders[0].parent))
     head.load_state_dict(tensors)
     return head
-
-
-def _config(folder: Path) -> Mapping[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder}/config.json cannot be read ({error}); download the folder again") from error
-    if not isinstance(config, Mapping):
-        raise CheckpointError(f"{folder}/config.json should hold a JSON object, got {type(config).__name__}")
-    return config
 
 
 def _tensors(folder: Path, new: str) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ import tokenizers
 
 from runnel.errors import CheckpointError
 from runnel.models.heads import Pooling
+from runnel.records import read_json
 
 log = logging.getLogger("runnel")
 Job = Literal["embed", "rerank"]
@@ -97,7 +98,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     modes: list[str] = []
     for module in rest:
         if _theirs(module, "Pooling"):
-            modes += _pooling_modes(_read_json(folder / module["path"] / "config.json"), folder)
+            modes += _pooling_modes(read_json(folder / module["path"] / "config.json"), folder)
         elif not _theirs(module, "Normalize"):
             raise CheckpointError(
                 f"{folder} has a module {module['type']!r} after its Transformer; only Pooling and Normalize of "
@@ -111,7 +112,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
 
 def _modules(folder: Path) -> list[dict[str, str]]:
     path = folder / "modules.json"
-    modules = _read_json(path, expect=list)
+    modules = read_json(path, expect=list)
     if not modules:
         raise CheckpointError(f"{path} names no modules; download the folder again")
     for module in modules:
@@ -128,7 +129,7 @@ def _theirs(module: dict[str, str], kind: str) -> bool:
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     """Read the prompts by name, with the document prompt as "document", and the name of the default prompt."""
-    settings = _read_optional(folder / "config_sentence_transformers.json")
+    settings = read_json(folder / "config_sentence_transformers.json", default={})
     prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
     if document := next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), None):
         prompts["document"] = document
@@ -138,7 +139,7 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
 
 def _longest(folder: Path) -> int | None:
     """Read the length in tokens of the longest text; from version 6 on the limit is in the tokenizer's config."""
-    settings = _read_optional(folder / "sentence_bert_config.json")
+    settings = read_json(folder / "sentence_bert_config.json", default={})
     if settings.get("do_lower_case"):
         upper, lower = (encoding.ids for encoding in _tokenizer(folder).encode_batch(["A", "a"]))
         if upper != lower:
@@ -146,7 +147,7 @@ def _longest(folder: Path) -> int | None:
                 f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; add a Lowercase normalizer to its "
                 "tokenizer.json"
             )
-    limit = settings.get("max_seq_length") or _read_optional(folder / "tokenizer_config.json").get("model_max_length")
+    limit = settings.get("max_seq_length") or read_json(folder / "tokenizer_config.json", default={}).get("model_max_length")
     return limit if limit and limit < _UNLIMITED else None
 
 
@@ -167,7 +168,7 @@ def text_template(folder: Path) -> str:
     if not (folder / "tokenizer.json").exists():
         return "{document}"
     text = "".join(_parts(_tokenizer(folder).encode("a"), ["{document}"]))
-    config = _read_optional(folder / "tokenizer_config.json")
+    config = read_json(folder / "tokenizer_config.json", default={})
     adds = str(config.get("tokenizer_class")).removesuffix("Fast") in _ADD_END or bool(config.get("auto_map"))
     end = config.get("eos_token")
     if adds and config.get("add_eos_token") is True and end and text.endswith("{document}"):
@@ -213,21 +214,3 @@ def _parts(encoding: tokenizers.Encoding, fields: list[str]) -> list[str]:
         if text is None or part not in parts:  # a text may be several tokens
             parts.append(part)
     return parts
-
-
-def _read_optional(path: Path) -> dict[str, Any]:
-    """Read a JSON object; {} if there is no such file."""
-    value: dict[str, Any] = _read_json(path) if path.exists() else {}
-    return value
-
-
-def _read_json(path: Path, expect: type = dict) -> Any:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, expect):
-        raise CheckpointError(f"{path} should hold a JSON {expect.__name__}, got {type(value).__name__}")
-    return value

@@ -24,7 +24,7 @@ import numpy as np
 import tokenizers
 
 from runnel.errors import CheckpointError, InputError
-from runnel.records import expect_text
+from runnel.records import expect_text, read_json
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
 from runnel.text.tokenizer import (
@@ -97,7 +97,8 @@ class LibraryTokenizer(Tokenizer):
             InputError: a marker is not in the vocabulary.
         """
         folder = path.parent
-        config = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
+        files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
+        config = {name: value for file in files for name, value in read_json(file, default={}).items()}
         if path.suffix == ".json":
             source = _read_text(path)
         else:
@@ -339,18 +340,6 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read as UTF-8 text ({error}); download the folder again") from error
-
-
-def _read_json(path: Path) -> Spec:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); download the folder again") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}; expected an object")
-    return content
 
 
 def _content(token: object) -> str | None:

@@ -5,7 +5,6 @@ A checkpoint is a folder, one weights file, or a hub id. Nothing here knows an a
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.tensors import Stored, open_file, reason_of, some
 from runnel.errors import CheckpointError
+from runnel.records import read_json
 
 # In order of preference: a folder often carries the same weights several times. After the first three come numbered
 # safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name, or an embedder's
@@ -185,7 +185,7 @@ def read_config(checkpoint: Path) -> dict[str, Any] | None:
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     for name in _CONFIGS:
         if (folder / name).is_file():
-            return _read_mapping(folder / name)
+            return _read_yaml(folder / name) if name.endswith(".yaml") else read_json(folder / name)
     if checkpoint.is_dir() and (folder / "adapter_config.json").is_file():
         raise CheckpointError(
             f"{folder} holds an adapter (adapter_config.json), not a whole model; merge it into its base model first"
@@ -193,18 +193,16 @@ def read_config(checkpoint: Path) -> dict[str, Any] | None:
     return None
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON or YAML file that holds one object."""
-    kind = "YAML" if path.suffix == ".yaml" else "JSON"
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Return the object in a YAML file."""
     try:
-        text = path.read_text(encoding="utf-8")
-        value = yaml.safe_load(text) if kind == "YAML" else json.loads(text)
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{path} is not valid {kind} ({reason_of(error)}); copy or download it again") from error
+        raise CheckpointError(f"{path} is not valid YAML ({reason_of(error)}); copy or download it again") from error
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a {kind} {type(value).__name__}, expected an object")
+        raise CheckpointError(f"{path} holds a YAML {type(value).__name__}, expected an object")
     return value
 
 
@@ -249,7 +247,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _read_index(path: Path) -> dict[str, str]:
     """Return the shard file of each tensor, after checking that it is inside the folder."""
-    shards = _read_mapping(path).get("weight_map")
+    shards = read_json(path).get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise CheckpointError(f"{path} has no 'weight_map' from tensor names to file names; copy or download it again")
     for shard in set(shards.values()):
