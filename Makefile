@@ -19,8 +19,9 @@ demo: $(BASE)
 	$(BIN)/python examples/stream_embedding.py $(DEMO)/python-reference.txt
 
 # Two processes at a time with a thread each: most tests are too small for more. Files are handed out in the order of tests/conftest.py.
+# Bytecode is kept even where the environment says otherwise: hundreds of tests start a process that imports the package.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff format --check .
