@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 from helpers.children import PATHS
 
 from runnel.commands import background
@@ -17,25 +20,29 @@ class CommandLine:
         folder: the folder that commands run in; its subfolders "runtime" and "none" hold sockets.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path) -> None:
         self.folder, self.runtime = folder, folder / "runtime"
         self.runtime.mkdir()
 
-    def environment(self, *, warm=True, **more):
+    def environment(self, *, warm: bool = True, **more: str) -> dict[str, str]:
         place = self.runtime if warm else self.folder / "none"
         return os.environ | PATHS | {"XDG_RUNTIME_DIR": str(place), "RUNNEL_CACHE": str(self.folder / "cache")} | more
 
-    def popen(self, *arguments, warm=True, cwd=None, stdin=subprocess.PIPE, environment=(), **options):
+    def popen(
+        self, *arguments: object, warm: bool = True, cwd: Path | None = None, environment: Mapping[str, str] | None = None,
+        **streams: int,
+    ) -> subprocess.Popen[bytes]:  # fmt: skip
         command = [sys.executable, "-m", "runnel", *map(str, arguments)]
-        streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        return subprocess.Popen(command, cwd=cwd or self.folder, env=self.environment(warm=warm, **dict(environment)), **streams)
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | streams
+        variables = self.environment(warm=warm, **(environment or {}))
+        return subprocess.Popen(command, cwd=cwd or self.folder, env=variables, **streams)  # type: ignore[call-overload]
 
-    def __call__(self, *arguments, data=b"", **options):
+    def __call__(self, *arguments: object, data: bytes = b"", **options: Any) -> tuple[int, bytes, bytes]:
         """Return exit code, stdout and stderr of a command."""
         with self.popen(*arguments, **options) as process:
             out, err = process.communicate(data, timeout=120)
         return process.returncode, out, err
 
-    def status(self, monkeypatch):
+    def status(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(self.runtime))
         return background.status()

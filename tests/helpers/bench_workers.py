@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
@@ -34,18 +34,18 @@ class FakeWorker:
     started: ClassVar[list[Any]] = []
     asked: ClassVar[list[tuple[str, str, Answers]]] = []
 
-    def __init__(self, spec):
+    def __init__(self, spec: Any) -> None:
         self.spec = spec
         FakeWorker.started.append(spec)
         self.first = self._chosen("first", {}) or READY | {"title": spec.system}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         return None
 
-    def ask(self, op, **request):
+    def ask(self, op: str, **request: Any) -> Answers:
         FakeWorker.asked.append((self.spec.system, op, request))
         chosen = self._chosen(op, request)
         if chosen is not None:
@@ -63,7 +63,7 @@ class FakeWorker:
         seconds = request["batch"] * request["tokens"] / (4000 if request.get("part") == "linear" else 1000)
         return {"seconds": seconds, "peak_bytes": 1 << 20}
 
-    def _chosen(self, op, request):
+    def _chosen(self, op: str, request: Answers) -> Answers | None:
         chosen = FakeWorker.answers.get(self.spec.system, {}).get(op)
         return chosen(request) if callable(chosen) else chosen
 
@@ -75,7 +75,7 @@ def wrong_hidden(request: Answers) -> Answers:
 
 
 @pytest.fixture
-def fake_workers(monkeypatch):
+def fake_workers(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     """Stand-ins in place of every process; returns their class, whose `answers` a test fills."""
     for name, value in (("answers", {}), ("started", []), ("asked", [])):
         monkeypatch.setattr(FakeWorker, name, value)
@@ -89,7 +89,7 @@ class RealJob:
 
     jobs: ClassVar[list[Any]] = []
 
-    def __init__(self, spec):
+    def __init__(self, spec: Any) -> None:
         from benchmarks.worker import Job
 
         self.spec = spec
@@ -97,18 +97,18 @@ class RealJob:
         self.first = self._job.ready()
         RealJob.jobs.append(self._job)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         return None
 
-    def ask(self, op, **request):
+    def ask(self, op: str, **request: Any) -> Answers:
         return answer(lambda: getattr(self._job, op)(request))
 
 
 @pytest.fixture
-def real_jobs(monkeypatch):
+def real_jobs(monkeypatch: pytest.MonkeyPatch) -> type[RealJob]:
     """Workers in this process in place of every process; returns their class, whose `jobs` were started."""
     monkeypatch.setattr(RealJob, "jobs", [])
     for module in ("speed", "extras"):

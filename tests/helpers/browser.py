@@ -1,15 +1,17 @@
 """A pytest plugin: headless Chromium, in which everything that a page should not do fails the test."""
 
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="module")  # not longer: while it is open, no other test of the process can run an event loop
-def chromium():
+def chromium() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("Chromium is not installed; on Debian, apt-get install chromium")
@@ -20,30 +22,32 @@ def chromium():
 
 
 @pytest.fixture
-def open_tab(chromium):
+def open_tab(chromium: Browser) -> Iterator[Callable[..., Any]]:
     """Open an address in a tab. Errors of scripts, refusals by the policy and requests elsewhere fail the test at its end.
 
     `prompts`: what a user enters when asked; other dialogs are errors too. `before`: a script to run before those of the page.
     """
-    tabs = []
+    tabs: list[Any] = []
 
-    def open_tab(address, *, width=1280, height=800, dark=False, prompts=(), before=""):
+    def open_tab(
+        address: str, *, width: int = 1280, height: int = 800, dark: bool = False, prompts: Sequence[str] = (), before: str = ""
+    ) -> Any:
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
         context.set_default_timeout(60_000)
         context.add_init_script(before)
-        tab = context.new_page()
-        prompts = list(prompts)
+        tab: Any = context.new_page()  # with `problems`
+        tab.problems = []
+        left = list(prompts)
 
-        def answer(dialog):
-            if prompts:
-                dialog.accept(prompts.pop(0))
+        def answer(dialog: Dialog) -> None:
+            if left:
+                dialog.accept(left.pop(0))
             else:
                 tab.problems.append(f"dialog: {dialog.message}")
                 dialog.dismiss()
 
-        tab.problems = []
         home = address.partition("#")[0] if address.startswith("file:") else "/".join(address.split("/")[:3]) + "/"
         tab.on("console", lambda message: tab.problems.append(message.text) if message.type in ("error", "warning") else None)
         tab.on("pageerror", lambda error: tab.problems.append(str(error)))
@@ -60,14 +64,14 @@ def open_tab(chromium):
     assert not problems
 
 
-def marked(tab, name):
+def marked(tab: Page, name: str) -> list[str]:
     """Return the texts of the ranges that a highlight paints, in the order of the document."""
     return tab.evaluate(
         "name => [...(CSS.highlights.get(name) ?? [])].sort((a, b) => a.compareBoundaryPoints(0, b)).map(String)", name
     )
 
 
-def is_in_sight(tab, name="current"):
+def is_in_sight(tab: Page, name: str = "current") -> bool:
     """Return whether the first range of a highlight is inside the pane of the text."""
     return tab.evaluate(
         """name => {
@@ -79,11 +83,11 @@ def is_in_sight(tab, name="current"):
     )
 
 
-def settle(tab):
+def settle(tab: Page) -> None:
     """Wait for the frames in which the page scrolls and draws."""
     tab.evaluate("() => new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 50))")
 
 
-def scrolls_sideways(tab):
+def scrolls_sideways(tab: Page) -> bool:
     """Return whether the page is wider than the window."""
     return tab.evaluate("() => document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth")

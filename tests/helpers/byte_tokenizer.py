@@ -1,5 +1,7 @@
 """A tokenizer for tiny models, without a vocabulary file."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from runnel.text.tokenizer import Encoded
@@ -11,11 +13,11 @@ class Bytes:
     begin_id = end_id = None
     vocab_size = 256
 
-    def encode(self, text):
+    def encode(self, text: str) -> Encoded:
         ids = np.frombuffer(text.encode("latin-1", "replace"), np.uint8).astype(np.int32)
         return Encoded(ids, np.arange(len(ids)), np.arange(1, len(ids) + 1))
 
     encode_inside = encode
 
-    def decode(self, ids):
+    def decode(self, ids: Iterable[int]) -> str:
         return bytes(ids).decode("latin-1")

@@ -1,12 +1,18 @@
 """A pytest plugin: the command line called in this process, and stand-ins for the models behind it."""
 
+from __future__ import annotations
+
 import io
 import logging
 import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +23,25 @@ from runnel.models.sentence_retriever import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_paragraphs, split_sentences
 
+Progress = Callable[..., object] | None
 
-class Ended(SimpleNamespace):
-    """Exit code, stdout and stderr of a run."""
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has run."""
+
+    code: int | str | None
+    out: str
+    err: str
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ended]:
     """Call the command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
 
-    def call(*arguments, stdin=""):
+    def call(*arguments: object, stdin: str | bytes = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)))
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
@@ -48,7 +61,7 @@ def run(monkeypatch, capsys, tmp_path):
 
 
 @pytest.fixture
-def terminal(monkeypatch):
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make commands print what they print on a terminal of 100 columns without colors."""
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "100"), ("LINES", "40")):
         monkeypatch.setenv(name, value)
@@ -62,10 +75,12 @@ class FakeRetriever:
 
     remembers = calibrated = False
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.model = fake_model(unit="sentence")
 
-    def scan(self, query, documents, *, unit=None, progress=None):
+    def scan(
+        self, query: str, documents: Iterable[str], *, unit: str | None = None, progress: Progress = None
+    ) -> Iterator[Scored]:
         words = set(query.lower().split())
         for text in documents:
             spans = split_paragraphs(text) if unit == "paragraph" else split_sentences(text)
@@ -75,7 +90,7 @@ class FakeRetriever:
             yield Scored(text, spans, np.array(found, dtype=np.float32))
 
 
-def fake_model(**more):
+def fake_model(**more: Any) -> SimpleNamespace:
     return SimpleNamespace(
         fingerprint=lambda: "f00d",
         prompts={"query": "q: "},
@@ -89,18 +104,19 @@ class FakeEmbedder:
 
     dimension = 3
 
-    def __init__(self, stop_after=None, error=KeyboardInterrupt):
+    def __init__(self, stop_after: int | None = None, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.model, self.stop_after, self.error = fake_model(), stop_after, error
-        self.seen, self.options = [], []
+        self.seen: list[str] = []
+        self.options: list[tuple[str | None, int | None]] = []
 
-    def text_limit(self, max_tokens):
+    def text_limit(self, max_tokens: int | None) -> int | None:
         return max_tokens
 
-    def render(self, texts, *, prompt=None, max_tokens=None):
+    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[Words]:
         self.options.append((prompt, max_tokens))
         return [Words(text, max_tokens) for text in texts]
 
-    def encode_rows(self, rows, progress=None):
+    def encode_rows(self, rows: Iterable[Words], progress: Callable[[int], object]) -> Iterator[np.ndarray]:
         for row in rows:
             if len(self.seen) == self.stop_after:
                 raise self.error
@@ -112,7 +128,7 @@ class FakeEmbedder:
 class Words(list[str]):
     """Stands for the token ids of a text."""
 
-    def __init__(self, text, most=None):
+    def __init__(self, text: str, most: int | None = None) -> None:
         super().__init__(text.split()[:most])
         self.text = text
 
@@ -122,18 +138,29 @@ class FakeReranker:
 
     truncated = 0
 
-    def __init__(self, remembers=True, stop_after=None):
+    def __init__(self, remembers: bool = True, stop_after: int | None = None) -> None:
         self.model, self.remembers, self.stop_after = fake_model(), remembers, stop_after
-        self.remembered, self.ranked = [], []
+        self.remembered: list[tuple[list[str], Path | None, str]] = []
+        self.ranked: list[str] = []
 
-    def pair_limit(self, max_tokens):
+    def pair_limit(self, max_tokens: int | None) -> int | None:
         return max_tokens
 
-    def remember(self, documents, path=None, dtype="int8", *, progress=None):
+    def remember(
+        self, documents: dict[str, str], path: Path | None = None, dtype: str = "int8", *, progress: Progress = None
+    ) -> FakeMemory:
         self.remembered.append((list(documents), path, dtype))
         return FakeMemory(documents)
 
-    def rank(self, query, documents, top_k=None, *, progress=None, max_tokens=None):
+    def rank(
+        self,
+        query: str,
+        documents: Any,
+        top_k: int | None = None,
+        *,
+        progress: Progress = None,
+        max_tokens: int | None = None,
+    ) -> list[Hit]:
         if len(self.ranked) == self.stop_after:
             raise KeyboardInterrupt
         self.ranked.append(query)
@@ -144,12 +171,12 @@ class FakeReranker:
 
 
 class FakeMemory(dict[str, str]):
-    def select(self, ids):
+    def select(self, ids: Iterable[str]) -> dict[str, str]:
         return {name: self[name] for name in ids}
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Put stand-ins where the commands load their models; returns them by kind."""
     models = SimpleNamespace(find=FakeRetriever(), embed=FakeEmbedder(), rerank=FakeReranker())
     names = {"sentence_retriever.SentenceRetriever": "find", "embedder.Embedder": "embed", "reranker.Reranker": "rerank"}

@@ -7,7 +7,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.sentences import split_sentences
 
 
-def check(document):
+def check(document: DocumentText) -> DocumentText:
     """Blocks are ordered, disjoint and trimmed; between them there is white space alone; pages ascend; the rest is consistent."""
     text, blocks = document.text, document.blocks
     assert "\r" not in text
@@ -21,7 +21,7 @@ def check(document):
     for before, after in list(pairwise(edges))[::2]:
         assert before <= after and not text[before:after].strip(), text[before:after]
     pages = [block.page for block in blocks if block.page is not None]
-    assert pages == sorted(pages) and all(1 <= page <= document.pages for page in pages)
+    assert pages == sorted(pages) and all(page in range(1, (document.pages or 0) + 1) for page in pages)
     spans = split_sentences(text)
     assert "".join(text[a:b] for a, b in spans.tolist()) == text
     for block in blocks:
@@ -30,11 +30,11 @@ def check(document):
     return document
 
 
-def shown(document):
+def shown(document: DocumentText) -> list[tuple[str, str]]:
     """(kind, text) of each block."""
     return [(block.kind, document.text[block.start : block.end]) for block in document.blocks]
 
 
-def paths(document):
+def paths(document: DocumentText) -> dict[str, tuple[str, ...]]:
     """{text of a block: its heading path}."""
     return {document.text[block.start : block.end]: block.headings for block in document.blocks}

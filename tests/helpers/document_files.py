@@ -1,9 +1,20 @@
 """Files of every kind that runnel reads, made from code: what tests read must be known to the letter."""
 
 import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+Piece = tuple[float | None, float, float, str]
+Line = str | Sequence[Piece] | None
 
 
-def pdf(pages, *, outline=(), encrypted=False, image_only=False):
+def pdf(
+    pages: Sequence[Sequence[Line] | None],
+    *,
+    outline: Sequence[tuple[str, int]] = (),
+    encrypted: bool = False,
+    image_only: bool = False,
+) -> bytes:
     """A PDF file. `pages`: a list of pages, each a list of lines, or None for a picture; a line None is empty space.
 
     A line is a string, or a list of (x, size, rise, text) pieces: x in points from the line's start, None behind the last piece.
@@ -41,15 +52,15 @@ def pdf(pages, *, outline=(), encrypted=False, image_only=False):
     return _assemble(objects, extra)
 
 
-def _lines(lines):
+def _lines(lines: Sequence[Line]) -> str:
     shown = "\n".join("T*" if line is None else _line(line) for line in lines)
     return f"BT /F1 11 Tf 13 TL 60 740 Td\n{shown}\nET"
 
 
-def _line(line):
+def _line(line: str | Sequence[Piece]) -> str:
     if isinstance(line, str):
         return f"({_escape(line)}) Tj T*"
-    out, at = "", 0
+    out, at = "", 0.0
     for x, size, rise, text in line:
         if x is not None:
             out += f"{x - at} 0 Td "
@@ -58,11 +69,11 @@ def _line(line):
     return out + f"{-at} 0 Td /F1 11 Tf 0 Ts T*"
 
 
-def _escape(line):
+def _escape(line: str) -> str:
     return line.replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
 
 
-def _assemble(objects, extra):
+def _assemble(objects: Sequence[str], extra: str) -> bytes:
     out, places = bytearray(b"%PDF-1.4\n"), []
     for number, body in enumerate(objects, start=1):
         places.append(len(out))
@@ -78,7 +89,14 @@ _CONTAINER = """<?xml version="1.0"?><container version="1.0" xmlns="urn:oasis:n
 <rootfiles><rootfile full-path="OEBPS/book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>"""
 
 
-def epub(path, chapters, *, title="A book", more=None, spine=None):
+def epub(
+    path: Path,
+    chapters: Sequence[str],
+    *,
+    title: str = "A book",
+    more: Mapping[str, str | bytes] | None = None,
+    spine: Sequence[str] | None = None,
+) -> None:
     """An EPUB file at `path`. `chapters`: bodies of XHTML pages. `more`: {name in the archive: content}. `spine`: other hrefs."""
     names = [f"text/chapter%20{i}.xhtml" for i in range(len(chapters))] if spine is None else spine
     items = "".join(f'<item id="c{i}" href="{name}" media-type="application/xhtml+xml"/>' for i, name in enumerate(names))
@@ -86,18 +104,17 @@ def epub(path, chapters, *, title="A book", more=None, spine=None):
     package = f"""<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf" version="3.0">
 <metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>
 <manifest>{items}</manifest><spine>{refs}</spine></package>"""
+    files: dict[str, str | bytes]
     files = {"mimetype": "application/epub+zip", "META-INF/container.xml": _CONTAINER, "OEBPS/book.opf": package}
     for i, body in enumerate(chapters):
         files[f"OEBPS/text/chapter {i}.xhtml"] = (
             '<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1999/xhtml">'
             f"<head><title/><style/></head><body>{body}</body></html>"
         )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in (files | (more or {})).items():
-            archive.writestr(name, content)
+    _write_zip(path, files | dict(more or {}))
 
 
-def replace_in_zip(source, target, changes):
+def replace_in_zip(source: Path, target: Path, changes: Mapping[str, Callable[[bytes], bytes]]) -> None:
     """Copy an archive with some entries changed: `changes` is {name: content -> content}."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
@@ -107,7 +124,7 @@ def replace_in_zip(source, target, changes):
 # ---- Office files ----------------------------------------------------------------------------------------------------
 
 
-def shape(text, placeholder=None):
+def shape(text: str | Sequence[str], placeholder: str | None = None) -> str:
     """A shape of a slide. `text`: paragraphs, or the XML of a text body. `placeholder`: its type; "" for one without a type."""
     kind = "" if placeholder is None else f'<p:ph type="{placeholder}"/>' if placeholder else "<p:ph/>"
     if not isinstance(text, str):
@@ -115,7 +132,14 @@ def shape(text, placeholder=None):
     return f"<p:sp><p:nvSpPr><p:nvPr>{kind}</p:nvPr></p:nvSpPr><p:txBody>{text}</p:txBody></p:sp>"
 
 
-def pptx(path, slides, *, notes=None, title="A deck", more=None):
+def pptx(
+    path: Path,
+    slides: Sequence[str],
+    *,
+    notes: Mapping[int, str] | None = None,
+    title: str = "A deck",
+    more: Mapping[str, str | bytes] | None = None,
+) -> None:
     """A PowerPoint file. `slides`: the XML of their shapes. `notes`: {slide from 1: the XML of the shapes of its notes}."""
     spaces = (
         'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
@@ -125,7 +149,7 @@ def pptx(path, slides, *, notes=None, title="A deck", more=None):
     )
     kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 
-    def relations(*targets):
+    def relations(*targets: tuple[str, str]) -> str:
         rows = (
             f'<Relationship Id="rId{i}" Type="{kinds}/{kind}" Target="{target}"/>' for i, (kind, target) in enumerate(targets)
         )
@@ -136,34 +160,34 @@ def pptx(path, slides, *, notes=None, title="A deck", more=None):
     ids = "".join(f'<p:sldId id="{256 + i}" r:id="rId{i}"/>' for i in range(len(slides)))
     # The names of slides do not have their order: only the list of ids has.
     names = [f"slides/slide{len(slides) - i}.xml" for i in range(len(slides))]
-    files = {
+    files: dict[str, str | bytes] = {
         "ppt/presentation.xml": f"<p:presentation {spaces}><p:sldIdLst>{ids}</p:sldIdLst></p:presentation>",
         "ppt/_rels/presentation.xml.rels": relations(*(("slide", name) for name in names)),
         "docProps/core.xml": f'<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></c>',
     }
     for number, (name, shapes) in enumerate(zip(names, slides, strict=True), start=1):
         files[f"ppt/{name}"] = f"<p:sld {spaces}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"
-        if number in (notes or {}):
+        if notes and number in notes:
             files[f"ppt/notesSlides/notes{number}.xml"] = f"<p:notes {spaces}><p:spTree>{notes[number]}</p:spTree></p:notes>"
             files[f"ppt/slides/_rels/{name[7:]}.rels"] = relations(("notesSlide", f"../notesSlides/notes{number}.xml"))
-    _write_zip(path, files | (more or {}))
+    _write_zip(path, files | dict(more or {}))
 
 
-def odf(path, kind, content, *, title="A title", more=None):
+def odf(path: Path, kind: str, content: str, *, title: str = "A title", more: Mapping[str, str | bytes] | None = None) -> None:
     """An OpenDocument file. `kind`: "text", "spreadsheet" or "presentation". `content`: its XML."""
     names = ("office", "text", "table", "draw", "presentation")
     spaces = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in names)
-    files = {
+    files: dict[str, str | bytes] = {
         "mimetype": f"application/vnd.oasis.opendocument.{kind}",
         "content.xml": f"<office:document-content {spaces}><office:automatic-styles/><office:body>"
         f"<office:{kind}>{content}</office:{kind}></office:body></office:document-content>",
         "meta.xml": f'<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></m>',
         "META-INF/manifest.xml": "<manifest/>",
     }
-    _write_zip(path, files | (more or {}))
+    _write_zip(path, files | dict(more or {}))
 
 
-def _write_zip(path, files):
+def _write_zip(path: Path, files: Mapping[str, str | bytes]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             archive.writestr(name, content)

@@ -1,6 +1,7 @@
 """Documents with questions, and language models that answer and judge by rule."""
 
 import re
+from typing import Any
 
 from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
 
@@ -8,20 +9,20 @@ COLORS = ("red", "green", "blue", "black", "white")
 FILLER = "The miller walked to the river and counted the boats."
 
 
-def color(wheel):
+def color(wheel: int) -> str:
     return COLORS[wheel % len(COLORS)]
 
 
-def numbers(wheels):
+def numbers(wheels: int) -> range:
     return range(10, 10 + wheels)  # of two digits: BM25 knows no words of one character
 
 
-def mill(wheels, filler=3):
+def mill(wheels: int, filler: int = 3) -> str:
     """Return a document with a sentence about each wheel, and others between them."""
     return " ".join(f"Wheel number {n} was painted {color(n)}. " + f"{FILLER} " * filler for n in numbers(wheels)).strip()
 
 
-def mill_set(name="mills", wheels=6, documents=2, **more):
+def mill_set(name: str = "mills", wheels: int = 6, documents: int = 2, **more: Any) -> QaSet:
     """Return a set of questions about wheels; every document has the same text but for its first sentence."""
     texts = {f"d{d}": f"This is mill {d}. {mill(wheels)}" for d in range(documents)}
     questions = [
@@ -32,7 +33,7 @@ def mill_set(name="mills", wheels=6, documents=2, **more):
     return QaSet(name, {d: QaDocument(d, text) for d, text in texts.items()}, tuple(questions), **more)
 
 
-def rows(data):
+def rows(data: QaSet) -> list[dict[str, Any]]:
     """Return a set as rows of a user's file."""
     return [
         {"id": one.id, "question": one.question, "document": data.documents[one.document].text, "answers": list(one.answers)}
@@ -41,7 +42,7 @@ def rows(data):
     ]
 
 
-def follow(messages):
+def follow(messages: list[dict[str, str]]) -> str:
     """Answer and judge as asked, from nothing but the prompt."""
     prompt = messages[-1]["content"]
     if "Candidate's answer:" in prompt:

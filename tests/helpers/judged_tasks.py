@@ -2,14 +2,18 @@
 
 import gzip
 import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers.command_line import Ended
 
 
 @pytest.fixture
-def beir(tmp_path):
+def beir(tmp_path: Path) -> Path:
     """Three judged queries, of which one shares no word with any document."""
     (tmp_path / "beir" / "qrels").mkdir(parents=True)
     documents = ["red cat", "blue cat", "red red dog", "a blue bird and a red cat and a dog", " "]
@@ -30,25 +34,25 @@ class ToyEmbedder:
 
     dimension = 4
 
-    def __init__(self, stop_after=None, stop_at_query=False):
+    def __init__(self, stop_after: int | None = None, stop_at_query: bool = False) -> None:
         self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={})
         self.stop_after, self.stop_at_query, self.read = stop_after, stop_at_query, 0
 
-    def text_limit(self, max_tokens):
+    def text_limit(self, max_tokens: int | None) -> int | None:
         return max_tokens
 
-    def vector(self, text):
+    def vector(self, text: str) -> np.ndarray:
         return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
 
-    def encode_query(self, texts, max_tokens=None):
+    def encode_query(self, texts: Iterable[str], max_tokens: int | None = None) -> np.ndarray:
         if self.stop_at_query:
             raise KeyboardInterrupt
         return np.stack([self.vector(text) for text in texts])
 
-    def render(self, texts, *, prompt=None, max_tokens=None):
+    def render(self, texts: list[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[str]:
         return texts
 
-    def encode_rows(self, rows, progress=None):
+    def encode_rows(self, rows: Iterable[str], progress: Callable[[int], object] | None = None) -> Iterator[np.ndarray]:
         for text in rows:
             if self.read == self.stop_after:
                 raise KeyboardInterrupt
@@ -56,6 +60,6 @@ class ToyEmbedder:
             yield self.vector(text)
 
 
-def results(done):
+def results(done: Ended) -> dict[str, Any]:
     assert done.code == 0, done.err
     return {r["task"]: r for r in json.loads(done.out)["results"]}

@@ -1,31 +1,32 @@
 """What pages of the docs show: their blocks, and what is compared of an output."""
 
 import re
+from collections.abc import Iterable
 
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.M | re.S)
 
 
-def blocks(page):
+def blocks(page: str) -> list[tuple[str, str, str]]:
     """Return (language, name of the file or "", body) of each block of code."""
     return _BLOCK.findall(page)
 
 
-def commands(body):
+def commands(body: str) -> list[tuple[str, str]]:
     """Return (command, the output shown below it) of each command of a console block."""
     return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", body, re.M)
 
 
-def printed(program):
+def printed(program: str) -> list[str]:
     """Return what a program prints by its comments `# -> text`."""
     return re.findall(r"^ *# -> (.*)$", program, re.M)
 
 
-def words(text):
+def words(text: str) -> list[str]:
     """Return what is compared of an output: its words, without the numbers, which differ a little between processors."""
     return re.findall(r"[A-Za-z]{2,}", text)
 
 
-def missing(shown, output):
+def missing(shown: Iterable[str], output: str) -> list[str]:
     """Return the lines of `shown` whose words are not in the output; a line `...` is any output."""
     found = " ".join(words(output))
     return [line for line in shown if line.strip() != "..." and " ".join(words(line)) not in found]

@@ -19,6 +19,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -127,7 +128,7 @@ def write_files(folder: Folder, texts: Iterator[Text], of_each: int) -> None:
             chosen = [next(texts) for _ in range(count)]
             path = place / f"{kind.replace('.', '-')}{number}.{kind}"
             if kind == "docx":
-                replace_in_zip(template, path, {"word/document.xml": lambda xml, chosen=chosen: _word(xml, chosen)})
+                replace_in_zip(template, path, {"word/document.xml": partial(_word, texts=chosen)})
             else:
                 write(path, chosen)
             rows = kind.partition(".")[0] in ("jsonl", "csv", "tsv")

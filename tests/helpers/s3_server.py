@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 
 class S3Server:
@@ -31,7 +32,7 @@ class S3Server:
         self.refuse: str | None = None  # an error code, e.g. "InvalidAccessKeyId"
         self.start()
 
-    def __call__(self, environ, start_response):
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         match = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
         key, path = match[1] if match else "", environ["PATH_INFO"]
         self.requests.append((key, environ["REQUEST_METHOD"], f"{path}?{environ.get('QUERY_STRING', '')}"))

@@ -2,12 +2,16 @@
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import httpx
 from fastapi import FastAPI
 
-from runnel.models.base import load_model
+from runnel.models.base import Model, load_model
 from runnel.server.app import create_app
 from runnel.server.loading import Loaded
 from runnel.server.run import Server, bind
@@ -22,17 +26,26 @@ class Client(httpx.Client):
 
 
 @contextmanager
-def serving(model="pocket", *, name="pocket", index=None, load=None, **limits):
+def serving(
+    model: str | Model = "pocket",
+    *,
+    name: str = "pocket",
+    index: str | Path | None = None,
+    load: Callable[[], Loaded] | None = None,
+    **limits: Any,
+) -> Iterator[Client]:
     """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The server drains at the end."""
     settings = Settings(model=name, port=0, index=None if index is None else str(index), **limits)
-    loaded = load_model(model) if isinstance(model, str) and load is None else model
-    app = create_app(settings, load or (lambda: Loaded.of(name, loaded, index)))
+    if loads_itself := load is None:
+        held = load_model(model) if isinstance(model, str) else model
+        load = partial(Loaded.of, name, held, settings.index)
+    app = create_app(settings, load)
     socket, ready = bind(settings), threading.Event()
     server = Server(app, app.state.context, ready.set)
     thread = threading.Thread(target=server.run, args=([socket],))
     thread.start()
     try:
-        if load is None:
+        if loads_itself:
             assert ready.wait(300)
         with Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=300, trust_env=False) as client:
             client.app, client.server = app, server

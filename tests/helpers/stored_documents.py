@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from runnel.search.local import LocalStore
 from runnel.search.records import WHOLE, DocumentRow, PassageRow, Settings
 
 SETTINGS = Settings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
-STORES = {"lance": LanceStore, "local": LocalStore}  # of a folder
+STORES: dict[str, Any] = {"lance": LanceStore, "local": LocalStore}  # of a folder
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,17 @@ class Place:
     uri: str
 
     @property
-    def store(self):
+    def store(self) -> Any:
         if self.kind == "qdrant":
             from runnel.integrations.qdrant import QdrantStore
 
             return QdrantStore
         return STORES["local" if self.kind == "local" else "lance"]
 
-    def create(self, settings: Settings = SETTINGS):
+    def create(self, settings: Settings = SETTINGS) -> Any:
         return self.store.create(self.uri, settings)
 
-    def open(self):
+    def open(self) -> Any:
         return self.store.open(self.uri)
 
 
@@ -41,7 +42,9 @@ def unit(*values: float) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
-def document(name: str, texts: list[str], vectors: list[np.ndarray], saved: bytes | None = None, **metadata: object):
+def document(
+    name: str, texts: list[str], vectors: list[np.ndarray], saved: bytes | None = None, **metadata: Any
+) -> tuple[DocumentRow, list[PassageRow]]:
     text = "".join(texts)
     row = DocumentRow(name, text, f"Title of {name}", f"/{name}.txt", "s" + name, "t" + name, 10, metadata, "[]", saved)
     ends = np.cumsum([len(t) for t in texts]).tolist()

@@ -3,6 +3,12 @@
 import json
 import re
 from collections import deque
+from collections.abc import Callable
+from email.message import Message
+from typing import Any
+
+Body = dict[str, Any]
+Complete = Callable[[Body], Body]
 
 
 class StubBatches:
@@ -15,12 +21,13 @@ class StubBatches:
         created: the number of batches.
     """
 
-    def __init__(self):
-        self.files, self.batches = {}, {}
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.batches: dict[str, Body] = {}
         self.faults: deque[int | str] = deque()
         self.polls, self.ending, self.created = 1, "completed", 0
 
-    def post(self, path, headers, body, complete):
+    def post(self, path: str, headers: Message, body: bytes, complete: Complete) -> Body | None:
         """Return the answer to a POST, or None if the path is another's; `complete` returns the completion of a body."""
         if path.endswith("/files"):
             mark = headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
@@ -36,7 +43,7 @@ class StubBatches:
         self.batches[name] = {"requests": requests, "left": self.polls, "metadata": asked["metadata"], "complete": complete}
         return self._show(name)
 
-    def get(self, path):
+    def get(self, path: str) -> Body | str | None:
         """Return the answer to a GET, or None if the path is another's."""
         if found := re.search(r"/files/([^/]+)/content$", path):
             return self.files[found[1]]
@@ -47,18 +54,18 @@ class StubBatches:
             return {"object": "list", "data": [self._show(name) for name in reversed(self.batches)], "has_more": False}
         return None
 
-    def _file(self, text):
+    def _file(self, text: str) -> Body:
         name = f"file-{len(self.files)}"
         self.files[name] = text
         return {"id": name, "object": "file", "bytes": len(text), "created_at": 1, "filename": "f", "purpose": "batch"}
 
-    def _show(self, name):
+    def _show(self, name: str) -> Body:
         one = self.batches[name]
         ended = one["left"] < 0
         if ended and "output" not in one:
             lines = [self._line(request, one["complete"]) for request in one["requests"]] if self.ending != "failed" else []
-            lines = [line for line in lines if line is not None]
-            one |= {"output": self._file("".join(line + "\n" for line in lines))["id"], "status": self.ending}
+            text = "".join(f"{line}\n" for line in lines if line is not None)
+            one |= {"output": self._file(text)["id"], "status": self.ending}
         shown = {"id": name, "object": "batch", "status": one.get("status", "in_progress"), "metadata": one["metadata"]}
         shown |= {"completion_window": "24h", "created_at": 1, "endpoint": "/v1/chat/completions", "input_file_id": "f"}
         if self.ending == "failed" and ended:
@@ -66,13 +73,13 @@ class StubBatches:
         counts = {"total": len(one["requests"]), "completed": len(one["requests"]) if ended else 0, "failed": 0}
         return shown | {"request_counts": counts, "output_file_id": one.get("output")}
 
-    def _line(self, request, complete):
+    def _line(self, request: Body, complete: Complete) -> str | None:
         fault = self.faults.popleft() if self.faults else None
         if fault == "missing":
             return None
         if fault == "damaged":
             return '{"custom_id": '
-        body = {"error": {"message": f"fault {fault}"}} if isinstance(fault, int) else complete(request["body"])
+        body: Body = {"error": {"message": f"fault {fault}"}} if isinstance(fault, int) else complete(request["body"])
         if fault == "no text":
             body["choices"] = []
         response = {"status_code": fault if isinstance(fault, int) else 200, "body": body}

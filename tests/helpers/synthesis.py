@@ -11,19 +11,19 @@ from runnel.generation.synthesis.sources import Subsequence
 NUMBERED = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
 
 
-def story(sentences, name="Berg"):
+def story(sentences: int, name: str = "Berg") -> str:
     """Return a text of short sentences, each different; every fifth ends its line."""
     return " ".join(f"In year {n} keeper {name} repaired wheel {n * 7}." + "\n" * (n % 5 == 0) for n in range(sentences))
 
 
-def subsequence(sentences=80, name="Berg"):
+def subsequence(sentences: int = 80, name: str = "Berg") -> Subsequence:
     """Return a subsequence with one unit per sentence of a story."""
     text = story(sentences, name).strip()
     spans = np.array([match.span() for match in re.finditer(r"In[^.]*\.", text)]).reshape(-1, 2)
     return Subsequence("story.txt", 0, text, spans, 12 * sentences, 2000)
 
 
-def follow(messages):
+def follow(messages: list[dict[str, str]]) -> str:
     """Reply as asked: the furthest sentence is connected, and the first and last of those shown are evidence."""
     prompt = messages[-1]["content"]
     lines = {int(number): text for number, text in NUMBERED.findall(prompt)}

@@ -1,6 +1,7 @@
 """Tiny shapes of every architecture, and comparing hidden vectors."""
 
 import pytest
+from torch import Tensor
 
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
@@ -11,7 +12,7 @@ from runnel.speed.measure import compare
 
 
 @pytest.fixture
-def tiny_shapes(monkeypatch):
+def tiny_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tiny shape of every architecture."""
     found = {
         "tiny-mamba1": ("mamba1", Mamba1Config(64, 32, 2)),
@@ -22,7 +23,7 @@ def tiny_shapes(monkeypatch):
     monkeypatch.setattr(shapes, "SHAPES", found)
 
 
-def same(found, expected, dtype="fp32"):
+def same(found: Tensor, expected: Tensor, dtype: str = "fp32") -> None:
     """Assert that hidden vectors agree as closely as the dtype allows."""
     checked = compare("s", "m", dtype, found.numpy(), expected.numpy())
     assert checked.passed, checked

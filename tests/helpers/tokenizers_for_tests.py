@@ -9,6 +9,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -28,7 +29,7 @@ CORPUS = [
 CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _byte_level(pre, normalizer=None) -> tokenizers.Tokenizer:
+def _byte_level(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.BPE())
     library.normalizer = normalizer
     library.pre_tokenizer = pre

@@ -107,11 +107,12 @@ def through_fla() -> None:
     compile_instead_of_launching()
     Autotuner._bench = lambda self, *arguments, config, **options: [0.0] * 3
     for form in ("recurrent", "chunk"):
-        ssd_gpu._form = wkv7_gpu._form = lambda *_, form=form: form
+        ssd_gpu._form = wkv7_gpu._form = lambda *_, form=form: form  # type: ignore[assignment]
         x, keys = (torch.zeros(200, *shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((4, 64), (1, 128)))
         dt, rates, state = (torch.zeros(shape, requires_grad=True) for shape in ((200, 4), (4,), (3, 4, 64, 128)))
         y, end = ssd_gpu.ssd_gpu(x, dt, rates, keys, keys, torch.zeros(4), CU, state)
         (y.float().sum() + end.sum()).backward()
+        assert x.grad is not None and dt.grad is not None and state.grad is not None
         assert [t.dtype for t in (y, x.grad, end, dt.grad, state.grad)] == [torch.bfloat16] * 2 + [torch.float32] * 3
         w, state = torch.zeros(200, 4, 64, requires_grad=form == "chunk"), torch.zeros(3, 4, 64, 64)
         x = x.detach()

@@ -88,11 +88,11 @@ def main() -> None:
     torch.manual_seed(0)
     prepare_fla()
     for form in ("recurrent", "chunk"):
-        ssd_gpu._form = wkv7_gpu._form = lambda *_, form=form: form
-        for shape in ((4, 16, 2, 16), (6, 4, 2, 3)):
-            check(ops.ssd, ssd_inputs(*shape), gradients=True)
-        for shape in ((2, 16, 16), (3, 5, 7)):
-            check(ops.wkv7, wkv7_inputs(*shape), gradients=form == "chunk")
+        ssd_gpu._form = wkv7_gpu._form = lambda *_, form=form: form  # type: ignore[assignment]
+        for inputs in (ssd_inputs(4, 16, 2, 16), ssd_inputs(6, 4, 2, 3)):
+            check(ops.ssd, inputs, gradients=True)
+        for inputs in (wkv7_inputs(2, 16, 16), wkv7_inputs(3, 5, 7)):
+            check(ops.wkv7, inputs, gradients=form == "chunk")
 
 
 if __name__ == "__main__":

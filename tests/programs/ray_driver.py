@@ -11,7 +11,7 @@ from runnel.text.shards import Shard
 
 
 def main(model: str, file: str, folder: str, count: str) -> None:
-    runnel_ray.Worker = LoggedWorker
+    runnel_ray.Worker = LoggedWorker  # type: ignore[attr-defined]
     shards = [Shard(n, int(count)) for n in range(1, int(count) + 1)]
     runnel_ray.encode_shards([file], folder, shards, model, workers=1)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from runnel.integrations.ray import Worker
+from runnel.integrations.ray_worker import Worker
 
 PART = 4  # documents
 
@@ -36,11 +36,12 @@ def hang_of(folder: Path) -> Path:
 def parts_begun(folder: Path) -> list[Part]:
     log = log_of(folder)
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    return [Part(*map(int, numbers), first) for *numbers, first in (line.split(" ", 3) for line in lines)]
+    parts = (line.split(" ", 3) for line in lines)
+    return [Part(int(process), int(torch), int(numba), first) for process, torch, numba, first in parts]
 
 
 class LoggedWorker(Worker):
-    def load(self, job):
+    def load(self, job: Any) -> Any:
         import numba
         import torch
 
@@ -48,7 +49,7 @@ class LoggedWorker(Worker):
 
         folder, encode, begun = Path(job.folder), encoding.Encoder.encode, []
 
-        def logged(self, rows, *arguments, **options):
+        def logged(self: Any, rows: Any, *arguments: Any, **options: Any) -> Any:
             with log_of(folder).open("a", encoding="utf-8") as log:
                 log.write(f"{os.getpid()} {torch.get_num_threads()} {numba.config.NUMBA_NUM_THREADS} {rows[0].id}\n")
             begun.append(rows[0].id)
@@ -58,5 +59,5 @@ class LoggedWorker(Worker):
             return encode(self, rows, *arguments, **options)
 
         encoding._BATCH_DOCUMENTS = PART
-        encoding.Encoder.encode = logged
+        encoding.Encoder.encode = logged  # type: ignore[method-assign]
         return super().load(job)

@@ -8,9 +8,9 @@ import random
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-FIELDS = {"kind": "str"}
+FIELDS: dict[str, Literal["str"]] = {"kind": "str"}
 PASSAGE_TOKENS = 32
 BATCH = 4  # documents: many parts from few files
 
@@ -43,7 +43,9 @@ def contents(place: Path) -> dict[str, bytes]:
     from runnel.search.shards import read_manifest
 
     found = {path.name: path.read_bytes() for path in place.iterdir() if path.name != "writer.lock"}
-    found["manifest.json"] = repr(replace(read_manifest(place), seconds=0, tokens_read=0)).encode()
+    manifest = read_manifest(place)
+    assert manifest is not None
+    found["manifest.json"] = repr(replace(manifest, seconds=0, tokens_read=0)).encode()
     return found
 
 

@@ -76,7 +76,7 @@ def shard(trainer: Trainer) -> None:
 
     The CPU kernels are out of its reach: numpy's view of a weight pins memory that FSDP wants to free.
     """
-    backend._cpu_problem = lambda x: "FSDP frees weights"  # type: ignore[assignment]
+    backend._cpu_problem = lambda x: "FSDP frees weights"
     state = trainer.accelerator.state
     state.fsdp_plugin = FullyShardedDataParallelPlugin(**trainer.args.fsdp_plugin_args)
     state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
@@ -89,7 +89,7 @@ def documents(folder: Path, kind: str) -> None:
     model = tiny_model(folder / f"start-{os.environ.get('RANK', '0')}")
     data = SentenceData(model, folder / "train.arrow")
     long = {"truncated": Long(segment_tokens=24, gradient_segments=1), "sharded": Long(recompute=True)}.get(kind)
-    fsdp = {"fsdp": True} if kind == "sharded" and world > 1 else {}
+    fsdp: dict[str, Any] = {"fsdp": True} if kind == "sharded" and world > 1 else {}
     args = arguments(folder / f"{kind}-{world}", **ONE_STEP, **fsdp, gradient_accumulation_steps=50)
     trainer = SentenceTrainer(model, args, data, data, max_tokens=150, long=long)
     if fsdp:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from helpers.command_line import FakeEmbedder, FakeReranker
+import numpy as np
+from helpers.command_line import FakeEmbedder, FakeReranker, Words
 
 import runnel.models.embedder
 import runnel.models.reranker
 from runnel.cli import main
+from runnel.records import Hit
 
 
 def wait() -> None:
@@ -18,18 +21,19 @@ def wait() -> None:
 
 
 class WaitingEmbedder(FakeEmbedder):
-    def encode_rows(self, rows, progress=None):
+    def encode_rows(self, rows: Iterable[Words], progress: Callable[[int], object]) -> Iterator[np.ndarray]:
         wait()
         yield from super().encode_rows(rows, progress)
 
 
 class WaitingReranker(FakeReranker):
-    def rank(self, *arguments, **options):
+    def rank(self, *arguments: Any, **options: Any) -> list[Hit]:
         wait()
         return super().rank(*arguments, **options)
 
 
 if __name__ == "__main__":
-    runnel.models.embedder.Embedder = SimpleNamespace(load=lambda *_, **__: WaitingEmbedder())
-    runnel.models.reranker.Reranker = SimpleNamespace(load=lambda *_, **__: WaitingReranker())
+    models: dict[Any, Any] = {runnel.models.embedder.Embedder: WaitingEmbedder, runnel.models.reranker.Reranker: WaitingReranker}
+    for kind, waiting in models.items():
+        kind.load = lambda *_, waiting=waiting, **__: waiting()
     main()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from helpers.s3_server import S3Server
 from helpers.stored_documents import Place
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def s3_server():
+def s3_server() -> Iterator[S3Server]:
     pytest.importorskip("moto.server")
-    from helpers.s3_server import S3Server
-
     server = S3Server()
     assert server.put("bucket") == 200
     yield server
@@ -22,7 +23,7 @@ def s3_server():
 
 
 @pytest.fixture
-def s3(s3_server, monkeypatch):
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A local S3 server with the bucket "bucket", and the environment variables that lead LanceDB to it."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
@@ -32,7 +33,7 @@ def s3(s3_server, monkeypatch):
 
 
 @pytest.fixture
-def place_of(request, tmp_path):
+def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
     """Makes a place for an index of a kind."""
 
     def make(kind: str) -> Place:
