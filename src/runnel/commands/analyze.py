@@ -23,12 +23,9 @@ _SIZE, _COLUMNS, _DPI = (6.0, 4.0), 3, 110  # of one plot, inches
 Result = dict[str, Any]
 
 _Results = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="NAME=FOLDER...", help="Folders of evaluate --out; one name for several: repeats.", show_default=False
-    ),
+    list[str], typer.Argument(metavar="NAME=FOLDER...", help="Folders of evaluate --out; one name for several: repeats.")
 ]
-_To = Annotated[str, typer.Option(metavar="FOLDER", help="For analysis.json and a plot of each task.", show_default=False)]
+_To = Annotated[str, typer.Option(metavar="FOLDER", help="For analysis.json and a plot of each task.")]
 
 
 def analyze(results: _Results, to: _To, as_json: Json = False) -> int:

@@ -41,8 +41,7 @@ _DOCUMENTS = 5  # of an index to take sentences from
 def ask(
     question: Query,
     paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.", show_default=False),
+        list[str] | None, typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.")
     ] = None,
     places: Places = None,
     no_update: NoUpdate = False,

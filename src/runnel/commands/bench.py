@@ -18,13 +18,11 @@ _HEAD = ("model", "system", "dtype", "tokens", "texts", "tokens/s (min - max)", 
 _Models = Annotated[
     list[str],
     typer.Argument(
-        metavar="MODEL-OR-SHAPE...",
-        help="Model folders, hub ids, pocket, pocket-mamba2, or shapes such as mamba2-130m.",
-        show_default=False,
+        metavar="MODEL-OR-SHAPE...", help="Model folders, hub ids, pocket, pocket-mamba2, or shapes such as mamba2-130m."
     ),
 ]
 _Segment = Annotated[str, typer.Option(help="Tokens per step through all layers (vertical), or whole (horizontal).")]
-_Budget = Annotated[int | None, typer.Option(min=1, help="MiB for steps and states; chooses the segment.", show_default=False)]
+_Budget = Annotated[int | None, typer.Option(min=1, help="MiB for steps and states; chooses the segment.")]
 
 
 def bench(

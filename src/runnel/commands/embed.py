@@ -30,11 +30,10 @@ _BLOCK_ROWS = 2048
 
 
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
-To = Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.", show_default=False)]
+To = Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")]
 AsQuery = Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")]
 ShardOf = Annotated[
-    str | None,
-    typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy."),
+    str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy.")
 ]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut texts to this many tokens, special ones included.")]
 PoolingOption = Annotated[

@@ -21,76 +21,40 @@ What = Annotated[
     typer.Argument(
         metavar="[MODEL TASK...]",
         help="A model, bm25, a run file or RUN/checkpoints; and BEIR folders, benchmarks, qrels or evidence files.",
-        show_default=False,
     ),
 ]
 As = Annotated[
     Literal["embed", "rerank", "index", "sentences"] | None,
-    typer.Option("--as", help="What MODEL does; default: embed, and sentences for evidence.", show_default=False),
+    typer.Option("--as", help="What MODEL does; default: embed, and sentences for evidence."),
 ]
-Out = Annotated[
-    str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.", show_default=False)
-]
-Names = Annotated[
-    str | None,
-    typer.Option("--metrics", help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.", show_default=False),
-]
+Out = Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, per query too, and resume there.")]
+Names = Annotated[str | None, typer.Option("--metrics", help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.")]
 Depth = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Documents of a query to return or rerank; default: 100, or more for the metrics.", show_default=False
-    ),
+    int | None, typer.Option(min=1, help="Documents of a query to return or rerank; default: 100, or more for the metrics.")
 ]
-Run = Annotated[str | None, typer.Option(help="With --as rerank: run to reorder; default: BM25's best.", show_default=False)]
-Corpus = Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.", show_default=False)]
-Queries = Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.", show_default=False)]
+Run = Annotated[str | None, typer.Option(help="With --as rerank: run to reorder; default: BM25's best.")]
+Corpus = Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")]
+Queries = Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")]
 MaxTokens = Annotated[
-    int | None,
-    typer.Option(min=1, help="Cut documents (with --as rerank query and document) to this many tokens.", show_default=False),
+    int | None, typer.Option(min=1, help="Cut documents (with --as rerank query and document) to this many tokens.")
 ]
-MaxQueryTokens = Annotated[
-    int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.", show_default=False)
-]
-SegmentTokens = Annotated[
-    int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.", show_default=False)
-]
-Stride = Annotated[
-    int | None, typer.Option(min=1, help="Tokens from one segment's start to the next; default: no overlap.", show_default=False)
-]
-Aggregate = Annotated[
-    Literal["max", "sum"] | None,
-    typer.Option(help="Score of a document from its segments'; default: max.", show_default=False),
-]
-DenseWeight = Annotated[
-    float | None, typer.Option("--weight", help="Of an index: weight of meaning, where that of words is 1.", show_default=False)
-]
-Context = Annotated[
-    str | None,
-    typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.", show_default=False),
-]
-ChunkWords = Annotated[
-    int | None,
-    typer.Option(min=1, help="Of evidence: rank chunks of this many words, not sentences.", show_default=False),
-]
-Rerank = Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.", show_default=False)]
+MaxQueryTokens = Annotated[int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.")]
+SegmentTokens = Annotated[int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.")]
+Stride = Annotated[int | None, typer.Option(min=1, help="Tokens from one segment's start to the next; default: no overlap.")]
+Aggregate = Annotated[Literal["max", "sum"] | None, typer.Option(help="Score of a document from its segments'; default: max.")]
+DenseWeight = Annotated[float | None, typer.Option("--weight", help="Of an index: weight of meaning, where that of words is 1.")]
+Context = Annotated[str | None, typer.Option(help="Of evidence: read documents in pieces of this many tokens, or: sentence.")]
+ChunkWords = Annotated[int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words, not sentences.")]
+Rerank = Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")]
 Compare = Annotated[
     tuple[str, str] | None,
-    typer.Option(
-        metavar="FOLDER FOLDER", help="Instead: compare the results in two folders, query by query.", show_default=False
-    ),
+    typer.Option(metavar="FOLDER FOLDER", help="Instead: compare the results in two folders, query by query."),
 ]
 Questions = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Instead: your own questions, with the file, page or text that answers (jsonl or csv).",
-        show_default=False,
-    ),
+    typer.Option(metavar="FILE", help="Instead: your own questions, with the file, page or text that answers (jsonl or csv)."),
 ]
-Place = Annotated[
-    str | None,
-    typer.Option("--in", metavar="DIR", help="Existing index to search, for --questions or tasks.", show_default=False),
-]
+Place = Annotated[str | None, typer.Option("--in", metavar="DIR", help="Existing index to search, for --questions or tasks.")]
 TopK = Annotated[
     int, typer.Option("--top-k", "-k", min=1, max=50, help="With --questions: documents that a reader would look at.")
 ]

@@ -19,17 +19,13 @@ if TYPE_CHECKING:
     from runnel.generation.replies import Budget, Replies
 
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")]
-QaPaths = Annotated[
-    list[str],
-    typer.Argument(metavar="PATH...", help="Files or folders of questions, documents and answers.", show_default=False),
-]
+QaPaths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or folders of questions, documents and answers.")]
 SetNames = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.", show_default=False),
+    list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="The first questions of each set (default: all).", show_default=False)]
+Limit = Annotated[int | None, typer.Option(min=1, help="The first questions of each set (default: all).")]
 Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
-BudgetTokens = Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.", show_default=False)]
+BudgetTokens = Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.")]
 PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def judge(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows of question, answers and attempt.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows of question, answers and attempt.")],
     out: Out,
     llm: Llm = None,
     llm_model: LlmModel = None,

@@ -15,21 +15,16 @@ from runnel.errors import InputError, MissingDependency
 
 def mcp(
     roots: Annotated[
-        list[Path] | None,
-        typer.Option("--root", metavar="DIR", help="Folder whose files may be read (default: here).", show_default=False),
+        list[Path] | None, typer.Option("--root", metavar="DIR", help="Folder whose files may be read (default: here).")
     ] = None,
-    index: Annotated[
-        str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).", show_default=False)
-    ] = None,
+    index: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).")] = None,
     no_update: NoUpdate = False,
     model: Model = "pocket",
     max_characters: Annotated[int, typer.Option(min=1000, help="Characters of documents in one answer.")] = 20_000,
     http: Annotated[
         bool, typer.Option("--http", help="Serve HTTP on this machine instead of standard input and output.")
     ] = False,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port for --http; 0: any free one (default: 8676).", show_default=False)
-    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for --http; 0: any free one (default: 8676).")] = None,
     skill: Annotated[bool, typer.Option("--skill", help="Print SKILL.md, for agents that use a shell, and exit.")] = False,
 ) -> int:
     """Serve documents to language-model agents by the Model Context Protocol: search, find, read and verify, read-only."""

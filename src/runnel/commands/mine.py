@@ -36,37 +36,26 @@ if TYPE_CHECKING:
 
 Negatives = Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")]
 Ranks = Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")]
-MaxScore = Annotated[float | None, typer.Option(help="Reject candidates that score higher, by embedder.", show_default=False)]
-Margin = Annotated[
-    float | None, typer.Option(help="Reject candidates that score above the positive minus this.", show_default=False)
-]
+MaxScore = Annotated[float | None, typer.Option(help="Reject candidates that score higher, by embedder.")]
+Margin = Annotated[float | None, typer.Option(help="Reject candidates that score above the positive minus this.")]
 RelativeMargin = Annotated[
-    float | None, typer.Option(help="Reject candidates that score above the positive minus this share of it.", show_default=False)
+    float | None, typer.Option(help="Reject candidates that score above the positive minus this share of it.")
 ]
-JudgeName = Annotated[
-    str | None, typer.Option(help="Embedder for these scores (default: the one that searches).", show_default=False)
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(help="Test set, a file or folder, to exclude from training; may be repeated.", show_default=False),
-]
-Corpus = Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.", show_default=False)]
-Queries = Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.", show_default=False)]
+JudgeName = Annotated[str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")]
+Exclude = Annotated[list[str] | None, typer.Option(help="Test set, a file or folder, to exclude from training; may be repeated.")]
+Corpus = Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")]
+Queries = Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")]
 Format = Annotated[
     Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"] | None,
-    typer.Option(help="Format of DATA; default: what its first row looks like.", show_default=False),
+    typer.Option(help="Format of DATA; default: what its first row looks like."),
 ]
 
 
 def mine(
-    data: Annotated[
-        str, typer.Argument(help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...", show_default=False)
-    ],
-    to: Annotated[str, typer.Option(help="OUT.jsonl, which training reads.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...")],
+    to: Annotated[str, typer.Option(help="OUT.jsonl, which training reads.")],
     model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.", show_default=False)
-    ] = None,
+    run: Annotated[str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.")] = None,
     number: Negatives = 7,
     ranks: Ranks = "1-100",
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from runnel.text.folders import Selection
 
-Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.", show_default=False)]
+Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
 Dtype = Annotated[
     Literal["auto", "bf16", "fp32", "int8"],
@@ -21,26 +21,18 @@ Dtype = Annotated[
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
 K1Option = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
 BOption = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
-Prompt = Annotated[
-    str | None,
-    typer.Option(help="Text that the embedder reads before each query (default: the model's own).", show_default=False),
-]
-DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.", show_default=False)]
+Prompt = Annotated[str | None, typer.Option(help="Text that the embedder reads before each query (default: the model's own).")]
+DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.")]
 Include = Annotated[
-    list[str] | None,
-    typer.Option("--include", metavar="GLOB", help="Of folders, read only matching files, e.g. *.md.", show_default=False),
+    list[str] | None, typer.Option("--include", metavar="GLOB", help="Of folders, read only matching files, e.g. *.md.")
 ]
 Exclude = Annotated[
-    list[str] | None,
-    typer.Option("--exclude", metavar="GLOB", help="Skip matching files and folders, e.g. drafts/.", show_default=False),
+    list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Skip matching files and folders, e.g. drafts/.")
 ]
 OcrOption = Annotated[
     str | None,
     typer.Option(
-        "--ocr",
-        metavar="COMMAND",
-        help='Read scanned pages of PDF files by a command, e.g. "tesseract {image} stdout".',
-        show_default=False,
+        "--ocr", metavar="COMMAND", help='Read scanned pages of PDF files by a command, e.g. "tesseract {image} stdout".'
     ),
 ]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]

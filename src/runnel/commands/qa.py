@@ -52,47 +52,27 @@ WINDOW = 120_000  # tokens, as in paper E
 # Long: 50 lines are its options.
 def qa(
     model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.", show_default=False
-        ),
+        str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.")
     ],
     paths: QaPaths,
     out: Out,
     only: SetNames = None,
     how: Annotated[
-        Literal["sentences", "embed"] | None,
-        typer.Option("--as", help="What MODEL does (default: sentences).", show_default=False),
+        Literal["sentences", "embed"] | None, typer.Option("--as", help="What MODEL does (default: sentences).")
     ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.", show_default=False),
-    ] = None,
-    chunk_words: Annotated[
-        int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.", show_default=False)
-    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None,
+    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None,
     context: Annotated[
-        str | None,
-        typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).", show_default=False),
+        str | None, typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).")
     ] = None,
-    context_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).", show_default=False)
-    ] = None,
-    window_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).", show_default=False)
-    ] = None,
-    stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).", show_default=False)
-    ] = None,
+    context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None,
+    window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None,
     limit: Limit = None,
     llm: Llm = None,
     llm_model: LlmModel = None,
-    judge: Annotated[
-        str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).", show_default=False)
-    ] = None,
-    judge_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).", show_default=False)
-    ] = None,
+    judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
+    judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
     threads: Threads = 8,
     batch: Batch = False,

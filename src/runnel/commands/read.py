@@ -20,17 +20,12 @@ _RANGE = re.compile(r"(\d{0,12})(:?)(\d{0,12})", re.ASCII)
 
 def read(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file of a kind that `runnel find` reads; - is standard input.")],
-    lines: Annotated[
-        str | None, typer.Option(metavar="FIRST:LAST", help="Lines, from 1, as 10:40, 10 or 10:.", show_default=False)
-    ] = None,
-    pages: Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Pages, from 1.", show_default=False)] = None,
+    lines: Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Lines, from 1, as 10:40, 10 or 10:.")] = None,
+    pages: Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Pages, from 1.")] = None,
     characters: Annotated[
-        str | None,
-        typer.Option(metavar="START:END", help="Characters [START, END), from 0, as other commands show.", show_default=False),
+        str | None, typer.Option(metavar="START:END", help="Characters [START, END), from 0, as other commands show.")
     ] = None,
-    row: Annotated[
-        str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.", show_default=False)
-    ] = None,
+    row: Annotated[str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
     ocr: OcrOption = None,
     as_json: Json = False,

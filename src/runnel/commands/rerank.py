@@ -30,12 +30,9 @@ _SHOWN = 160  # characters of a document on the terminal
 
 
 Documents = Annotated[
-    str | None,
-    typer.Argument(help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin.", show_default=False),
+    str | None, typer.Argument(help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin.")
 ]
-Corpus = Annotated[
-    str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).", show_default=False)
-]
+Corpus = Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
 Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
 MemoryFolder = Annotated[
@@ -48,8 +45,7 @@ Template = Annotated[
     typer.Option(help="How a pair is written: as in a paper, or as the tokenizer does; default: the model's own."),
 ]
 MaxTokens = Annotated[
-    int | None,
-    typer.Option(min=1, help="Cut documents to fit this many tokens with the query; the number cut is reported."),
+    int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query; the number cut is reported.")
 ]
 ShardOf = Annotated[
     str | None,
@@ -58,14 +54,12 @@ ShardOf = Annotated[
 
 
 def rerank(
-    query: Annotated[str | None, typer.Argument(help="One query ...", show_default=False)] = None,
+    query: Annotated[str | None, typer.Argument(help="One query ...")] = None,
     documents: Documents = None,
-    queries: Annotated[
-        str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).", show_default=False)
-    ] = None,
+    queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
     corpus: Corpus = None,
-    run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.", show_default=False)] = None,
-    to: Annotated[str | None, typer.Option(help="TREC run to write.", show_default=False)] = None,
+    run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.")] = None,
+    to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
     model: Model = "pocket",
     dtype: Dtype = "auto",
     top_k: TopK = None,

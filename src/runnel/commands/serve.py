@@ -35,21 +35,16 @@ def serve(
     context: typer.Context,
     model: Model = "pocket",
     index: Annotated[
-        str | None,
-        typer.Option(
-            "--in", metavar="DIR", help="Folder or URI of the index to search (default: the project's).", show_default=False
-        ),
+        str | None, typer.Option("--in", metavar="DIR", help="Folder or URI of the index to search (default: the project's).")
     ] = None,
     dtype: Dtype = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8675,
     api_key_file: Annotated[
-        Path | None,
-        typer.Option(help=f"File with one API key per line (also: ${_KEY_VARIABLE}, one key).", show_default=False),
+        Path | None, typer.Option(help=f"File with one API key per line (also: ${_KEY_VARIABLE}, one key).")
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Another name that clients reach this server by.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME", help="Another name that clients reach this server by.")
     ] = None,
     open_bind: Annotated[bool, typer.Option("--open", help="Serve other machines without an API key.")] = False,
     deadline: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Longest time of a request.")] = 600,

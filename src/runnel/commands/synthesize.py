@@ -32,18 +32,14 @@ def synthesize(
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
     without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
     strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
-    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).", show_default=False)] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).")] = None,
     lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
     unit: Annotated[Literal["sentence", "clauses"], typer.Option(help="What is numbered and chosen as evidence.")] = "sentence",
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
-    language: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.", show_default=False)
-    ] = None,
+    language: Annotated[str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable.", show_default=False
-        ),
+        typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),
     ] = None,
     llm: Llm = None,
     llm_model: LlmModel = None,
@@ -51,7 +47,7 @@ def synthesize(
     batch: Batch = False,
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     budget_tokens: BudgetTokens = None,
-    budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.", show_default=False)] = None,
+    budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.")] = None,
     price_in: PriceIn = 0.0,
     price_out: PriceOut = 0.0,
     model: Model = "pocket",

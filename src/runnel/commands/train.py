@@ -22,21 +22,14 @@ _NEEDED = ("sentence_transformers", "transformers", "datasets", "accelerate")
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.", show_default=False)],
-    data: Annotated[
-        str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.", show_default=False)
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.", show_default=False)
-    ] = None,
-    size: Annotated[
-        str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.", show_default=False)
-    ] = None,
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.")],
+    data: Annotated[str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.")] = None,
+    size: Annotated[str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.")] = None,
     changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.", show_default=False),
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.learning_rate=1e-4.")
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.", show_default=False)] = None,
+    to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="Try the recipe in seconds, on a tiny random model.")] = False,
     as_json: Json = False,
 ) -> int:
