@@ -280,11 +280,11 @@ def _train(folder: Path, data: Path) -> int:
 
 def _evaluate(model: str, part: Part | Experiment, data: Path, folder: Path) -> dict[str, dict[str, float]]:
     """Run `runnel evaluate`; return task -> metric -> value."""
-    from runnel.commands.evaluate import evaluate
+    from runnel.commands.evaluate import TaskOptions, evaluate
 
     tasks = [str(data / task) for task in part.settings.tasks]
     job: Any = None if model == "bm25" else part.recipe.job
-    evaluate([model, *tasks], job, out=str(folder), metrics=",".join(part.settings.metrics))
+    evaluate([model, *tasks], job, out=str(folder), task=TaskOptions(",".join(part.settings.metrics)))
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     return {one["task"]: one["metrics"] for one in results if "task" in one}
 

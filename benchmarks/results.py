@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from runnel.commands import evaluate_sentences
-from runnel.commands.evaluate import evaluate
+from runnel.commands.evaluate import ReadingOptions, SearchOptions, TaskOptions, evaluate
 from runnel.commands.evaluate_results import save
 from runnel.commands.evaluate_retrieval import System as Scored
 from runnel.commands.evaluate_sentences import scorer_of
@@ -66,7 +66,7 @@ class System:
     of: tuple[str, ...] = ()
 
 
-_MINILM = {"max_tokens": _TOKENS, "max_query_tokens": _TOKENS}
+_MINILM = {"reading": ReadingOptions(max_tokens=_TOKENS, max_query_tokens=_TOKENS)}
 # Each comes after what it is made of or searches; the first of a part is what the others are compared with.
 SYSTEMS = (
     System("retrieval", "bm25", "BM25", "bm25"),
@@ -75,8 +75,8 @@ SYSTEMS = (
     System("retrieval", "bm25+minilm", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("retrieval", "bm25+embed", "BM25 + `pocket`", of=("bm25", "embed")),
     System("retrieval", "index", "index", options={"how": "index"}),
-    System("retrieval", "index-vectors", "index, vectors only", options={"dense_weight": math.inf, "rerank": 0}, index=True),
-    System("retrieval", "index-merged", "index, not reranked", options={"rerank": 0}, index=True),
+    System("retrieval", "index-vectors", "index, vectors only", options={"search": SearchOptions(math.inf, 0)}, index=True),
+    System("retrieval", "index-merged", "index, not reranked", options={"search": SearchOptions(rerank=0)}, index=True),
     System("rerank", "bm25", "BM25", "bm25"),
     System("rerank", "minilm-rerank", "MiniLM", of=("bm25", "minilm")),
     System("rerank", "rerank", "`pocket`", options={"how": "rerank"}),
@@ -199,11 +199,9 @@ def _measure(one: Set, system: System, work: Work) -> None:
 
 def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
     source, folder, options = find_task(one.folder), work.of(system), dict(system.options)
-    options["queries"] = str(source.queries)
+    options["task"] = TaskOptions(corpus=None if system.index else str(source.corpus), queries=str(source.queries))
     if system.index:
         options["place"] = str(work.of(_named("index")) / f"{one.name}.index")
-    else:
-        options["corpus"] = str(source.corpus)
     model = _model(system)
     if system.of:
         model = str(folder / f"{one.name}.run")

@@ -16,8 +16,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -157,16 +158,27 @@ def _root(
 def _command(run: Callable[..., int]) -> Callable[..., None]:
     """Turn `run` into a command: errors become one line on stderr and exit code 1 or 2, Ctrl-C 130; it returns the exit code.
 
-    It also gets --verbose, as `runnel` itself does, because users write it in either place.
+    It also gets --verbose, as `runnel` itself does, because users write it in either place. The fields of a parameter that is a
+    dataclass are options.
     """
     failed = 2 if run in LIKE_GREP else 1
 
+    parameters, groups = [], {}
+    for one in inspect.signature(run, eval_str=True).parameters.values():
+        if isinstance(one.annotation, type) and is_dataclass(one.annotation):
+            groups[one.name] = one.annotation
+            parameters += _options_of(one.annotation)
+        else:
+            parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
     @functools.wraps(run)
-    def wrapped(*args: object, verbose: bool = False, **options: object) -> None:
+    def wrapped(*, verbose: bool = False, **options: Any) -> None:
         if verbose:
             _log(logging.INFO)
         try:
-            code = run(*args, **options)
+            for name, group in groups.items():
+                options[name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
+            code = run(**options)
         except BrokenPipeError:
             code = _NO_READER
         except (RunnelError, OSError) as error:
@@ -185,11 +197,19 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
                 raise  # a bug: show its traceback
         raise typer.Exit(code)
 
-    own = inspect.signature(run, eval_str=True)
-    extra = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
-    wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), extra])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {name: one.annotation for name, one in own.parameters.items()} | {"verbose": Verbose}
+    parameters.append(inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose))
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
     return wrapped
+
+
+def _options_of(group: type[Any]) -> list[inspect.Parameter]:
+    """Return the parameters for the fields of a dataclass, each of which is an option."""
+    types = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
+        for one in fields(group)
+    ]
 
 
 def _log(level: int) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from runnel.commands.display import print_json, print_table, say
 from runnel.commands.options import Json
+from runnel.commands.resume import expect_parent
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.files import replacing, write
 
@@ -34,8 +35,7 @@ def analyze(results: _Results, to: _To, as_json: Json = False) -> int:
     Of sentences also by the length of the document, by the position of the evidence, precision and recall, and what scores say.
     """
     out = Path(to)
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"{to}: the directory {out.parent} does not exist; create it first")
+    expect_parent(out)
     named: dict[str, list[dict[str, Result]]] = {}
     for one in results:
         name, equals, folder = one.partition("=")

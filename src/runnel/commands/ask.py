@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
-from runnel.commands.find import Encoding, MinScore, check_percentage, expect_query_first, parse_min_score
+from runnel.commands.find import MinScore, check_percentage, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
-from runnel.commands.options import (
-    Exclude,
-    Include,
-    Json,
-    Llm,
-    LlmModel,
-    NoIgnore,
-    NoUpdate,
-    OcrOption,
-    Query,
-    refuse,
-    select,
-)
+from runnel.commands.options import FileOptions, Json, Llm, LlmModel, NoUpdate, Query, refuse
 from runnel.commands.search import Places, open_places
-from runnel.search.finding import FileDocument, find, read_documents
-from runnel.text.documents.ocr import Ocr
-from runnel.text.documents.reader import DocumentReader, Skipped
+from runnel.search.finding import find, read_documents
+from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
     from runnel.generation.asking import CitedAnswer, Context, Excerpt
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.search.index import Index
 
+Finder = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="What finds sentences in files (default: pocket); the index's model, if it has moved."),
+]
+
 _DOCUMENTS = 5  # of an index to take sentences from
 
 
-# Long: 17 lines are its options.
 def ask(
     question: Query,
     paths: Annotated[
@@ -52,17 +43,8 @@ def ask(
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", "-m", help="What finds sentences in files (default: pocket); the index's model, if it has moved."
-        ),
-    ] = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    no_ignore: NoIgnore = False,
-    encoding: Encoding = None,
-    ocr: OcrOption = None,
+    model: Finder = None,
+    files: FileOptions = FileOptions(),
     as_json: Json = False,
 ) -> int:
     """Answer QUERY from files or an index. A language model writes the answer; its citations are checked.
@@ -71,12 +53,11 @@ def ask(
     error, even if other files have an answer.
     """
     refuse({"PATH": places and paths}, "cannot be given with --in")
+    refuse({"--no-update": no_update and (places or paths)}, "is for the project's own index")
     if paths:
         expect_query_first("ask", question, paths)
-    refuse({"--no-update": no_update and (places or paths)}, "is for the project's own index")
-    reading = {"--include": include, "--exclude": exclude, "--no-ignore": no_ignore, "--encoding": encoding, "--ocr": ocr}
-    if not paths:
-        refuse(reading, "has no effect on an index, whose files are read already")
+    else:
+        refuse(files.by_option(), "has no effect on an index, whose files are read already")
     lowest = None if min_score is None else parse_min_score(min_score)
     from runnel.generation.asking import answer, choose
     from runnel.models.sentence_retriever import SentenceRetriever
@@ -86,44 +67,40 @@ def ask(
     note_compiling()
     if paths:
         retriever = SentenceRetriever.load(model or "pocket")
-        check_percentage(min_score, retriever, model or "pocket")
-        with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
-            documents = read_documents(paths, reader, skipped, selection=select(include, exclude, no_ignore), report=say)
-            found = _find_in_files(question, documents, retriever, top_k)
+        search = partial(_find_in_files, question, paths, files, skipped, retriever)
     else:
         index = open_places(places or [], model, {}, update=not no_update)
         retriever = SentenceRetriever(index.embedder.model)
-        check_percentage(min_score, retriever, retriever.model.source)
-        found = _find_in_index(question, index, top_k)
+        search = partial(_find_in_index, question, index)
+    check_percentage(min_score, retriever, model or "pocket" if paths else retriever.model.source)
+    found = search(top_k)
     excerpts = [one for one in found if lowest is None or one.score >= lowest]
-    facts = {"skipped": [asdict(one) for one in skipped]}
     failed = any(one.error for one in skipped)
     if not excerpts:
         what = f"no sentence has a score of {min_score} or more" if found else "nothing found"
         say(f"{what}; the language model was not asked")
         if as_json:
-            print_json({"question": question, "answer": None} | facts)
+            print_json({"question": question, "answer": None, "skipped": [asdict(one) for one in skipped]})
         return 2 if failed else 1
-    tokenizer = retriever.model.tokenizer
-    context = choose(question, excerpts, context_tokens, lambda text: len(tokenizer.encode(text).ids))
+    context = choose(question, excerpts, context_tokens, lambda text: len(retriever.model.tokenizer.encode(text).ids))
     if show_context and not as_json:
         _show_excerpts(context.excerpts, range(1, len(context.excerpts) + 1))
     result = answer(endpoint, context, max_tokens=answer_tokens, on_text=None if as_json else stream_text)
     if as_json:
-        print_json(_as_json(endpoint.model, context, result) | facts)
+        print_json(_as_json(endpoint.model, context, result) | {"skipped": [asdict(one) for one in skipped]})
     else:
-        stream_text("\n" if result.text else "")
-        if result.cited and not show_context:
-            stream_text("\n")
-            _show_excerpts(context.excerpts, result.cited)
+        _end_answer(context, result, show=not show_context)
     _report(context, result, answer_tokens)
     return 2 if failed else 0 if result.text else 1
 
 
-def _find_in_files(question: str, documents: Iterable[FileDocument], retriever: SentenceRetriever, top_k: int) -> list[Excerpt]:
+def _find_in_files(
+    question: str, paths: list[str], files: FileOptions, skipped: list[Skipped], retriever: SentenceRetriever, top_k: int
+) -> list[Excerpt]:
     from runnel.generation.asking import excerpts_of_findings
 
-    with Meter("reading") as meter:
+    with files.reader() as reader, Meter("reading") as meter:
+        documents = read_documents(paths, reader, skipped, selection=files.selection(), report=say)
         return excerpts_of_findings(find(retriever, question, documents, top_k=top_k, progress=meter))
 
 
@@ -131,6 +108,14 @@ def _find_in_index(question: str, index: Index, top_k: int) -> list[Excerpt]:
     from runnel.generation.asking import excerpts_of_hits
 
     return excerpts_of_hits(index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS)))
+
+
+def _end_answer(context: Context, result: CitedAnswer, *, show: bool) -> None:
+    """End the line of an answer that was streamed, and show the excerpts that it cites."""
+    stream_text("\n" if result.text else "")
+    if result.cited and show:
+        stream_text("\n")
+        _show_excerpts(context.excerpts, result.cited)
 
 
 def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.commands.display import print_json, print_table, print_text
+from runnel.commands.resume import create_folder
 from runnel.errors import InputError, ReadError
 from runnel.files import write
 
@@ -26,12 +27,8 @@ def results_folder(out: str | None) -> Iterator[Path]:
     if out is None:
         with tempfile.TemporaryDirectory(prefix="runnel-evaluate-") as name:
             yield Path(name)
-        return
-    folder = Path(out)
-    if not folder.absolute().parent.is_dir():
-        raise InputError(f"{out}: the directory {folder.parent} does not exist; create it first")
-    folder.mkdir(exist_ok=True)
-    yield folder
+    else:
+        yield create_folder(Path(out))
 
 
 def save(result: dict[str, Any], values: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runnel.commands.display import note_compiling, print_text, say
+from runnel.commands.options import Llm, LlmModel
+from runnel.commands.resume import create_folder
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
     from runnel.evaluation.qa.inquiry import Inquiry
-    from runnel.generation.batches import Batches
     from runnel.generation.endpoint import LanguageModelClient
-    from runnel.generation.replies import Budget, Replies
+    from runnel.generation.replies import Replies
 
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")]
 QaPaths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or folders of questions, documents and answers.")]
@@ -24,10 +26,52 @@ SetNames = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (default: all); repeatable.")
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="The first questions of each set (default: all).")]
-Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
-BudgetTokens = Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.")]
-PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")]
-PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")]
+
+
+@dataclass(frozen=True)
+class AskingOptions:
+    """Which language model is asked, how, and for how much."""
+
+    llm: Llm = None
+    llm_model: LlmModel = None
+    threads: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8
+    batch: Annotated[bool, typer.Option("--batch", help="Send requests in batches, which cost less and take up to a day.")] = (
+        False
+    )
+    budget_tokens: Annotated[int | None, typer.Option(min=0, help="The most tokens, over all runs.")] = None
+    price_in: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are read.")] = 0.0
+    price_out: Annotated[float, typer.Option(min=0, help="Price of a million tokens that are written.")] = 0.0
+
+    def open(self) -> LanguageModelClient:
+        """Return the language model; raises as `open_llm`."""
+        return open_llm(self.llm, self.llm_model)
+
+    @contextmanager
+    def rounds(
+        self, folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient, money: float | None = None
+    ) -> Iterator[tuple[Replies, Iterator[int]]]:
+        """Open the replies that are stored in a folder, which is created; yield them with the rounds of work (`Batches`).
+
+        Args:
+            judges: other language models that are asked.
+            money: the most that all replies may cost.
+
+        Raises:
+            InputError: the folder's parent does not exist, or requests to a model on this machine are to be sent in batches.
+        """
+        from runnel.generation.batches import BATCH_SIZE, Batches
+        from runnel.generation.endpoint import Endpoint
+        from runnel.generation.replies import Budget, Replies
+
+        budget, size = Budget(self.budget_tokens, money, self.price_in, self.price_out), BATCH_SIZE if self.batch else None
+        create_folder(folder)
+        with Replies(endpoint, folder / "replies.sqlite", budget=budget, batch_size=size) as replies:
+            judged = "".join(f", judged by {judge.model}" for judge in judges)
+            say(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
+            endpoints = [one for one in (endpoint, *judges) if isinstance(one, Endpoint)]
+            if self.batch and len(endpoints) <= len(judges):
+                raise InputError("a local model answers at once and takes no batches; leave --batch out")
+            yield replies, Batches(replies, endpoints, say).rounds()
 
 
 def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
@@ -39,40 +83,6 @@ def open_llm(llm: str | None, name: str | None) -> LanguageModelClient:
         return Endpoint(llm, name)
     note_compiling()
     return LocalModel(llm.removeprefix(LOCAL))
-
-
-def open_replies(folder: Path, endpoint: LanguageModelClient, budget: Budget, *, batch: bool) -> Replies:
-    """Open the replies that are stored in a folder; use it as a context."""
-    from runnel.generation.batches import BATCH_SIZE
-    from runnel.generation.replies import Replies
-
-    return Replies(endpoint, folder / "replies.sqlite", budget=budget, batch_size=BATCH_SIZE if batch else None)
-
-
-def batches_of(replies: Replies, *clients: LanguageModelClient) -> Batches:
-    """Return the batches of a store, or its single round if it has no `batch_size`.
-
-    Raises:
-        InputError: requests to a model on this machine are to be sent in batches.
-    """
-    from runnel.generation.batches import Batches
-    from runnel.generation.endpoint import Endpoint
-
-    endpoints = [one for one in clients if isinstance(one, Endpoint)]
-    if replies.batch_size is not None and len(endpoints) < len(clients):
-        raise InputError("a local model answers at once and takes no batches; leave --batch out")
-    return Batches(replies, endpoints, say)
-
-
-def make_folder(out: Path) -> None:
-    """Create the folder for results, unless it exists.
-
-    Raises:
-        InputError: its parent does not exist.
-    """
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"{out}: the directory {out.parent} does not exist; create it first")
-    out.mkdir(exist_ok=True)
 
 
 def costs(replies: Replies, **versions: str) -> dict[str, Any]:

@@ -11,22 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.inquiries import (
-    BudgetTokens,
-    Out,
-    PriceIn,
-    PriceOut,
-    Threads,
-    batches_of,
-    costs,
-    make_folder,
-    open_llm,
-    open_replies,
-    say_notes,
-    show_costs,
-)
-from runnel.commands.options import Batch, Json, Llm, LlmModel
+from runnel.commands.display import print_json, print_text
+from runnel.commands.inquiries import AskingOptions, Out, costs, say_notes, show_costs
+from runnel.commands.options import Json
 from runnel.files import write
 
 if TYPE_CHECKING:
@@ -37,13 +24,7 @@ if TYPE_CHECKING:
 def judge(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows of question, answers and attempt.")],
     out: Out,
-    llm: Llm = None,
-    llm_model: LlmModel = None,
-    threads: Threads = 8,
-    batch: Batch = False,
-    budget_tokens: BudgetTokens = None,
-    price_in: PriceIn = 0.0,
-    price_out: PriceOut = 0.0,
+    asking: AskingOptions = AskingOptions(),
     as_json: Json = False,
 ) -> int:
     """Let a language model judge answers, as `runnel qa` does; with labels by people, measure how they agree.
@@ -53,15 +34,11 @@ def judge(
     """
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.judging import read_attempts
-    from runnel.generation.replies import Budget
 
-    endpoint, attempts = open_llm(llm, llm_model), read_attempts(file)
-    make_folder(out)
-    budget = Budget(budget_tokens, None, price_in, price_out)
-    with open_replies(out, endpoint, budget, batch=batch) as replies:
-        say(f"note: asking {endpoint.model} at {endpoint.url}")
-        for _ in batches_of(replies, endpoint).rounds():
-            inquiry = Inquiry(replies, threads)
+    endpoint, attempts = asking.open(), read_attempts(file)
+    with asking.rounds(out, endpoint) as (replies, rounds):
+        for _ in rounds:
+            inquiry = Inquiry(replies, asking.threads)
             report = _judge_all(inquiry, attempts, out)
     write(out / "judge.json", json.dumps(report, indent=2) + "\n")
     if as_json:

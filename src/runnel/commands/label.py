@@ -12,24 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runnel.commands.display import Meter, print_json, print_text, say
-from runnel.commands.inquiries import (
-    BudgetTokens,
-    Limit,
-    Out,
-    PriceIn,
-    PriceOut,
-    QaPaths,
-    SetNames,
-    Threads,
-    batches_of,
-    costs,
-    make_folder,
-    open_llm,
-    open_replies,
-    say_notes,
-    show_costs,
-)
-from runnel.commands.options import Batch, Json, Llm, LlmModel
+from runnel.commands.inquiries import AskingOptions, Limit, Out, QaPaths, SetNames, costs, say_notes, show_costs
+from runnel.commands.options import Json
 from runnel.files import replacing, write
 
 if TYPE_CHECKING:
@@ -43,13 +27,7 @@ def label(
     only: SetNames = None,
     limit: Limit = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Leave out longer documents.")] = 120_000,
-    llm: Llm = None,
-    llm_model: LlmModel = None,
-    threads: Threads = 8,
-    batch: Batch = False,
-    budget_tokens: BudgetTokens = None,
-    price_in: PriceIn = 0.0,
-    price_out: PriceOut = 0.0,
+    asking: AskingOptions = AskingOptions(),
     as_json: Json = False,
 ) -> int:
     """Let a language model choose the sentences from which the true answers of questions follow.
@@ -60,25 +38,16 @@ def label(
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
     from runnel.evaluation.qa.prompts import LABELS
-    from runnel.generation.replies import Budget
 
-    endpoint = open_llm(llm, llm_model)
-    make_folder(out)
-    budget = Budget(budget_tokens, None, price_in, price_out)
-    with open_replies(out, endpoint, budget, batch=batch) as replies:
-        say(f"note: asking {endpoint.model} at {endpoint.url}")
-        for _ in batches_of(replies, endpoint).rounds():
-            inquiry = Inquiry(replies, threads)
+    endpoint = asking.open()
+    with asking.rounds(out, endpoint) as (replies, rounds):
+        for _ in rounds:
+            inquiry = Inquiry(replies, asking.threads)
             sets = [
                 _label_set(inquiry, data, limit, max_tokens, out) for path in paths for data in read_qa_sets(path, only or ())
             ]
-        notes = dict(inquiry.notes.most_common())
-        report: dict[str, Any] = {
-            "llm_model": endpoint.model,
-            "sets": sets,
-            "notes": notes,
-            "cost": costs(replies, labels=LABELS),
-        }
+    notes, cost = dict(inquiry.notes.most_common()), costs(replies, labels=LABELS)
+    report: dict[str, Any] = {"llm_model": endpoint.model, "sets": sets, "notes": notes, "cost": cost}
     write(out / "label.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     if as_json:
         print_json(report)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.embed import embed_corpus
-from runnel.commands.options import BOption, DocumentPrompt, Json, K1Option, Prompt
+from runnel.commands.options import Bm25Options, Json, PromptOptions, given
 from runnel.commands.resume import Output, appending, file_digest, sibling, text_digest, whole_lines
 from runnel.errors import InputError
 from runnel.files import replacing
@@ -30,61 +30,80 @@ if TYPE_CHECKING:
     from runnel.training.candidates import Search
     from runnel.training.corpora import Texts
     from runnel.training.data import Dropped, Triple
-    from runnel.training.formats import Format as RowFormat
     from runnel.training.mining import Judge, Mined, Mining
 
 
-Negatives = Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")]
-Ranks = Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")]
-MaxScore = Annotated[float | None, typer.Option(help="Reject candidates that score higher, by embedder.")]
-Margin = Annotated[float | None, typer.Option(help="Reject candidates that score above the positive minus this.")]
-RelativeMargin = Annotated[
-    float | None, typer.Option(help="Reject candidates that score above the positive minus this share of it.")
-]
-JudgeName = Annotated[str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")]
-Exclude = Annotated[list[str] | None, typer.Option(help="Test set, a file or folder, to exclude from training; may be repeated.")]
-Corpus = Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")]
-Queries = Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")]
-Format = Annotated[
-    Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"] | None,
-    typer.Option(help="Format of DATA; default: what its first row looks like."),
-]
+@dataclass(frozen=True)
+class DrawingOptions:
+    """How many negatives are drawn, from where, and which candidates are rejected."""
+
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")] = 7
+    ranks: Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")] = "1-100"
+    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0
+    max_score: Annotated[float | None, typer.Option(help="Reject candidates that score higher, by embedder.")] = None
+    margin: Annotated[float | None, typer.Option(help="Reject candidates that score above the positive minus this.")] = None
+    relative_margin: Annotated[
+        float | None, typer.Option(help="Reject candidates that score above the positive minus this share of it.")
+    ] = None
+
+    def mining(self) -> Mining:
+        """Return the settings; raises InputError for numbers that are out of range."""
+        from runnel.training.mining import Mining
+
+        first, dash, last = self.ranks.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal()):
+            raise InputError(f"--ranks must be FIRST-LAST, like 1-100, got {self.ranks!r}")
+        ranks = int(first), int(last)
+        return Mining(self.number, ranks, self.seed, self.max_score, self.margin, self.relative_margin)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """What the examples are."""
+
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Test set, a file or folder, to exclude from training; may be repeated.")
+    ] = None
+    corpus: Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")] = None
+    queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")] = None
+    format: Annotated[
+        Literal["qrels", "id-triples", "text-triples", "tevatron", "flagembedding", "columns"] | None,
+        typer.Option(help="Format of DATA; default: what its first row looks like."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What searches."""
+
+    model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None
+    run: Annotated[str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.")] = None
+
+    @property
+    def dense(self) -> bool:
+        """Whether an embedder searches."""
+        return self.model not in (None, "bm25")
 
 
 def mine(
     data: Annotated[str, typer.Argument(help="Queries with positives: BEIR folder, qrels, CSV of pairs, jsonl, ...")],
     to: Annotated[str, typer.Option(help="OUT.jsonl, which training reads.")],
-    model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None,
-    run: Annotated[str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.")] = None,
-    number: Negatives = 7,
-    ranks: Ranks = "1-100",
-    seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
-    max_score: MaxScore = None,
-    margin: Margin = None,
-    relative_margin: RelativeMargin = None,
-    judge: JudgeName = None,
-    k1: K1Option = None,
-    b: BOption = None,
-    prompt: Prompt = None,
-    document_prompt: DocumentPrompt = None,
-    exclude: Exclude = None,
-    corpus: Corpus = None,
-    queries: Queries = None,
-    format: Format = None,
+    search: SearchOptions = SearchOptions(),
+    drawing: DrawingOptions = DrawingOptions(),
+    judge: Annotated[str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")] = None,
+    bm25: Bm25Options = Bm25Options(),
+    prompts: PromptOptions = PromptOptions(),
+    source: DataOptions = DataOptions(),
     as_json: Json = False,
 ) -> int:
     """Find hard negatives: documents that a search finds for a query although they do not answer it.
 
     Copies of a positive are never used. Interrupted work resumes when you repeat the command.
     """
-    from runnel.training.mining import Mining
-
-    mining = Mining(number, _parse_ranks(ranks), seed, max_score, margin, relative_margin)
-    bm25 = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
-    prompts = {name: text for name, text in (("query", prompt), ("document", document_prompt)) if text is not None}
-    scorers = _Scorers(model, run, judge, bm25, prompts)
+    mining = drawing.mining()
+    scorers = _Scorers(search, judge, given(**asdict(bm25)), prompts.by_kind())
     scorers.check(mining)
-    facts = _mine(_Data(data, format, corpus, queries, exclude or []), scorers, mining, Path(to))
+    facts = _mine(data, source, scorers, mining, Path(to))
     if as_json:
         print_json({"out": to, **facts})
     else:
@@ -92,61 +111,45 @@ def mine(
     return 0
 
 
-class _Data(NamedTuple):
-    """The options that select the examples."""
-
-    path: str
-    format: RowFormat | None
-    corpus: str | None
-    queries: str | None
-    exclude: Sequence[str]
-
-
 class _Scorers(NamedTuple):
-    """The options that select the search and the judge. `prompts` replace those of the search, or of a judge without one."""
+    """What searches and judges. `prompts` replace those of the search, or of a judge without one."""
 
-    model: str | None
-    run: str | None
+    search: SearchOptions
     judge: str | None
     bm25: Mapping[str, float]
     prompts: Mapping[str, str]
 
-    @property
-    def dense(self) -> bool:
-        """Return whether an embedder searches."""
-        return self.model not in (None, "bm25")
-
     def check(self, mining: Mining) -> None:
         """Raise InputError for options that contradict each other or would have no effect."""
-        if self.run is not None and self.model is not None:
+        if self.search.run is not None and self.search.model is not None:
             raise InputError("negatives come from a run or from a search: give --run or --model, not both")
         if self.judge is not None and not mining.needs_scores:
             raise InputError("--judge does nothing without --max-score, --margin or --relative-margin; give one of them")
-        if mining.needs_scores and self.judge is None and not self.dense:
+        if mining.needs_scores and self.judge is None and not self.search.dense:
             raise InputError(
                 "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too"
             )
-        if self.bm25 and (self.dense or self.run is not None):
+        if self.bm25 and (self.search.dense or self.search.run is not None):
             raise InputError("--k1 and --b are settings of BM25, which does not search here; omit them, or --model and --run")
-        if self.prompts and self.judge is None and not self.dense:
+        if self.prompts and self.judge is None and not self.search.dense:
             raise InputError(
                 "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too"
             )
 
 
-def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str, Any]:
+def _mine(data: str, options: DataOptions, scorers: _Scorers, mining: Mining, out: Path) -> dict[str, Any]:
     """Write OUT, or find it finished; return its facts."""
     from runnel.training.candidates import K1, B
     from runnel.training.formats import find_source
 
-    source = find_source(data.path, data.corpus, data.queries)
-    searcher = _load(scorers.model, scorers.prompts) if scorers.dense else None
-    judging = searcher if scorers.judge is None else _load(scorers.judge, {} if scorers.dense else scorers.prompts)
-    bm25 = {} if scorers.dense or scorers.run is not None else {"k1": K1, "b": B, **scorers.bm25}
+    source, by = find_source(data, options.corpus, options.queries), scorers.search
+    searcher = _load(by.model, scorers.prompts) if by.dense else None
+    judging = searcher if scorers.judge is None else _load(scorers.judge, {} if by.dense else scorers.prompts)
+    bm25 = {} if by.dense or by.run is not None else {"k1": K1, "b": B, **scorers.bm25}
     settings: dict[str, object] = {
-        "files": [_digest(f) for f in (source.path, source.corpus, source.queries, scorers.run, *data.exclude)],
-        "format": data.format,
-        "model": scorers.model or (None if scorers.run else "bm25"),
+        "files": [_digest(f) for f in (source.path, source.corpus, source.queries, by.run, *(options.exclude or ()))],
+        "format": options.format,
+        "model": by.model or (None if by.run else "bm25"),
         "judge": scorers.judge,
         "fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)],
         "prompts": [e and _prompts(e) for e in (searcher, judging)],
@@ -159,7 +162,7 @@ def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str
         if facts is not None:
             say(f"note: {out} is finished already")
             return facts
-        examples = _Examples(data)
+        examples = _Examples(data, options)
         pool_from = settings["files"] if source.corpus is None else [_digest(source.corpus)]
         vectors = None
         if searcher is not None:
@@ -169,10 +172,10 @@ def _mine(data: _Data, scorers: _Scorers, mining: Mining, out: Path) -> dict[str
                 "prompt": _prompts(searcher)["document"],
             }
             vectors = embed_corpus(searcher, examples.pool, sibling(out, ".vectors.npy"), made_from)
-        ranked = None if scorers.run is None else read_run(scorers.run, mining.ranks[1])
+        ranked = None if by.run is None else read_run(by.run, mining.ranks[1])
         search = _search(examples.pool, ranked, searcher, vectors, bm25)
-        by = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
-        facts = output.end({**examples.facts, **_draw(examples, output, search, mining, by)})
+        judge = None if judging is None else _judge(judging, examples.pool, vectors if judging is searcher else None)
+        facts = output.end({**examples.facts, **_draw(examples, output, search, mining, judge)})
         _report(facts, mining.number)
         return facts
 
@@ -183,22 +186,22 @@ class _Examples:
     The pool is the corpus if there is one, else every text of the examples, each once.
     """
 
-    def __init__(self, data: _Data) -> None:
+    def __init__(self, data: str, options: DataOptions) -> None:
         from runnel.training.corpora import Texts, read_corpus
         from runnel.training.data import Dropped
         from runnel.training.decontaminate import Decontaminator
         from runnel.training.formats import find_source
 
-        self._data = data
-        path = find_source(data.path, data.corpus, data.queries).corpus
+        self._data, self._options = data, options
+        path = find_source(data, options.corpus, options.queries).corpus
         self._corpus = None if path is None else Texts(read_corpus(path))  # type: ignore[arg-type]
-        self._guard = Decontaminator(data.exclude)
+        self._guard = Decontaminator(options.exclude or ())
         self.pool = self._corpus if self._corpus is not None else Texts(_distinct(iter(self)))
         dropped = Dropped()
         self.total = sum(1 for _ in self._read(dropped))
         self.facts = {"dropped": dict(dropped.counts), "contaminated": dict(self._guard.counts)}
         if not self.total:
-            raise InputError(f"{data.path}: no example is left to mine for ({dropped}; {self._guard})")
+            raise InputError(f"{data}: no example is left to mine for ({dropped}; {self._guard})")
 
     def __iter__(self) -> Iterator[Triple]:
         from runnel.training.data import Dropped
@@ -209,8 +212,8 @@ class _Examples:
         from runnel.training.data import read_triples
 
         self._guard.counts.clear()
-        data = self._data
-        triples = read_triples(data.path, data.format, corpus=self._corpus, queries=data.queries, dropped=dropped)
+        options = self._options
+        triples = read_triples(self._data, options.format, corpus=self._corpus, queries=options.queries, dropped=dropped)
         return self._guard.clean(triples)
 
 
@@ -288,13 +291,6 @@ def _report(facts: Mapping[str, Any], number: int) -> None:
             say(f"note: {what}: {'; '.join(f'{count:,} {reason}' for reason, count in facts[name].items())}")
     if facts["examples_with_fewer"]:
         say(f"warning: {facts['examples_with_fewer']:,} of {facts['examples']:,} examples got fewer than {number} negatives")
-
-
-def _parse_ranks(text: str) -> tuple[int, int]:
-    first, dash, last = text.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal()):
-        raise InputError(f"--ranks must be FIRST-LAST, like 1-100, got {text!r}")
-    return int(first), int(last)
 
 
 def _digest(path: object) -> str | None:

@@ -1,13 +1,18 @@
-"""Options that several commands share, and refusing those that have no effect."""
+"""Options that several commands share, and refusing those that have no effect.
+
+The fields of a dataclass are options that go together: a command has a parameter of this class for them (`cli`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from runnel.text.documents.reader import DocumentReader
     from runnel.text.folders import Selection
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
@@ -19,10 +24,6 @@ Dtype = Annotated[
     ),
 ]
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
-K1Option = Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")]
-BOption = Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")]
-Prompt = Annotated[str | None, typer.Option(help="Text that the embedder reads before each query (default: the model's own).")]
-DocumentPrompt = Annotated[str | None, typer.Option(help="The same before each document.")]
 Include = Annotated[
     list[str] | None, typer.Option("--include", metavar="GLOB", help="Of folders, read only matching files, e.g. *.md.")
 ]
@@ -35,6 +36,7 @@ OcrOption = Annotated[
         "--ocr", metavar="COMMAND", help='Read scanned pages of PDF files by a command, e.g. "tesseract {image} stdout".'
     ),
 ]
+Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
 NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
 Llm = Annotated[
     str | None,
@@ -45,7 +47,6 @@ Llm = Annotated[
 LlmModel = Annotated[
     str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
 ]
-Batch = Annotated[bool, typer.Option("--batch", help="Send requests in batches, which cost less and take up to a day.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")]
 Plain = Annotated[
@@ -56,6 +57,62 @@ FilesOnly = Annotated[bool, typer.Option("--files-with-matches", "-l", help="Pri
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]
+
+
+@dataclass(frozen=True)
+class Bm25Options:
+    """The settings of BM25."""
+
+    k1: Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")] = None
+    b: Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")] = None
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """What an embedder reads before texts."""
+
+    prompt: Annotated[
+        str | None, typer.Option(help="Text that the embedder reads before each query (default: the model's own).")
+    ] = None
+    document_prompt: Annotated[str | None, typer.Option(help="The same before each document.")] = None
+
+    def by_kind(self) -> dict[str, str]:
+        """Return the prompts that were given, by "query" and "document"."""
+        return given(query=self.prompt, document=self.document_prompt)
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Which files are read, and how."""
+
+    include: Include = None
+    exclude: Exclude = None
+    no_ignore: NoIgnore = False
+    encoding: Encoding = None
+    ocr: OcrOption = None
+
+    def by_option(self) -> dict[str, object]:
+        """Return the values by the names of the options."""
+        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
+
+    def selection(self) -> Selection:
+        """Return the selection of files.
+
+        Raises:
+            InputError: an invalid glob.
+        """
+        return select(self.include, self.exclude, self.no_ignore)
+
+    def reader(self) -> DocumentReader:
+        """Return the reader of the files, to be used as a context.
+
+        Raises:
+            InputError: the encoding is unknown, or the command of --ocr is not usable.
+        """
+        from runnel.text.documents.ocr import Ocr
+        from runnel.text.documents.reader import DocumentReader
+
+        return DocumentReader(encoding=self.encoding, ocr=None if self.ocr is None else Ocr(self.ocr))
 
 
 def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection:
@@ -69,9 +126,14 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
     return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)
 
 
-def refuse(given: Mapping[str, object], why: str) -> None:
-    """Raise a usage error for the first of `given`, values by option, that has a value: it would have no effect."""
-    for name, value in given.items():
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def refuse(values: Mapping[str, object], why: str) -> None:
+    """Raise a usage error for the first of `values`, by option, that is not empty: it would have no effect."""
+    for name, value in values.items():
         if value:
             raise typer.BadParameter(f"{name} {why}")
 

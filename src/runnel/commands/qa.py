@@ -11,29 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import Meter, print_json, say
-from runnel.commands.inquiries import (
-    BudgetTokens,
-    Limit,
-    Out,
-    PriceIn,
-    PriceOut,
-    QaPaths,
-    SetNames,
-    Threads,
-    batches_of,
-    make_folder,
-    open_llm,
-    open_replies,
-    say_notes,
-)
-from runnel.commands.options import Batch, Dtype, Json, Llm, LlmModel, refuse
+from runnel.commands.display import Meter, print_json
+from runnel.commands.inquiries import AskingOptions, Limit, Out, QaPaths, SetNames, open_llm, say_notes
+from runnel.commands.options import Dtype, Json, refuse
 from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of, window_of
 from runnel.commands.qa_results import Result, save_all, say_about_sets, show
 from runnel.errors import InputError
@@ -49,7 +35,40 @@ SENTENCES, CHUNKS = 50, 5  # to read, as in paper E
 WINDOW = 120_000  # tokens, as in paper E
 
 
-# Long: 50 lines are its options.
+@dataclass(frozen=True)
+class ExcerptOptions:
+    """What is read for a question."""
+
+    how: Annotated[Literal["sentences", "embed"] | None, typer.Option("--as", help="What MODEL does (default: sentences).")] = (
+        None
+    )
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None
+    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
+    context: Annotated[
+        str | None, typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).")
+    ] = None
+    context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None
+    window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None
+    stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None
+
+    def setup(self, model: str, dtype: str) -> Setup:
+        """Return what is read of the documents.
+
+        Raises:
+            InputError: an option does not fit the model.
+        """
+        excerpts = {"--as": self.how, "--top-k": self.top_k, "--chunk-words": self.chunk_words, "--context": self.context}
+        if way := next((way for way in WINDOWED if way == model), None):
+            given = {**excerpts, "--context-tokens": self.context_tokens}
+            refuse(given, f"is for retrieval by a model; {way} reads whole documents")
+            return read_windows(way, window_of(self.window_tokens or WINDOW, self.stride))
+        refuse({"--stride": self.window_tokens is None and self.stride}, "goes with --window-tokens")
+        window = None if self.window_tokens is None else window_of(self.window_tokens, self.stride)
+        system = system_of(model, self.how, dtype, self.chunk_words, self.context)
+        top_k = self.top_k or (SENTENCES if self.chunk_words is None else CHUNKS)
+        return read_excerpts(system, top_k, self.context_tokens, window)
+
+
 def qa(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); or whole: nothing does.")
@@ -57,28 +76,12 @@ def qa(
     paths: QaPaths,
     out: Out,
     only: SetNames = None,
-    how: Annotated[
-        Literal["sentences", "embed"] | None, typer.Option("--as", help="What MODEL does (default: sentences).")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None,
-    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None,
-    context: Annotated[
-        str | None, typer.Option(help="Retrieve from pieces of this many tokens, or: sentence (default: whole).")
-    ] = None,
-    context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None,
-    window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None,
-    stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None,
+    excerpts: ExcerptOptions = ExcerptOptions(),
     limit: Limit = None,
-    llm: Llm = None,
-    llm_model: LlmModel = None,
+    asking: AskingOptions = AskingOptions(),
     judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
     judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
-    threads: Threads = 8,
-    batch: Batch = False,
-    budget_tokens: BudgetTokens = None,
-    price_in: PriceIn = 0.0,
-    price_out: PriceOut = 0.0,
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> int:
@@ -87,28 +90,16 @@ def qa(
     A language model answers from the retrieved sentences, and a judge compares each answer with the true ones. Repeat the command
     after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
     """
-    excerpts = {"--as": how, "--top-k": top_k, "--chunk-words": chunk_words, "--context": context}
-    if way := next((way for way in WINDOWED if way == model), None):
-        refuse({**excerpts, "--context-tokens": context_tokens}, f"is for retrieval by a model; {way} reads whole documents")
-        setup = read_windows(way, window_of(window_tokens or WINDOW, stride))
-    else:
-        refuse({"--stride": window_tokens is None and stride}, "goes with --window-tokens")
-        window = None if window_tokens is None else window_of(window_tokens, stride)
-        system = system_of(model, how, dtype, chunk_words, context)
-        setup = read_excerpts(system, top_k or (SENTENCES if chunk_words is None else CHUNKS), context_tokens, window)
+    setup = excerpts.setup(model, dtype)
     from runnel.evaluation.qa.answering import Exam
     from runnel.evaluation.qa.inquiry import Inquiry
     from runnel.evaluation.qa.loading import read_qa_sets
-    from runnel.generation.replies import Budget
 
-    endpoint = open_llm(llm, llm_model)
-    judging = endpoint if judge is None and judge_model is None else open_llm(judge or llm, judge_model or llm_model)
-    budget = Budget(budget_tokens, None, price_in, price_out)
-    make_folder(out)
-    with open_replies(out, endpoint, budget, batch=batch) as replies:
-        say(f"note: asking {endpoint.model} at {endpoint.url}, judged by {judging.model}")
-        for _ in batches_of(replies, endpoint, judging).rounds():
-            exam = Exam(Inquiry(replies, threads), judging, answer_tokens)
+    endpoint, own_judge = asking.open(), judge is not None or judge_model is not None
+    judging = open_llm(judge or asking.llm, judge_model or asking.llm_model) if own_judge else endpoint
+    with asking.rounds(out, endpoint, judging) as (replies, rounds):
+        for _ in rounds:
+            exam = Exam(Inquiry(replies, asking.threads), judging, answer_tokens)
             data = (first(data, limit) for path in paths for data in read_qa_sets(path, only or ()))
             results = _examine_all(exam, data, setup, out, "" if limit is None else f".first-{limit}")
         report = save_all(results, exam, setup.settings, out)

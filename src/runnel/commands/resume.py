@@ -30,6 +30,23 @@ def sibling(out: Path, ending: str) -> Path:
     return out.with_name(out.name + ending)
 
 
+def create_folder(path: Path) -> Path:
+    """Create a folder for results, unless it exists; return it.
+
+    Raises:
+        InputError: its parent does not exist.
+    """
+    expect_parent(path)
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def expect_parent(path: Path) -> None:
+    """Raise InputError unless the directory that a path is in exists."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: the directory {path.parent} does not exist; create it first")
+
+
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
     """Yield a function that appends bytes to a file and flushes them; errors name the file."""
@@ -83,8 +100,7 @@ class Output:
         """
         facts = self._finished(settings)
         if facts is None and not self._lock.held:
-            if not self.path.absolute().parent.is_dir():
-                raise InputError(f"{self.path}: the directory {self.path.parent} does not exist; create it first")
+            expect_parent(self.path)
             self._lock.acquire()
             facts = self._finished(settings)  # another process may have finished it just now
         if facts is None and self._has_begun():

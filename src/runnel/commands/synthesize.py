@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.inquiries import BudgetTokens, PriceIn, PriceOut, Threads, batches_of, open_llm, open_replies
-from runnel.commands.options import Batch, Json, Llm, LlmModel, Model, refuse_others
+from runnel.commands.inquiries import AskingOptions, costs
+from runnel.commands.options import Json, Model, refuse_others
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,15 +41,9 @@ def synthesize(
         list[str] | None,
         typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),
     ] = None,
-    llm: Llm = None,
-    llm_model: LlmModel = None,
-    threads: Threads = 8,
-    batch: Batch = False,
+    asking: AskingOptions = AskingOptions(),
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
-    budget_tokens: BudgetTokens = None,
     budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.")] = None,
-    price_in: PriceIn = 0.0,
-    price_out: PriceOut = 0.0,
     model: Model = "pocket",
     as_json: Json = False,
 ) -> int:
@@ -64,21 +58,17 @@ def synthesize(
     if without_llm:
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
-    from runnel.generation.replies import Budget, BudgetSpent
+        from runnel.generation.replies import BudgetSpent
     from runnel.generation.synthesis.run import Settings, Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
     from runnel.models.embedder import Embedder
 
     note_compiling()
-    settings = Settings(strategy, unit, seed, reply_tokens, threads, language)
-    budget = Budget(budget_tokens, budget_money, price_in, price_out)
-    endpoint, guard = open_llm(llm, llm_model), open_guard(exclude or [])
-    embedder = Embedder.load(model)
-    tokens = _numbers(lengths)
-    to.mkdir(exist_ok=True)
-    with open_replies(to, endpoint, budget, batch=batch) as replies:
-        say(f"note: asking {endpoint.model} at {endpoint.url}")
-        for _ in batches_of(replies, endpoint).rounds():
+    settings = Settings(strategy, unit, seed, reply_tokens, asking.threads, language)
+    endpoint, guard = asking.open(), open_guard(exclude or [])
+    embedder, tokens = Embedder.load(model), _numbers(lengths)
+    with asking.rounds(to, endpoint, money=budget_money) as (replies, rounds):
+        for _ in rounds:
             cutter, documents = Cutter(embedder.model.tokenizer, tokens, unit, seed), Sources(sources, seed, say)
             synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
             write_rows(synthesis.rows(cutter.cuts(documents), limit), to / f"{strategy}.jsonl", limit)
@@ -176,6 +166,8 @@ def _write_facts(facts: dict[str, Any], path: Path) -> None:
 def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from runnel.generation.synthesis.prompts import VERSION
+
     replies, used = synthesis.replies, synthesis.replies.used
     return {
         **asdict(synthesis.settings),
@@ -189,8 +181,7 @@ def _facts(synthesis: Synthesis, sources: Sources, cutter: Cutter) -> dict[str, 
         "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths},
         "rejected": dict(synthesis.rejected.most_common()),
         "stopped": synthesis.stopped and str(synthesis.stopped),
-        "used": asdict(used) | {"money": replies.budget.cost(used)},
-        "spent": asdict(replies.spent) | {"money": replies.budget.cost(replies.spent)},
+        **costs(replies, used=VERSION),
         "per_million_examples": synthesis.cost(used),
     }
 

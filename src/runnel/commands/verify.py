@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runnel.commands.display import one_line, print_json, print_text, say
-from runnel.commands.find import Encoding
-from runnel.commands.options import Exclude, Include, Json, NoIgnore, OcrOption, select
+from runnel.commands.options import FileOptions, Json
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.search.finding import read_documents
-from runnel.text.documents.ocr import Ocr
-from runnel.text.documents.reader import DocumentReader, Skipped
+from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
     from runnel.search.verifying import Quoted, Verified
@@ -26,11 +24,7 @@ _WORD_FOR_WORD, _NOT, _UNREADABLE = 0, 1, 2  # exit codes, as of grep
 def verify(
     quote: Annotated[str, typer.Argument(metavar="QUOTE", help="The words to look for; - reads them from standard input.")],
     files: Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders and globs, as of `runnel find`.")],
-    include: Include = None,
-    exclude: Exclude = None,
-    no_ignore: NoIgnore = False,
-    encoding: Encoding = None,
-    ocr: OcrOption = None,
+    reading: FileOptions = FileOptions(),
     as_json: Json = False,
 ) -> int:
     """Tell whether files have QUOTE word for word, and where; else show the nearest stretch and the words that differ.
@@ -45,9 +39,8 @@ def verify(
             raise InputError("standard input can be the quote or a file, not both")
         quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
     skipped: list[Skipped] = []
-    selection = select(include, exclude, no_ignore)
-    with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
-        verified = verify(quote, read_documents(files, reader, skipped, selection=selection, report=say))
+    with reading.reader() as reader:
+        verified = verify(quote, read_documents(files, reader, skipped, selection=reading.selection(), report=say))
     if as_json:
         print_json({"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]})
     else:
