@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.commands.display import note_compiling, one_line, print_table, print_text, say
+from runnel.commands.display import note_compiling, one_line, print_table, print_text
 from runnel.commands.evaluate_retrieval import state_of
-from runnel.commands.resume import Output, file_digest
-from runnel.commands.runs import Item, append_lines, finish_run, read_lines_of
+from runnel.commands.resume import file_digest
+from runnel.commands.runs import resumed_rows
 
 if TYPE_CHECKING:
     from runnel.evaluation.questions import Answer, Question, Setting
@@ -38,12 +38,12 @@ def measure(
     name = path.name.split(".")[0]
     index = Index.open(place, model)
     targets = own.locate(questions, index)
-    answered = _rows(
-        folder / f"{name}.answers.jsonl",
-        settings | {"options": dict(options), "top_k": top_k},
-        questions,
-        lambda question: _row(own.ask(question, targets[question.id], index, top_k, options)),
-    )
+
+    def row_of(question: Question) -> Mapping[str, object]:
+        return _row(own.ask(question, targets[question.id], index, top_k, options))
+
+    asked, out = settings | {"options": dict(options), "top_k": top_k}, folder / f"{name}.answers.jsonl"
+    answered = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
     answers = [_answer(question, row) for question, row in zip(questions, answered, strict=True)]
     result = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
     result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
@@ -55,25 +55,13 @@ def measure(
             return {"setting": setting, "id": question.id, "rank": own.rank_with(question, targets[question.id], index, options)}
 
         ranks: dict[str, list[int | None]] = {}
-        for row in _rows(folder / f"{name}.sweep.jsonl", settings, own.tries(questions, index), rank):
+        out, tries = folder / f"{name}.sweep.jsonl", own.tries(questions, index)
+        for row in resumed_rows(out, settings, lambda: (tries, rank, None), label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
         weighed = own.weigh(own.settings_of(index), ranks)
         result["settings"] = [_setting(one) for one in weighed]
         result["advice"] = advice(weighed, place, model)
     return result, {answer.question.id: answer.values() for answer in answers}
-
-
-def _rows(
-    out: Path, settings: Mapping[str, object], items: Iterable[Item], row_of: Callable[[Item], Mapping[str, object]]
-) -> list[dict[str, Any]]:
-    """Return the row of each item, written to OUT unless it is there."""
-    with Output(out) as output:
-        if output.begin(settings) is None:
-            append_lines(output, items, row_of, label="searching")
-            finish_run(output, {})
-        else:
-            say(f"note: {out} is finished already")
-    return read_lines_of(out)
 
 
 def _row(answer: Answer) -> dict[str, object]:

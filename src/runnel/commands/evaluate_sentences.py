@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from runnel.commands.display import note_compiling, print_table, print_text, say
 from runnel.commands.evaluate_retrieval import System, load_model
 from runnel.commands.options import DTYPES
-from runnel.commands.resume import Output, file_digest
-from runnel.commands.runs import append_lines, finish_run, read_lines_of
+from runnel.commands.resume import file_digest
+from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.integrations.embedders import PREFIXES
 
@@ -114,25 +114,21 @@ def _judged(path: Path, system: System, out: Path, scorer: Callable[[System], tu
     settings |= {**system.bm25, "prompts": dict(system.prompts), **system.reading.settings()}
     settings |= {"context": system.context, "format": _FORMAT}
     settings |= {} if system.chunk_words is None else {"chunk_words": system.chunk_words}
-    with Output(out) as output:
-        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
+    dropped = Dropped()
+
+    def load() -> Rows[tuple[int, Evidence]]:
         score, fingerprint = scorer(system)
-        if output.begin(settings | {"fingerprint": fingerprint}) is not None:
-            say(f"note: {out} is finished already")
-        else:
-            dropped = Dropped()
-            examples = enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1)
 
-            def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
-                number, example = numbered
-                found = judge(example, *score(example.query, example.document), logits=system.how == "sentences")
-                return asdict(found) | {"query": example.id or str(number)}
+        def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
+            number, example = numbered
+            found = judge(example, *score(example.query, example.document), logits=system.how == "sentences")
+            return asdict(found) | {"query": example.id or str(number)}
 
-            append_lines(output, examples, judged_row, label="reading")
-            if dropped.counts:
-                say(f"note: {path}: {dropped}")
-            finish_run(output, {"count": dropped.kept})
-    judged = [Judged(**row) for row in read_lines_of(out)]
+        return enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1), judged_row, fingerprint
+
+    judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
+    if dropped.counts:
+        say(f"note: {path}: {dropped}")
     names = [one.query for one in judged]
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)

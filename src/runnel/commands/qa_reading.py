@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.commands.display import say
-from runnel.commands.resume import Output
-from runnel.commands.runs import append_lines, finish_run, read_lines_of
+from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -117,17 +115,13 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Found]:
     from runnel.models.base import BUILT_IN
     from runnel.text.tokenizer import Tokenizer
 
-    settings = {**setup.settings, "questions": _digest(data)}
-    with Output(out) as output:
-        output.check(settings)  # before the model is loaded, which alone knows its fingerprint
-        tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
+    tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
+
+    def load() -> Rows[tuple[str, int, Parts]]:
         choose, fingerprint = setup.load(tokenizer, data)
-        if output.begin(settings | {"fingerprint": fingerprint}) is None:
-            append_lines(output, find_all(data, choose, tokenizer), _row, label="reading")
-            finish_run(output, {"count": len(data.questions)})
-        else:
-            say(f"note: {out} is finished already")
-    rows = read_lines_of(out)
+        return find_all(data, choose, tokenizer), _row, fingerprint
+
+    rows = resumed_rows(out, {**setup.settings, "questions": _digest(data)}, load)
     return [Found(question, row["tokens"], row["parts"], setup.way) for question, row in zip(data.questions, rows, strict=True)]
 
 

@@ -16,6 +16,8 @@ from runnel.errors import InputError
 from runnel.files import replacing
 
 Item = TypeVar("Item")
+Rows = tuple[Iterable[Item], Callable[[Item], Mapping[str, object]], str | None]
+"""Questions, in the same order in every run; what makes a row of one; and the fingerprint of the model, if there is one."""
 
 
 def finished_queries(part: Path) -> set[str]:
@@ -58,17 +60,33 @@ def finish_run(output: Output, facts: Mapping[str, object]) -> dict[str, object]
     return output.end(facts)
 
 
-def append_lines(output: Output, items: Iterable[Item], row_of: Callable[[Item], Mapping[str, object]], *, label: str) -> None:
-    """Append a line of JSON to the part for each question that has none yet; `items` are in the same order in every run."""
+def resumed_rows(
+    out: Path, settings: Mapping[str, object], load: Callable[[], Rows[Item]], *, label: str = "reading"
+) -> list[dict[str, Any]]:
+    """Return a row of JSON for each question, written to OUT one by one unless it is there; interrupted work resumes.
+
+    Args:
+        settings: that the rows depend on, except for the model's fingerprint, which is known once it is loaded.
+        load: returns how the rows are made; it is called even if OUT is finished.
+    """
+    with Output(out) as output:
+        output.check(settings)  # before the model is loaded
+        items, row_of, fingerprint = load()
+        if output.begin(settings | {"fingerprint": fingerprint}) is not None:
+            say(f"note: {out} is finished already")
+        else:
+            finish_run(output, {"count": _append_lines(output, items, row_of, label)})
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n") if line]
+
+
+def _append_lines(output: Output, items: Iterable[Item], row_of: Callable[[Item], Mapping[str, object]], label: str) -> int:
+    """Append a line to the part for each question that has none yet; return the number of lines."""
     (part,) = output.parts
-    if done := whole_lines(part):
-        say(f"note: resuming after {done:,} questions of an earlier run")
+    if count := whole_lines(part):
+        say(f"note: resuming after {count:,} questions of an earlier run")
     with Meter(label, unit="questions") as meter, appending(part) as append:
-        for item in itertools.islice(items, done, None):
+        for item in itertools.islice(items, count, None):
             append(json.dumps(row_of(item), ensure_ascii=False).encode() + b"\n")
+            count += 1
             meter.add(1)
-
-
-def read_lines_of(path: Path) -> list[dict[str, Any]]:
-    """Return the objects that `append_lines` wrote."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return count
