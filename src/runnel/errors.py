@@ -18,7 +18,8 @@
 Every message says what is wrong, what was expected and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class RunnelError(Exception):
@@ -71,6 +72,20 @@ class NumericalError(RunnelError, ArithmeticError):
 
 class MissingDependency(RunnelError, ImportError):
     """An optional package is needed for this call; the message has the install command."""
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Turn the error of a failed import into a MissingDependency.
+
+    Args:
+        what: what needs which package.
+        extra: the extra of runnel that has the package.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependency(f'{what} ({error}); pip install "runnel[{extra}]"') from error
 
 
 class BackendUnavailable(RunnelError, RuntimeError):

@@ -16,7 +16,7 @@ import typer
 from runnel.commands.display import print_json, print_table, say
 from runnel.commands.options import Json
 from runnel.commands.resume import expect_parent
-from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.errors import InputError, ReadError, needing
 from runnel.files import replacing, write
 
 VERSION = 1  # of analysis.json
@@ -147,10 +147,8 @@ def _plot(found: Mapping[str, Any], file: Path) -> None:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    try:
+    with needing("plots need matplotlib", "eval"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency(f'plots need matplotlib ({error}); pip install "runnel[eval]"') from error
     panels = [panel for panel in _PANELS if panel == "metrics" or any(panel in system for system in found["systems"])]
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)

@@ -12,7 +12,7 @@ from typing import Any
 
 from runnel.commands.display import print_table, print_text, say
 from runnel.commands.evaluate_retrieval import System, load_model
-from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.errors import InputError, ReadError, needing
 from runnel.files import write
 from runnel.training import recipes
 
@@ -74,10 +74,8 @@ def find_tasks(name: str) -> list[Any]:
     Raises:
         InputError: mteb has neither; the message has the nearest names.
     """
-    try:
+    with needing("MTEB needs mteb", "mteb"):
         import mteb
-    except ImportError as error:
-        raise MissingDependency(f'MTEB needs mteb ({error}); run `pip install "runnel[mteb]"`') from error
     for find in (partial(mteb.get_benchmark, _SHORT.get(name, name)), partial(mteb.get_task, name)):
         try:
             found = find()

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import InputError, MissingDependency, ReadError
+from runnel.errors import InputError, ReadError, needing
 from runnel.evaluation.generated import find_generated
 from runnel.evaluation.metrics import METRICS
 from runnel.evaluation.qa.json_values import read_values
@@ -260,11 +260,9 @@ def read_rows(files: Iterable[Path]) -> Iterator[Row]:
         if path.suffix != ".parquet":
             yield from read_json(path)
             continue
-        try:
+        with needing(f"{path}: parquet needs pyarrow", "eval"):
             from pyarrow import ArrowException
             from pyarrow.parquet import ParquetFile
-        except ImportError as error:
-            raise MissingDependency(f"{path}: parquet needs pyarrow; run `pip install 'runnel[eval]'`") from error
         try:
             number = 0
             for batch in ParquetFile(path).iter_batches(256):

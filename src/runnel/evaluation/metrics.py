@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 
 METRICS = ("nDCG@10", "MRR@10", "Recall@100")
 _ROUNDS = 10_000  # of the randomization test and of the bootstrap
@@ -153,8 +153,6 @@ def interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tupl
 
 
 def _library() -> Any:
-    try:
+    with needing("evaluation needs ir-measures", "eval"):
         import ir_measures
-    except ImportError as error:
-        raise MissingDependency("evaluation needs ir-measures; run `pip install 'runnel[eval]'`") from error
     return ir_measures

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from runnel.errors import EndpointError, InputError, MissingDependency
+from runnel.errors import EndpointError, InputError, needing
 from runnel.text.dialogue import Message
 
 
@@ -87,10 +87,8 @@ class Endpoint:
         self.url = given or "https://api.openai.com/v1"
         if not self.url.startswith(("http://", "https://")):
             raise InputError(f"the endpoint is {self.url!r}; expected a URL such as http://127.0.0.1:8080/v1")
-        try:
+        with needing("language models need the package openai", "llm"):
             import openai
-        except ImportError as error:
-            raise MissingDependency('language models need the package openai: pip install "runnel[llm]"') from error
         self.client = openai.OpenAI(base_url=self.url, api_key=key or "none", timeout=timeout_s, max_retries=retries)
         self._model = model
 

@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import MissingDependency
+from runnel.errors import needing
 from runnel.integrations.models import loaded, name_of
 from runnel.models.embedder import Embedder
 
-try:
+with needing("this needs chromadb", "chroma"):
     from chromadb.api.types import Documents, EmbeddingFunction
     from chromadb.utils.embedding_functions import register_embedding_function
-except ImportError as error:
-    raise MissingDependency(f'this needs chromadb ({error}); pip install "runnel[chroma]"') from error
 
 
 @register_embedding_function

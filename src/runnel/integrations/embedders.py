@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import CheckpointError, InputError, MissingDependency, ReadError
+from runnel.errors import CheckpointError, InputError, ReadError, needing
 
 log = logging.getLogger("runnel")
 PREFIXES = ("st:", "st-code:", "api:")
@@ -43,10 +43,8 @@ class LibraryEmbedder:
     """
 
     def __init__(self, name: str, *, own_code: bool = False, prompts: Mapping[str, str] | None = None) -> None:
-        try:
+        with needing("st: needs sentence-transformers", "train"):
             from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            raise MissingDependency(f'st: needs sentence-transformers ({error}); pip install "runnel[train]"') from error
         try:
             self.model = SentenceTransformer(name, trust_remote_code=own_code)
         except (OSError, ValueError, KeyError) as error:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
 
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 from runnel.integrations.hits import search_results
 from runnel.integrations.models import Kind, loaded, name_of
 from runnel.integrations.sentences import best_sentences
@@ -27,10 +27,8 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, expect_text
 from runnel.search.index import Index
 
-try:
+with needing("this needs haystack-ai", "haystack"):
     from haystack import Document, component, default_to_dict
-except ImportError as error:
-    raise MissingDependency(f'this needs haystack-ai ({error}); pip install "runnel[haystack]"') from error
 
 
 class _Lazy(Generic[Kind]):

@@ -18,17 +18,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import MissingDependency
+from runnel.errors import needing
 from runnel.integrations.models import loaded
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker as Model
 
-try:
+with needing("this needs lancedb", "search"):
     import pyarrow
     from lancedb.embeddings import TextEmbeddingFunction, register
     from lancedb.rerankers import Reranker
-except ImportError as error:
-    raise MissingDependency(f'this needs lancedb ({error}); pip install "runnel[search]"') from error
 
 _load = lru_cache(maxsize=4)(Embedder.load)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import MissingDependency
+from runnel.errors import needing
 from runnel.integrations.hits import search_results
 from runnel.integrations.models import loaded
 from runnel.integrations.sentences import best_sentences
@@ -25,14 +25,12 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 
-try:
+with needing("this needs langchain-core", "langchain"):
     from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
     from pydantic import ConfigDict, Field, field_validator
-except ImportError as error:
-    raise MissingDependency(f'this needs langchain-core ({error}); pip install "runnel[langchain]"') from error
 
 _STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 

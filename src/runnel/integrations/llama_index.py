@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from runnel.backbones.encoder.model import passage_bounds
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 from runnel.integrations.hits import search_results
 from runnel.integrations.models import loaded, name_of
 from runnel.integrations.sentences import best_sentences
@@ -34,7 +34,7 @@ from runnel.search.filters import Filter
 from runnel.search.index import Index
 from runnel.text.sentences import read_sentences
 
-try:
+with needing("this needs llama-index-core", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
@@ -52,8 +52,6 @@ try:
         TextNode,
     )
     from llama_index.core.utils import get_tqdm_iterable
-except ImportError as error:
-    raise MissingDependency(f'this needs llama-index-core ({error}); pip install "runnel[llama-index]"') from error
 
 _BATCH = 256  # texts that the library gives to one call; its own default is 10
 

@@ -28,7 +28,7 @@ from typing import Any, get_args
 import numpy as np
 import yaml
 
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -36,12 +36,10 @@ from runnel.records import Document, titled
 from runnel.search.index import Index
 from runnel.search.stores import holds_index
 
-try:
+with needing("this needs mteb", "mteb"):
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta, ScoringFunction
     from mteb.types import Licenses, PromptType
-except ImportError as error:
-    raise MissingDependency(f'this needs mteb ({error}); pip install "runnel[mteb]"') from error
 
 log = logging.getLogger("runnel")
 _QUERIES_ONLY = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")

@@ -16,17 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import MissingDependency
+from runnel.errors import needing
 from runnel.integrations.models import loaded
 from runnel.models.reranker import Reranker
 from runnel.records import expect_count
 from runnel.search.index import Index
 
-try:
+with needing("this needs pyterrier", "pyterrier"):
     import pandas as pd
     import pyterrier as pt
-except ImportError as error:
-    raise MissingDependency(f'this needs pyterrier ({error}); pip install "runnel[pyterrier]"') from error
 
 
 class RunnelRetriever(pt.Transformer):

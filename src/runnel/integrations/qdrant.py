@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from runnel.errors import InputError, MissingDependency, RunnelError, StoreError
+from runnel.errors import InputError, RunnelError, StoreError, needing
 from runnel.integrations.qdrant_points import (
     BLOBS,
     HASHES,
@@ -320,10 +320,8 @@ def _groups(rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
 
 def _connect(uri: str) -> tuple[Any, str]:
     """Return a client, and the name of the collection."""
-    try:
+    with needing("this index needs qdrant-client", "qdrant"):
         from qdrant_client import QdrantClient
-    except ImportError as error:
-        raise MissingDependency("this index needs qdrant-client; install it with: pip install 'runnel[qdrant]'") from error
     parts = urlsplit(uri.removeprefix("qdrant+"))
     place, _, name = parts.path.rpartition("/")
     known = place and not parts.netloc if parts.scheme == "file" else parts.netloc and parts.scheme in ("http", "https")

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import BackendUnavailable, InputError, MissingDependency, StoreBusy
+from runnel.errors import BackendUnavailable, InputError, StoreBusy, needing
 from runnel.integrations.ray_worker import ShardJob, Worker
 from runnel.models.base import BUILT_IN
 from runnel.search.files import check_paths
@@ -312,10 +312,8 @@ class _Run:
 def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
     """Connect to Ray; an existing connection is reused and left open."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with needing("a cluster of workers needs ray", "ray"):
         import ray
-    except ImportError as error:
-        raise MissingDependency("a cluster of workers needs ray; install it with: pip install 'runnel[ray]'") from error
     if ray.is_initialized():
         yield ray
         return

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 from runnel.integrations.models import loaded
 from runnel.models.reranker import Reranker
 
-try:
+with needing("this needs rerankers", "rerankers"):
     from rerankers.documents import Document
     from rerankers.models.ranker import BaseRanker
     from rerankers.results import RankedResults, Result
     from rerankers.utils import prep_docs
-except ImportError as error:
-    raise MissingDependency(f'this needs rerankers ({error}); pip install "runnel[rerankers]"') from error
 
 
 class RunnelRanker(BaseRanker):

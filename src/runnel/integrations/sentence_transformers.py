@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from runnel.backbones.int8 import Int8Linear
-from runnel.errors import CheckpointError, InputError, MissingDependency
+from runnel.errors import CheckpointError, InputError, needing
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.foreign import Job
@@ -55,11 +55,9 @@ from runnel.training.adapters import FILE as ADAPTER_FILE
 from runnel.training.adapters import save_adapter
 from runnel.training.forward import Long, make_pair, pair_scores, trains_pairs, vectors
 
-try:
+with needing("training needs sentence-transformers 6", "train"):
     from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.base.modules import InputModule
-except ImportError as error:
-    raise MissingDependency(f'training needs sentence-transformers 6 ({error}); pip install "runnel[train]"') from error
 
 log = logging.getLogger("runnel")
 

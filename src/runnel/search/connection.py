@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from runnel.errors import MissingDependency, RunnelError, StoreError
+from runnel.errors import RunnelError, StoreError, needing
 
 # Give up on an unreachable server after half a minute instead of two. A shorter "timeout" of requests would also end
 # large uploads on slow connections.
@@ -37,10 +37,8 @@ def connect(uri: str, *, create: bool) -> Any:
         StoreError: the place cannot be reached, or the folder does not exist and `create` is false.
     """
     os.environ.setdefault("LANCEDB_LOG", "error")  # otherwise it warns on every query
-    try:
+    with needing("an index needs lancedb", "search"):
         import lancedb
-    except ImportError as error:
-        raise MissingDependency("an index needs lancedb; install it with: pip install 'runnel[search]'") from error
     if "://" in uri:
         return lancedb.connect(uri, storage_options=_PATIENCE)
     if create:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.errors import MissingDependency, StoreError
+from runnel.errors import StoreError, needing
 from runnel.files import sweep, write
 from runnel.lock import WriterLock
 from runnel.models.embedder import Embedder
@@ -274,10 +274,8 @@ def check_settings(found: Settings, wanted: Settings, what: str, advice: str) ->
 
 def parquet() -> Any:
     """pyarrow.parquet."""
-    try:
+    with needing("shards need pyarrow", "search"):
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependency("shards need pyarrow; install it with: pip install 'runnel[search]'") from error
     return pyarrow.parquet
 
 

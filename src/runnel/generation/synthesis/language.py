@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from runnel.errors import InputError, MissingDependency
+from runnel.errors import InputError, needing
 
 PROBABILITY = 0.8  # the least
 
@@ -28,8 +28,6 @@ def is_language(text: str, code: str) -> bool:
 
 @cache
 def _identifier() -> Any:
-    try:
+    with needing("recognizing languages needs the package py3langid", "llm"):
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError as error:
-        raise MissingDependency('recognizing languages needs the package py3langid: pip install "runnel[llm]"') from error
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

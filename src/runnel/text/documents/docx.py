@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import MissingDependency, ReadError
+from runnel.errors import ReadError, needing
 from runnel.text.documents.archive import Archive, declares_entities
 from runnel.text.documents.document import Canonical, DocumentText
 
@@ -27,14 +27,12 @@ def read_docx(path: str | Path, archive: Archive) -> DocumentText:
 
     Page numbers are those of a word processor's last layout, if it stored page breaks.
     """
-    try:
+    with needing("reading docx needs python-docx", "documents"):
         import docx
         from docx.opc.exceptions import OpcError
         from docx.opc.part import XmlPart
         from docx.oxml.parser import parse_xml
         from lxml import etree  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingDependency(f'reading docx needs python-docx ({error}); pip install "runnel[documents]"') from error
     for _ in archive.xml_parts():
         pass  # only checked
     try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import MissingDependency
+from runnel.errors import needing
 from runnel.text.documents.document import Canonical, DocumentText
 from runnel.text.reading import Decoded
 
@@ -45,10 +45,8 @@ def read_html(decoded: Decoded) -> DocumentText:
 
 def add_page(canonical: Canonical, markup: str) -> str | None:
     """Add the blocks of a page to a text; return the page's title."""
-    try:
+    with needing("reading HTML and EPUB needs selectolax", "documents"):
         from selectolax.lexbor import LexborHTMLParser
-    except ImportError as error:
-        raise MissingDependency(f'reading HTML and EPUB needs selectolax ({error}); pip install "runnel[documents]"') from error
     if _XHTML.match(markup):  # HTML has no <title/>: its rules would read everything after it as the title
         markup = _SELF_CLOSED.sub(r"<\1\2></\1>", markup)
     tree = LexborHTMLParser(markup.replace("\0", ""))

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import MissingDependency, ReadError, ScannedPdf
+from runnel.errors import ReadError, ScannedPdf, needing
 from runnel.text.documents.document import BREAK, Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_page import ROW, page_text
 from runnel.text.documents.pdf_text import ITEM, join_pages
@@ -45,10 +45,8 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
         ScannedPdf: no page has text, and some are pictures.
         ReadError: encrypted, damaged, without pages, or without any text; the message says what to do.
     """
-    try:
+    with needing("reading PDF needs pypdfium2", "documents"):
         import pypdfium2
-    except ImportError as error:
-        raise MissingDependency(f'reading PDF needs pypdfium2 ({error}); pip install "runnel[documents]"') from error
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:

@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import MissingDependency, ReadError
+from runnel.errors import ReadError, needing
 from runnel.records import Places
 
 if TYPE_CHECKING:
@@ -76,13 +76,9 @@ def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[st
         ReadError: the file cannot be read, or has no such page.
         MissingDependency: pypdfium2 or Pillow is not installed.
     """
-    try:
+    with needing("pictures of pages need pypdfium2 and pillow", "documents"):
         import PIL.Image  # noqa: F401  (PDFium's bitmaps need it)
         import pypdfium2
-    except ImportError as error:
-        raise MissingDependency(
-            f'pictures of pages need pypdfium2 and pillow ({error}); pip install "runnel[documents]"'
-        ) from error
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:

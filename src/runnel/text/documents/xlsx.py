@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel.errors import MissingDependency, ReadError
+from runnel.errors import ReadError, needing
 from runnel.text.documents.archive import Archive
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 
@@ -22,10 +22,8 @@ _TEXT = b't="str"'  # a formula whose result is an empty text
 
 def read_xlsx(path: str | Path, archive: Archive, limits: Limits) -> DocumentText:
     """Read all sheets, also hidden ones. Cells with content are joined by " | "; of formulas the stored results are read."""
-    try:
+    with needing("reading xlsx needs openpyxl", "documents"):
         import openpyxl
-    except ImportError as error:
-        raise MissingDependency(f'reading xlsx needs openpyxl ({error}); pip install "runnel[documents]"') from error
     not_computed = sum(_TEXT not in found for data in archive.xml_parts() for found in _NO_RESULT.findall(data))
     canonical = Canonical()
     try:
