@@ -25,7 +25,8 @@ from runnel.speed.machine import peak_bytes, reset_peak
 from runnel.speed.shapes import load_subject
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer
-from runnel.training.forward import Long, trainable, vectors
+from runnel.training.forward import trainable, vectors
+from runnel.training.segments import Long
 
 MODELS = {"mamba2-130m": 2048, "rwkv7-0.1b": 2048, "xlstm-scaled": 2048, "bert-base": 512}  # tokens of a text
 TOKENS = 2048  # of a step

@@ -21,7 +21,7 @@ from runnel.integrations.sentence_transformers import sentence_transformer
 from runnel.ops import backend
 from runnel.training.adapters import add_lora
 from runnel.training.checkpoints import find_whole_checkpoint
-from runnel.training.forward import Long
+from runnel.training.segments import Long
 from runnel.training.sentence_table import SentenceData
 from runnel.training.sentences import SentenceTrainer
 

@@ -18,7 +18,6 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model, load_model
 from runnel.training.adapters import FILE, add_lora, load_adapter, merge, save_adapter
 from runnel.training.forward import (
-    Long,
     finished,
     make_item,
     make_pair,
@@ -28,6 +27,7 @@ from runnel.training.forward import (
     trainable,
     vectors,
 )
+from runnel.training.segments import Long
 
 
 def outputs(model: Model, long: Long | None = None) -> Tensor:

@@ -18,7 +18,6 @@ from runnel.models.base import Model, load_model
 from runnel.models.heads import EndScore, vector_head
 from runnel.models.published_heads import DenseScore
 from runnel.training.forward import (
-    Long,
     finished,
     make_item,
     make_pair,
@@ -28,6 +27,7 @@ from runnel.training.forward import (
     trainable,
     vectors,
 )
+from runnel.training.segments import Long
 
 NO_INT8 = int8_problem(torch.device("cpu"))
 LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True, gradient_segments=2)]

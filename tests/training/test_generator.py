@@ -26,10 +26,10 @@ from runnel.text.dialogue import ask_answer, ask_copies, dialogue
 from runnel.training import generator, recipes
 from runnel.training.completions import Completion, CompletionData, Exchange, make_completion, read_exchanges
 from runnel.training.decontaminate import Decontaminator
-from runnel.training.forward import Long
 from runnel.training.generator import GeneratorModule, GeneratorTrainer
 from runnel.training.preparing import prepared
 from runnel.training.run import train
+from runnel.training.segments import Long
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = BACKBONES | {"mamba3": (Mamba3, Mamba3Config(128, 32, 2, state_size=16, head_size=16))}

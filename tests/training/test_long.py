@@ -25,7 +25,6 @@ from runnel.models.heads import EndVector
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.forward import (
-    Long,
     SegmentScores,
     backward_by_segment,
     make_item,
@@ -37,6 +36,7 @@ from runnel.training.forward import (
     trainable,
     vectors,
 )
+from runnel.training.segments import Long
 
 DEPTH = 8
 

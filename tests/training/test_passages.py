@@ -11,7 +11,8 @@ from helpers.tiny import tiny_encoder
 
 from runnel import Embedder
 from runnel.errors import InputError
-from runnel.training.forward import Long, make_item, make_pair, render_document, trainable, vectors
+from runnel.training.forward import make_item, make_pair, render_document, trainable, vectors
+from runnel.training.segments import Long
 
 TEXTS = ["A river runs to the sea.", "The cat sat on the mat. A dog ran. " * 4, "The " + "cat dog river sea mat " * 12 + "sat."]
 

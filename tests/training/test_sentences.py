@@ -11,8 +11,9 @@ from helpers.tiny import tiny_model
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.training.forward import Long, finished, sentence_scores, trainable
+from runnel.training.forward import finished, sentence_scores, trainable
 from runnel.training.losses import sentence_loss
+from runnel.training.segments import Long
 from runnel.training.sentence_table import SentenceData
 from runnel.training.sentences import SentenceModule, SentenceTrainer
 

@@ -53,7 +53,8 @@ from runnel.models.reranker import Reranker
 from runnel.text.tokenizer import Tokenizer
 from runnel.training.adapters import FILE as ADAPTER_FILE
 from runnel.training.adapters import save_adapter
-from runnel.training.forward import Long, make_pair, pair_scores, trains_pairs, vectors
+from runnel.training.forward import make_pair, pair_scores, trains_pairs, vectors
+from runnel.training.segments import Long
 
 with needing("training needs sentence-transformers 6", "train"):
     from sentence_transformers import CrossEncoder, SentenceTransformer

@@ -63,6 +63,18 @@ class Loaded:
         opened = OpenIndex(index, embedder) if index and embedder else None
         return cls(name, model, embedder, reranker, retriever, model.fingerprint(), opened)
 
+    def expect_retriever(self, why: str = "it was not trained to find sentences") -> SentenceRetriever:
+        """Return the sentence retriever; raise a Refusal that says why if there is none."""
+        if self.retriever is None:
+            raise Refusal("invalid", f"{self.name} has no 'sentences' head; {why}")
+        return self.retriever
+
+    def newest_index(self) -> Index:
+        """Return the index at its newest commit; raise a Refusal if there is none."""
+        if self.index is None:
+            raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
+        return self.index.newest()
+
     def warm_up(self) -> None:
         """Run each job once: the first call compiles kernels."""
         if self.embedder is not None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from runnel.models.sentence_retriever import Scored, SentenceRetriever
+from runnel.models.sentence_retriever import Scored
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Places
 from runnel.request import Progress, total_progress
@@ -78,14 +78,14 @@ async def about(context: InContext) -> dict[str, Any]:
     loaded = context.loaded()
     if loaded.index is None:
         return {"index": None}
-    documents = await in_thread(lambda: len(_index(context)))
+    documents = await in_thread(lambda: len(loaded.newest_index()))
     return {"index": {"name": index_name(context.settings.index or ""), "documents": documents}}
 
 
 @router.post("/page/files")
 async def open_file(name: FileName, request: Request, context: InContext, opened: InOpened) -> Response:
     """Read the file in the body, and keep it in memory; the result is its id."""
-    retriever = _retriever(context)
+    retriever = context.loaded().expect_retriever()
     data = await request.body()
     id = opened_id(name, data)
     if opened.get(id) is not None:
@@ -112,7 +112,7 @@ async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, An
         one = _opened(opened, id)
         facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
         return {"id": id} | facts | document_view(one.document.text, one.document.places())
-    index = await in_thread(lambda: _index(context))
+    index = await in_thread(context.loaded().newest_index)
     row = await in_thread(lambda: _row(index, id))
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
@@ -125,13 +125,13 @@ async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, An
 async def answers(id: Id, q: Question, request: Request, context: InContext, opened: InOpened) -> Response:
     """Score the sentences of a document; the result is `answers_view`."""
     if id.startswith(OWN):
-        one, retriever = _opened(opened, id), _retriever(context)
+        one, retriever = _opened(opened, id), context.loaded().expect_retriever()
         places, text, remembered = one.document.places(), one.document.text, retriever.remembers
 
         def score(progress: Progress) -> Scored:
             return next(retriever.scan(q, [one.content], progress=progress))
     else:
-        index = await in_thread(lambda: _index(context))
+        index = await in_thread(context.loaded().newest_index)
         row = await in_thread(lambda: _row(index, id))
         places, text, remembered = Places(row.blocks), row.text, index.store.settings.remember
 
@@ -149,7 +149,7 @@ async def picture(id: Id, start: Offset, end: Offset, context: InContext, opened
         if id.startswith(OWN):
             one = _opened(opened, id)
             return await in_thread(lambda: _picture(one.document.text, one.document.places(), start, end, one.name, one.file))
-        index = await in_thread(lambda: _index(context))
+        index = await in_thread(context.loaded().newest_index)
 
         def draw() -> dict[str, Any]:
             row = _row(index, id)
@@ -243,20 +243,6 @@ def _lines(values: AsyncIterator[dict[str, Any]]) -> Response:
 
 
 # ---- what is asked ---------------------------------------------------------------------------------------------------
-
-
-def _retriever(context: Context) -> SentenceRetriever:
-    loaded = context.loaded()
-    if loaded.retriever is None:
-        raise Refusal("invalid", f"{loaded.name} has no 'sentences' head; it was not trained to find sentences")
-    return loaded.retriever
-
-
-def _index(context: Context) -> Index:
-    loaded = context.loaded()
-    if loaded.index is None:
-        raise Refusal("not_found", "this server has no index; start it with --in INDEX")
-    return loaded.index.newest()
 
 
 def _row(index: Index, id: str) -> DocumentRow:

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from runnel.models.reranker import Reranker
-from runnel.models.sentence_retriever import Scored, SentenceRetriever
+from runnel.models.sentence_retriever import Scored
 from runnel.models.sentence_vectors import SentenceMemory
 from runnel.request import total_progress
 from runnel.server.context import MAX_TEXTS, Body, Context, InContext, Query
@@ -123,7 +123,7 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
     reranker = _reranker(loaded)
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
     wanted = body.relevant_spans if body.relevant_spans is not None and body.relevant_spans.mode == "enabled" else None
-    retriever = None if wanted is None else _retriever(loaded)
+    retriever = None if wanted is None else loaded.expect_retriever("it finds no spans: do not enable relevant_spans")
 
     def call(progress: Progress) -> list[RerankResult]:
         read_once = retriever is not None and loaded.model.head("rerank").stored
@@ -178,12 +178,6 @@ def _reranker(loaded: Loaded) -> Reranker:
     if loaded.reranker is None:
         raise Refusal("invalid", f"{loaded.name} has no 'rerank' head; it was not trained to rank documents")
     return loaded.reranker
-
-
-def _retriever(loaded: Loaded) -> SentenceRetriever:
-    if loaded.retriever is None:
-        raise Refusal("invalid", f"{loaded.name} has no 'sentences' head, so it finds no spans; do not enable relevant_spans")
-    return loaded.retriever
 
 
 def _read(reranker: Reranker, texts: Sequence[str], progress: Progress) -> SentenceMemory:

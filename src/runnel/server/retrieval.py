@@ -12,7 +12,6 @@ from runnel.records import Hit
 from runnel.request import total_progress
 from runnel.search.index import Index
 from runnel.server.context import MAX_TEXTS, Body, InContext, Query, in_thread
-from runnel.server.loading import Loaded, OpenIndex
 from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import Progress
 from runnel.text.quotes import LONGEST_QUOTE, verify_quote
@@ -141,9 +140,7 @@ class VerifyResponse(BaseModel):
 async def find(body: FindRequest, request: Request, context: InContext) -> FindResponse:
     """Return the sentences of the documents that answer the query."""
     loaded = context.loaded(body.model)
-    retriever = loaded.retriever
-    if retriever is None:
-        raise Refusal("invalid", f"{loaded.name} has no 'sentences' head; it was not trained to find sentences")
+    retriever = loaded.expect_retriever()
     documents = [TextDocument(text=one) if isinstance(one, str) else one for one in body.documents]
     texts = [one.text for one in documents]
 
@@ -169,11 +166,10 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
 async def search(body: SearchRequest, request: Request, context: InContext) -> SearchResponse:
     """Return the documents of the server's index that answer the query, each with its best sentences."""
     loaded = context.loaded()
-    index = _index(loaded)
 
     def call(progress: Progress) -> list[SearchHit]:
         options = body.model_dump(exclude={"query", "top_k"})
-        hits = index.newest().search(body.query, body.top_k, **options, progress=progress)
+        hits = loaded.newest_index().search(body.query, body.top_k, **options, progress=progress)
         return [_as_json(hit) for hit in hits]
 
     done = await context.run(request, [body.query], call)
@@ -188,8 +184,8 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
     if body.text is not None:
         text = body.text
     else:
-        index, name = _index(context.loaded()), str(body.document)
-        text = await in_thread(lambda: _text(index.newest(), name))
+        loaded = context.loaded()
+        text = await in_thread(lambda: _text(loaded.newest_index(), str(body.document)))
 
     def call(progress: Progress) -> VerifyResponse:
         found = verify_quote(body.quote, text)
@@ -197,12 +193,6 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
         return VerifyResponse(match=found.match, word_for_word=found.word_for_word, similarity=found.similarity, places=places)
 
     return (await context.run(request, [body.quote, text], call)).value
-
-
-def _index(loaded: Loaded) -> OpenIndex:
-    if loaded.index is None:
-        raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
-    return loaded.index
 
 
 def _text(index: Index, name: str) -> str:

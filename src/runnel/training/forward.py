@@ -25,22 +25,6 @@ from runnel.request import Request
 from runnel.text.sentences import read_sentences, read_spans
 from runnel.training.segments import WHOLE, Long, StepResult, close, cut, gather, read
 
-__all__ = [
-    "Item",
-    "Long",
-    "SegmentScores",
-    "backward_by_segment",
-    "finished",
-    "make_item",
-    "make_pair",
-    "pair_scores",
-    "render_document",
-    "sentence_scores",
-    "sentence_segments",
-    "trainable",
-    "vectors",
-]
-
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 

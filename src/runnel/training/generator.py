@@ -19,9 +19,8 @@ from runnel.models.base import Model
 from runnel.models.heads import LmHead
 from runnel.models.language_model import embedding_table, lm_head
 from runnel.training.completions import Completion, CompletionData
-from runnel.training.forward import Long
 from runnel.training.packed_trainer import ModelModule, PackedTrainer
-from runnel.training.segments import StepResult, gather, read
+from runnel.training.segments import Long, StepResult, gather, read
 
 _LOGITS = 256  # tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000 rows
 

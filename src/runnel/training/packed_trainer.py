@@ -23,7 +23,8 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model
 from runnel.training.adapters import load_adapter, save_adapter
 from runnel.training.document_trainer import DocumentTrainer
-from runnel.training.forward import Long, trainable
+from runnel.training.forward import trainable
+from runnel.training.segments import Long
 
 _EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 

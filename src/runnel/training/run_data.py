@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -136,10 +136,7 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
             return SentenceData(model, path)
         return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
 
-    held_out = made("held_out", itertools.islice(examples, table.held_out)) if table.held_out else None
-    data = RunData(made("train", examples), held_out)
-    _report(guard)
-    return data
+    return _split(examples, table.held_out, made, guard)
 
 
 def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
@@ -151,8 +148,13 @@ def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminat
         path = folder / f"{name}.arrow"
         return CompletionData.write(path, model, part) if write else CompletionData(path)
 
-    held_out = made("held_out", itertools.islice(exchanges, table.held_out)) if table.held_out else None
-    data = RunData(made("train", exchanges), held_out)
+    return _split(exchanges, table.held_out, made, guard)
+
+
+def _split(items: Iterator[Any], held_out: int, make: Callable[[str, Iterator[Any]], Any], guard: Decontaminator) -> RunData:
+    """Make held-out data of the first items, and training data of the others."""
+    held = make("held_out", itertools.islice(items, held_out)) if held_out else None
+    data = RunData(make("train", items), held)
     _report(guard)
     return data
 

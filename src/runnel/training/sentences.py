@@ -18,9 +18,10 @@ from torch import Tensor
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.match import Item
-from runnel.training.forward import Long, SegmentScores, backward_by_segment, sentence_scores
+from runnel.training.forward import SegmentScores, backward_by_segment, sentence_scores
 from runnel.training.losses import sentence_loss, sentence_weights
 from runnel.training.packed_trainer import ModelModule, PackedTrainer
+from runnel.training.segments import Long
 from runnel.training.sentence_table import SentenceData
 
 

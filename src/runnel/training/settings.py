@@ -135,7 +135,7 @@ class TrainTable:
 
 @dataclass(frozen=True)
 class LongTable:
-    """Settings for reading long texts in training; see `training.forward.Long`."""
+    """Settings for reading long texts in training; see `training.segments.Long`."""
 
     segment_tokens: int | None = None
     recompute: bool = False

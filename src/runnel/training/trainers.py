@@ -39,9 +39,9 @@ from runnel.models.embedder import Embedder
 from runnel.models.heads import VectorScore
 from runnel.training.adapters import load_adapter
 from runnel.training.document_trainer import Documents
-from runnel.training.forward import Long
 from runnel.training.generator import GeneratorTrainer
 from runnel.training.progress import Watch, Watched
+from runnel.training.segments import Long
 from runnel.training.sentence_layers import LayerTrainer
 from runnel.training.sentences import SentenceTrainer
 from runnel.training.settings import DataTable, Recipe
