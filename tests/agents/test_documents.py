@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from runnel.agents.documents import Documents, Settings
+from runnel.agents.documents import AgentSettings, Documents
 from runnel.errors import InputError
 
 
@@ -30,7 +30,7 @@ def inside(tmp_path):
 
 
 def documents(*roots):
-    return Documents(Settings(roots), no_store)
+    return Documents(AgentSettings(roots), no_store)
 
 
 def text(name, *roots):
@@ -120,6 +120,6 @@ def test_rows_and_notes(inside):
 
 def test_settings_are_checked(inside):
     with pytest.raises(InputError, match="max_characters is 10; expected at least 1,000"):
-        Settings((inside,), max_characters=10)
+        AgentSettings((inside,), max_characters=10)
     with pytest.raises(InputError, match=r"missing is not a folder; name an existing folder as root"):
-        Settings((inside / "missing",))
+        AgentSettings((inside / "missing",))

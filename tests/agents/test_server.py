@@ -19,7 +19,7 @@ import uvicorn
 from helpers.command_line import FakeRetriever
 from mcp import Client, StdioServerParameters
 
-from runnel.agents.documents import Settings
+from runnel.agents.documents import AgentSettings
 from runnel.agents.models import Models
 from runnel.agents.server import create_server
 from runnel.agents.tools import Tools
@@ -37,7 +37,7 @@ def root(tmp_path):
 
 
 def server(root, retriever=FakeRetriever):
-    settings = Settings((root,), max_characters=2000)
+    settings = AgentSettings((root,), max_characters=2000)
     return create_server(Tools(settings, Models(settings, retriever)))
 
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 from helpers.command_line import FakeRetriever
 
-from runnel.agents.documents import Settings
+from runnel.agents.documents import AgentSettings
 from runnel.agents.models import Models
 from runnel.agents.shown import shown
 from runnel.agents.tools import Tools
@@ -23,7 +23,7 @@ TEXT = "# Dogs\n\nThe dog barked. It was warm.\n\n## Cats\n\nThe cat slept. The 
 @pytest.fixture
 def tools(tmp_path):
     (tmp_path / "a.md").write_text(TEXT)
-    settings = Settings((tmp_path,), max_characters=1000)
+    settings = AgentSettings((tmp_path,), max_characters=1000)
     return Tools(settings, Models(settings, FakeRetriever))
 
 
@@ -197,7 +197,7 @@ def test_search_and_stored_documents(tmp_path):
         (notes / name).write_text(text)
     with Index.create(tmp_path / "library", store="local") as index:
         index.add_files([notes])
-    tools = Tools(Settings((tmp_path,), str(tmp_path / "library")))
+    tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
     assert tools.status().index.documents == 2 and not tools.status().model_loaded
     found = tools.search("who barked at night", 2, 1, None, ignore)
     best = found.documents[0]
@@ -226,7 +226,7 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     project.save()
     with Index.create(project.place, store="local") as index:
         project.update(index)
-    settings = Settings((tmp_path,), str(project.place), project=project)
+    settings = AgentSettings((tmp_path,), str(project.place), project=project)
     tools, stale = Tools(settings), Tools(replace(settings, project=None))
     (tmp_path / "cats.md").write_text("The cat slept all day.")
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4")
@@ -257,7 +257,7 @@ def test_cancelling_a_search_that_updates_the_index_leaves_it_free(tmp_path):
     project = Project(tmp_path).extend([])
     project.save()
     Index.create(project.place, store="local").close()
-    tools = Tools(Settings((tmp_path,), str(project.place), project=project))
+    tools = Tools(AgentSettings((tmp_path,), str(project.place), project=project))
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
 
     def stop(done, total):

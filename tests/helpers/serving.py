@@ -15,7 +15,7 @@ from runnel.models.base import Model, load_model
 from runnel.server.app import create_app
 from runnel.server.loading import Loaded
 from runnel.server.run import Server, bind
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 
 
 class Client(httpx.Client):
@@ -35,7 +35,7 @@ def serving(
     **limits: Any,
 ) -> Iterator[Client]:
     """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The server drains at the end."""
-    settings = Settings(model=name, port=0, index=None if index is None else str(index), **limits)
+    settings = ServerSettings(model=name, port=0, index=None if index is None else str(index), **limits)
     if loads_itself := load is None:
         held = load_model(model) if isinstance(model, str) else model
         load = partial(Loaded.of, name, held, settings.index)

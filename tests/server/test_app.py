@@ -14,7 +14,7 @@ from runnel.errors import CheckpointError, InputError
 from runnel.server.guard import Guard
 from runnel.server.loading import Loaded
 from runnel.server.run import bind
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 
 SHAPES = {
     "/v1/embeddings": {"error"}, "/v1/models": {"error"}, "/v1/find": {"error"}, "/v1/search": {"error"}, "/ready": {"error"},
@@ -58,25 +58,25 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(tiny):
     def load():
         raise CheckpointError("no such model")
 
-    settings = Settings(port=0)
+    settings = ServerSettings(port=0)
     with pytest.raises(CheckpointError, match="no such model"):
         serve(create_app(settings, load), [bind(settings)])
 
 
 def test_port_in_use():
-    with bind(Settings(port=0)) as one:
+    with bind(ServerSettings(port=0)) as one:
         port = one.getsockname()[1]
         with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: .*in use; choose another --host"):
-            bind(Settings(port=port))
+            bind(ServerSettings(port=port))
 
 
 def test_other_machines_only_with_a_key():
     with pytest.raises(InputError, match=r"reachable from other machines, and no API key is set; set RUNNEL_API_KEY"):
-        Settings(host="0.0.0.0")
-    assert Settings(host="0.0.0.0", api_keys=("k",)) and Settings(host="0.0.0.0", open_bind=True)
-    assert Settings(host="::1") and Settings(host="localhost") and Settings(host="127.0.0.2")
+        ServerSettings(host="0.0.0.0")
+    assert ServerSettings(host="0.0.0.0", api_keys=("k",)) and ServerSettings(host="0.0.0.0", open_bind=True)
+    assert ServerSettings(host="::1") and ServerSettings(host="localhost") and ServerSettings(host="127.0.0.2")
     with pytest.raises(InputError, match="printable ASCII"):
-        Settings(api_keys=("schlüssel",))
+        ServerSettings(api_keys=("schlüssel",))
 
 
 def test_keys(tiny):

@@ -10,7 +10,7 @@ import pytest
 
 from runnel.errors import Cancelled, InputError
 from runnel.server.refusals import Refusal
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
 
 LONG = 100_000  # characters
@@ -53,7 +53,7 @@ def work():
     made = []
 
     def make(**limits):
-        made.append(Work(Settings(**limits)))
+        made.append(Work(ServerSettings(**limits)))
         return made[-1]
 
     yield make

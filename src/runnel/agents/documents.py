@@ -27,7 +27,7 @@ _LEAST_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """What agents may read, and how much of it they get at once.
 
     Attributes:
@@ -59,7 +59,7 @@ class Documents:
         store: opens the content of the index as a context; called when a name needs it.
     """
 
-    def __init__(self, settings: Settings, store: Callable[[], AbstractContextManager[Store]]) -> None:
+    def __init__(self, settings: AgentSettings, store: Callable[[], AbstractContextManager[Store]]) -> None:
         self._store = store
         self._roots = tuple(root.resolve() for root in settings.roots)
         self._reader, self._reading = DocumentReader(), threading.Lock()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
-from runnel.agents.documents import Settings
+from runnel.agents.documents import AgentSettings
 from runnel.errors import InputError, StoreBusy, describe
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -28,7 +28,7 @@ class Models:
         load: returns the retriever (default: the settings' model).
     """
 
-    def __init__(self, settings: Settings, load: Callable[[], SentenceRetriever] | None = None) -> None:
+    def __init__(self, settings: AgentSettings, load: Callable[[], SentenceRetriever] | None = None) -> None:
         self._settings = settings
         self._load = load or partial(SentenceRetriever.load, settings.model)
         self._loading, self._searching = threading.Lock(), threading.Lock()

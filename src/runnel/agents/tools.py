@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 from runnel.agents import results
-from runnel.agents.documents import INDEXED, Documents, Settings, digest
+from runnel.agents.documents import INDEXED, AgentSettings, Documents, digest
 from runnel.agents.models import Models
 from runnel.errors import InputError
 from runnel.records import Hit
@@ -30,7 +30,7 @@ _READ_CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 class Tools:
     """The tools of one server. All methods may be called from several threads; `progress` may raise to stop a call."""
 
-    def __init__(self, settings: Settings, models: Models | None = None) -> None:
+    def __init__(self, settings: AgentSettings, models: Models | None = None) -> None:
         self.settings = settings
         self._models = models or Models(settings)
         self._documents = Documents(settings, self._models.store)

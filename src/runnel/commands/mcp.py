@@ -34,7 +34,7 @@ def mcp(
     if not http:
         refuse({"--port": port}, "needs --http")
     try:
-        from runnel.agents.documents import Settings
+        from runnel.agents.documents import AgentSettings
         from runnel.agents.server import create_server, serve_http, serve_stdio
         from runnel.agents.tools import Tools
         from runnel.search.project import Project
@@ -48,7 +48,7 @@ def mcp(
     project = Project.find(folders[0]) if index is None else None
     if project is not None:
         index = str(project.place)
-    server = create_server(Tools(Settings(folders, index, model, max_characters, None if no_update else project)))
+    server = create_server(Tools(AgentSettings(folders, index, model, max_characters, None if no_update else project)))
     if http:
         serve_http(server, 8676 if port is None else port, lambda address: say(f"serving agents at {address}"))
     else:

@@ -18,7 +18,7 @@ from runnel.errors import InputError
 if TYPE_CHECKING:
     from runnel.commands.evaluate_retrieval import How, System
     from runnel.evaluation.qa.records import QaSet
-    from runnel.evaluation.qa.retrieving import Choose, Found, Parts, Way
+    from runnel.evaluation.qa.retrieving import Choose, Material, Parts, Way
     from runnel.text.tokenizer import Tokenizer
 
 
@@ -109,9 +109,9 @@ def first(data: QaSet, limit: int | None) -> QaSet:
     return replace(data, questions=data.questions[:limit])
 
 
-def find(data: QaSet, setup: Setup, out: Path) -> list[Found]:
+def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
     """Return what is read for each question, written to OUT unless it is there."""
-    from runnel.evaluation.qa.retrieving import Found, find_all
+    from runnel.evaluation.qa.retrieving import Material, find_all
     from runnel.models.base import BUILT_IN
     from runnel.text.tokenizer import Tokenizer
 
@@ -122,7 +122,8 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Found]:
         return find_all(data, choose, tokenizer), _row, fingerprint
 
     rows = resumed_rows(out, {**setup.settings, "questions": _digest(data)}, load)
-    return [Found(question, row["tokens"], row["parts"], setup.way) for question, row in zip(data.questions, rows, strict=True)]
+    pairs = zip(data.questions, rows, strict=True)
+    return [Material(question, row["tokens"], row["parts"], setup.way) for question, row in pairs]
 
 
 def _row(found: tuple[str, int, Parts]) -> dict[str, object]:

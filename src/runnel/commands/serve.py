@@ -67,10 +67,10 @@ def serve(
     try:
         from runnel.server.app import create_app
         from runnel.server.run import bind, serve
-        from runnel.server.settings import Settings
+        from runnel.server.settings import ServerSettings
     except ModuleNotFoundError as error:
         raise MissingDependency(f'the server needs FastAPI and uvicorn ({error}); pip install "runnel[serve]"') from error
-    settings = Settings(
+    settings = ServerSettings(
         model=model, dtype=DTYPES[dtype], index=index, host=host, port=port, api_keys=_keys(api_key_file),
         allowed_hosts=tuple(allow_host or ()), open_bind=open_bind, deadline_s=deadline,
     )  # fmt: skip

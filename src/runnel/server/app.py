@@ -20,14 +20,14 @@ from runnel.server.loading import Loaded, Loading, load
 from runnel.server.metrics import Metrics
 from runnel.server.opened import OpenedFiles
 from runnel.server.refusals import Kind, Refusal
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
 
 _SHOWN = 3  # the most problems of one request to list
 _KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
 
 
-def create_app(settings: Settings, load_models: Callable[[], Loaded] | None = None) -> FastAPI:
+def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | None = None) -> FastAPI:
     """Return the application.
 
     Args:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from runnel.errors import Cancelled, RunnelError
 from runnel.server.loading import Loaded, Loading
 from runnel.server.refusals import Refusal
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 from runnel.server.work import Done, Progress, Work
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Body(BaseModel):
 class Context:
     """The state of one application."""
 
-    settings: Settings
+    settings: ServerSettings
     loading: Loading
     work: Work
 

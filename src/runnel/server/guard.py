@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.server.metrics import Metrics
 from runnel.server.refusals import Refusal
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 
 log = logging.getLogger("runnel.server")
 _BODIES = 4  # all bodies in memory have at most this many times the limit of one
@@ -36,7 +36,7 @@ class Guard:
     address sends that name as Host. An IP address cannot be rebound.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._keys = [key.encode() for key in settings.api_keys]
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}

@@ -13,7 +13,7 @@ from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.index import Index
 from runnel.server.refusals import Refusal
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 
 _BATCH = 32  # short texts counted in one call of the tokenizer
 _PIECE_CHARS = 1 << 15  # longer texts are counted piece by piece
@@ -116,7 +116,7 @@ def _pieces(text: str) -> Iterator[str]:
         yield text[start : start + _PIECE_CHARS]
 
 
-def load(settings: Settings) -> Loaded:
+def load(settings: ServerSettings) -> Loaded:
     """Load the model and the index of the settings, and compile what they need.
 
     Raises:

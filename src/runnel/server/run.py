@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from runnel.errors import InputError
 from runnel.server.context import Context
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 
 
 class Server(uvicorn.Server):
@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def bind(settings: Settings) -> socket.socket:
+def bind(settings: ServerSettings) -> socket.socket:
     """Return a socket that is bound to the address of the settings.
 
     Raises:

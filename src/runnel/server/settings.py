@@ -9,7 +9,7 @@ from runnel.errors import InputError
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """What the server serves, where, and its limits.
 
     Args:

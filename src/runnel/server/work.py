@@ -24,7 +24,7 @@ from fastapi import Request
 
 from runnel.errors import Cancelled
 from runnel.server.refusals import Refusal
-from runnel.server.settings import Settings
+from runnel.server.settings import ServerSettings
 
 T = TypeVar("T")
 _SHORT_CHARS = 1 << 14  # a request with more text is long
@@ -118,7 +118,7 @@ class _Lane:
 class Work:
     """The queue in front of the models. All methods but `Progress` run in the event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
         self._jobs: set[Progress] = set()

@@ -10,7 +10,7 @@ from helpers.stub_endpoint import serve
 from runnel.errors import InputError
 from runnel.evaluation.qa.answering import Exam
 from runnel.evaluation.qa.inquiry import Inquiry
-from runnel.evaluation.qa.retrieving import Found, by_retrieval, by_windows, find_all
+from runnel.evaluation.qa.retrieving import Material, by_retrieval, by_windows, find_all
 from runnel.evaluation.sentences import by_bm25
 from runnel.generation.endpoint import Endpoint
 from runnel.generation.replies import Budget, Replies
@@ -30,7 +30,7 @@ def stub():
 
 def found(data, choose, way="excerpts"):
     questions = {one.id: one for one in data.questions}
-    return [Found(questions[name], tokens, parts, way) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
+    return [Material(questions[name], tokens, parts, way) for name, tokens, parts in find_all(data, choose, TOKENIZER)]
 
 
 def examine(stub, folder, data, read, *, budget=None, threads=1):

@@ -10,7 +10,7 @@ from runnel.evaluation.qa.context import join
 from runnel.evaluation.qa.inquiry import Inquiry
 from runnel.evaluation.qa.judging import judge
 from runnel.evaluation.qa.records import QaSet
-from runnel.evaluation.qa.retrieving import Found
+from runnel.evaluation.qa.retrieving import Material
 from runnel.evaluation.qa.scores import Outcome, best_f1
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.text.dialogue import Message, ask_answer, ask_combined, ask_copies
@@ -32,16 +32,16 @@ class Exam:
     judge: LanguageModelClient
     answer_tokens: int = 2000
 
-    def outcomes(self, data: QaSet, found: Iterable[Found]) -> Iterator[Outcome]:
+    def outcomes(self, data: QaSet, found: Iterable[Material]) -> Iterator[Outcome]:
         """Yield the outcome of each question, in order."""
 
-        def examine(one: Found, notes: list[str]) -> Outcome:
+        def examine(one: Material, notes: list[str]) -> Outcome:
             return self._outcome(data, one, notes)
 
         for one, outcome in self.inquiry.run(examine, found):
             yield outcome or Outcome(one.question.id, one.question.category, one.tokens)
 
-    def _outcome(self, data: QaSet, found: Found, notes: list[str]) -> Outcome:
+    def _outcome(self, data: QaSet, found: Material, notes: list[str]) -> Outcome:
         question = found.question
         multiple_choice = data.multiple_choice or bool(question.choices)
         outcome = Outcome(question.id, question.category, found.tokens)
@@ -52,7 +52,7 @@ class Exam:
         verdicts = judge(replies, self.judge, question.question, truths, answer, multiple_choice=multiple_choice, notes=notes)
         return outcome.judged(answer, verdicts, None if multiple_choice else best_f1(answer, truths))
 
-    def _answer(self, document: str, found: Found, notes: list[str]) -> str | None:
+    def _answer(self, document: str, found: Material, notes: list[str]) -> str | None:
         question, kind = found.question, found.question.answer_type
         texts = [join(document, part) for part in found.parts]
         if found.way == "copied":

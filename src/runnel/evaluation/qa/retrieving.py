@@ -27,7 +27,7 @@ copies the sentences that matter from each window, and reads these."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Material:
     """What a language model is to read for a question.
 
     Attributes:
