@@ -158,7 +158,7 @@ def evaluate(
 
 def _check_usage(what: Sequence[str] | None, own: QuestionOptions, others: Mapping[str, object]) -> None:
     """Raise a usage error unless the arguments are those of tasks, of questions or of a comparison."""
-    options = others | {"--questions": own.questions, "--sweep": own.sweep}
+    options: dict[str, object] = {**others, "--questions": own.questions, "--sweep": own.sweep}
     if options["--compare"] is not None:
         refuse({"MODEL": what, **{n: v for n, v in options.items() if n != "--compare"}}, "has no effect with --compare")
     elif options["--questions"] is not None:

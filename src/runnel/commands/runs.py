@@ -72,7 +72,7 @@ def resumed_rows(
     with Output(out) as output:
         output.check(settings)  # before the model is loaded
         items, row_of, fingerprint = load()
-        if output.begin(settings | {"fingerprint": fingerprint}) is not None:
+        if output.begin({**settings, "fingerprint": fingerprint}) is not None:
             say(f"note: {out} is finished already")
         else:
             finish_run(output, {"count": _append_lines(output, items, row_of, label)})

@@ -58,7 +58,7 @@ def synthesize(
     if without_llm:
         refuse_others(context, "--without-llm", _FOR_STRUCTURE)
         return _from_structure(sources, to, limit, seed, language, exclude or [], as_json)
-        from runnel.generation.replies import BudgetSpent
+    from runnel.generation.replies import BudgetSpent
     from runnel.generation.synthesis.run import Settings, Synthesis
     from runnel.generation.synthesis.sources import Cutter, Sources
     from runnel.models.embedder import Embedder
