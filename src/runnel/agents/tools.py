@@ -13,7 +13,7 @@ from runnel.agents.documents import INDEXED, AgentSettings, Documents, digest
 from runnel.agents.models import Models
 from runnel.errors import InputError
 from runnel.records import Hit
-from runnel.search.finding import Answer, Place, find, locate
+from runnel.search.finding import Answer, Place, find, locate, locate_sentences
 from runnel.search.verifying import Quoted, verify
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, span_of
@@ -190,15 +190,11 @@ def _passage_size(passage: results.Passage) -> int:
 
 
 def _hit(hit: Hit, most: int) -> results.Hit:
-    text = hit.text or ""
-    sha256 = digest(text)
-    sentences = []
-    for one in hit.sentences:
-        page, headings = hit.places.at(one.start)
-        line = text.count("\n", 0, one.start) + 1
-        place = Place(INDEXED + hit.id, None, line, page, headings, one.start, one.end)
-        sentences.append(results.Passage(**_anchor(place, sha256), **_text(one.text, most)))
-    name, title = INDEXED + hit.id, _short(hit.title)
+    name, title, sha256 = INDEXED + hit.id, _short(hit.title), digest(hit.text or "")
+    sentences = [
+        results.Passage(**_anchor(place, sha256), **_text(one.text, most))
+        for one, place in zip(hit.sentences, locate_sentences(name, hit), strict=True)
+    ]
     return results.Hit(file=name, source=hit.source, title=title, rank=hit.rank, score=hit.score, sentences=sentences)
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,14 +26,14 @@ from runnel.commands.display import (
 from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, OcrOption, Plain, Query, refuse
 from runnel.errors import InputError
-from runnel.records import normalize
+from runnel.records import Sentence, normalize
 from runnel.text.documents.document import LINES, end_of_text_below
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from runnel.records import Explanation, Hit, Sentence
+    from runnel.records import Explanation, Hit
     from runnel.search.finding import Place
     from runnel.search.index import Index
     from runnel.search.records import Settings
@@ -213,17 +213,12 @@ def _file(hit: Hit) -> str:
 
 def _places(hit: Hit) -> list[Place]:
     """Return the place of each sentence; of a document without sentences, its first line with text."""
-    from runnel.search.finding import Place
+    from runnel.search.finding import locate_sentences
 
-    file, text = _file(hit), hit.text or ""
+    whole = Sentence(hit.text or "", 0, len(hit.text or ""), hit.score, 0)
     row = hit.id.partition(f"{hit.source}#")[2] if hit.source else ""
     kind = str(hit.metadata.get("kind", "txt")) if hit.source else "txt"
-    places = []
-    for start, end in [(one.start, one.end) for one in hit.sentences] or [(0, len(text))]:
-        first = start + len(text[start:end]) - len(text[start:end].lstrip())
-        page, headings = hit.places.at(first)
-        places.append(Place(file, row or None, text.count("\n", 0, first) + 1, page, headings, start, end, kind))
-    return places
+    return locate_sentences(_file(hit), replace(hit, sentences=hit.sentences or (whole,)), row or None, kind)
 
 
 def _lines(hit: Hit) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from runnel.errors import InputError
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.records import Hit
-from runnel.search.finding import Findings, Place
+from runnel.search.finding import Findings, Place, locate_sentences
 from runnel.text.dialogue import Message
 from runnel.text.quotes import LONGEST_QUOTE, verify_quote
 
@@ -97,11 +97,9 @@ def excerpts_of_hits(hits: Iterable[Hit]) -> list[Excerpt]:
     """Return the sentences of an index's documents, best document first, and in each the best sentence first."""
     excerpts = []
     for hit in hits:
-        for sentence in sorted(hit.sentences, key=lambda one: -one.score):
-            page, headings = hit.places.at(sentence.start)
-            line = (hit.text or "").count("\n", 0, sentence.start) + 1
-            place = Place(hit.id, None, line, page, headings, sentence.start, sentence.end, kind="")
-            excerpts.append(Excerpt(place, sentence.text, sentence.score))
+        places = locate_sentences(hit.id, hit, kind="")
+        found = [Excerpt(place, one.text, one.score) for one, place in zip(hit.sentences, places, strict=True)]
+        excerpts += sorted(found, key=lambda one: -one.score)
     return excerpts
 
 

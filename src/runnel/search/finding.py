@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
-from runnel.records import Sentence, expect_count, group_repeats, normalize
+from runnel.records import Hit, Sentence, expect_count, group_repeats, normalize
 from runnel.text.documents.document import LINES, DocumentText, end_of_text_below
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from runnel.text.sentences import Unit
 
 log = logging.getLogger("runnel")
+_PageAndHeadings = tuple[int | None, tuple[str, ...]]
 STANDARD_INPUT = "(standard input)"  # its name in results
 
 
@@ -314,10 +315,6 @@ def _best(
     sentences = {s.index: s for group in groups for s in group}
     places = dict(zip(sentences, locate(one.file, document, [(s.start, s.end) for s in sentences.values()]), strict=True))
 
-    def kind_at(offset: int) -> str | None:
-        block = document.block_at(offset)
-        return block.kind if block else None
-
     results = []
     for group in groups:
         best = group[0]
@@ -326,7 +323,7 @@ def _best(
             Answer(
                 best,
                 before=text[spans[max(0, best.index - context), 0] : best.start],
-                after=text[best.end : max(context_end, end_of_text_below(text, best.start, best.end, kind_at))],
+                after=text[best.end : max(context_end, end_of_text_below(text, best.start, best.end, document.kind_at))],
                 place=places[best.index],
                 places=tuple(places[index] for index in sorted(s.index for s in group)),
             )
@@ -336,14 +333,20 @@ def _best(
 
 def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) -> list[Place]:
     """Return the place of each stretch [start, end) of a document: line, page and headings of its first word."""
-    stretches = [document.text[start:end] for start, end in spans]
-    firsts = [start + len(text) - len(text.lstrip()) for (start, _), text in zip(spans, stretches, strict=True)]
-    places = []
-    for (start, end), first, line in zip(spans, firsts, _line_numbers(document.text, firsts), strict=True):
-        block = document.block_at(first)
-        page, headings = (block.page, block.headings) if block else (None, ())
-        places.append(Place(file, document.id, line, page, headings, start, end, document.kind))
-    return places
+    return _locate(file, document.text, spans, document.at, document.id, document.kind)
+
+
+def locate_sentences(file: str, hit: Hit, id: str | None = None, kind: str = "txt") -> list[Place]:
+    """Return the place of each sentence of a search result, as `locate`."""
+    return _locate(file, hit.text or "", [(one.start, one.end) for one in hit.sentences], hit.places.at, id, kind)
+
+
+def _locate(
+    file: str, text: str, spans: Sequence[tuple[int, int]], at: Callable[[int], _PageAndHeadings], id: str | None, kind: str
+) -> list[Place]:
+    firsts = [end - len(text[start:end].lstrip()) for start, end in spans]
+    rows = zip(spans, firsts, _line_numbers(text, firsts), strict=True)
+    return [Place(file, id, line, *at(first), start, end, kind) for (start, end), first, line in rows]
 
 
 def _line_numbers(text: str, offsets: Sequence[int]) -> list[int]:

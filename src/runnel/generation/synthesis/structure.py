@@ -106,7 +106,7 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
     `Asked.source` spans do not overlap.
 
     Args:
-        kind_at: returns the kind of the block at a character (`DocumentText.block_at`); None if unknown.
+        kind_at: returns the kind of the block at a character (`DocumentText.kind_at`); None if unknown.
     """
     sentences = _Sentences(text, kind_at)
     sections = list(_sections(sentences))

@@ -186,6 +186,16 @@ class DocumentText:
         at = bisect_right(self.blocks, offset, key=lambda block: block.start)
         return self.blocks[at - 1] if at else None
 
+    def at(self, offset: int) -> tuple[int | None, tuple[str, ...]]:
+        """Return the page (from 1) and the headings above a character, outermost first."""
+        block = self.block_at(offset)
+        return (block.page, block.headings) if block else (None, ())
+
+    def kind_at(self, offset: int) -> str | None:
+        """Return the kind of the block at a character; None before the first block."""
+        block = self.block_at(offset)
+        return block.kind if block else None
+
     def places(self) -> Places:
         """Return the pages and headings of the document's characters."""
         wire = self.to_wire()
@@ -315,7 +325,7 @@ def end_of_text_below(text: str, start: int, end: int, kind_at: Callable[[int], 
     Up to three more headings may follow before the text.
 
     Args:
-        kind_at: returns the kind of the block at a character (`DocumentText.block_at`); None if unknown.
+        kind_at: returns the kind of the block at a character (`DocumentText.kind_at`); None if unknown.
     """
     from runnel.text.sentences import split_sentences  # numpy takes a while to import
 
