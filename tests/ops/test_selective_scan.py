@@ -10,9 +10,9 @@ from numba import njit
 from runnel.errors import InputError
 from runnel.ops import selective_scan
 from runnel.ops.numba_math import SERIAL
-from runnel.ops.selective_scan.lanes import exp2_decay, silu, softplus
+from runnel.ops.selective_scan.lanes import silu, softplus
 from runnel.ops.selective_scan.tiles import from_tiles, tiles_per_item, to_tiles
-from runnel.ops.simd import LANES, address, load, store
+from runnel.ops.simd import LANES, address, exp2, load, store
 
 _UNCACHED = SERIAL | {"cache": False}
 
@@ -20,7 +20,7 @@ _UNCACHED = SERIAL | {"cache": False}
 @njit(**_UNCACHED)
 def _exp2(x, y):  # type: ignore[no-untyped-def]
     for i in range(0, len(x), LANES):
-        store(address(y), i, exp2_decay(load(address(x), i)))
+        store(address(y), i, exp2(load(address(x), i)))
 
 
 @njit(**_UNCACHED)

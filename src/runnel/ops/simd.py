@@ -122,6 +122,7 @@ def is_bf16(pointer: Any) -> bool:
 
 # 2^f on |f| <= 1/2, relative error 9.2e-8 before rounding, fitted by reweighted least squares in fp64; highest power first.
 EXP2 = (1.3264726056424689e-3, 9.671513044619755e-3, 5.5507337500530246e-2, 0.24022242078532924, 0.6931469775930709, 1.0)
+_EXACT = ("contract", "nsz")  # flags of additions that must stay in their order
 
 
 # ---- elementwise -------------------------------------------------------------------------------------------------------
@@ -170,16 +171,23 @@ def build_exp(builder: Any, x: Any) -> Any:
     return builder.select(zero, build_constant(VF32, 0.0), builder.fmul(result, builder.bitcast(exponent, VF32)))
 
 
+def _build_exp2(builder: Any, t: Any) -> Any:
+    """Return 2^t; see `exp2`."""
+    lowest, rounder = build_constant(VF32, -127.0), build_constant(VF32, 1.5 * 2**23)
+    t = builder.select(builder.fcmp_ordered("<", t, lowest), lowest, t)
+    # The sum has the nearest integer in its low bits. Flags of its own, because fast-math would undo it by the subtraction.
+    shifted = builder.fadd(t, rounder, flags=_EXACT)
+    fraction = builder.fsub(t, builder.fsub(shifted, rounder, flags=_EXACT), flags=_EXACT)
+    exponent = builder.shl(builder.bitcast(shifted, VI32), build_constant(VI32, 23))
+    power = builder.bitcast(build_polynomial(builder, fraction, EXP2), VI32)
+    return builder.bitcast(builder.add(power, exponent), VF32)  # 1 and -127, whose bits are 0, where t is too low
+
+
 def _build_exp_plus_one(builder: Any, x: Any) -> Any:
     """Return 1 + exp(-x) as 1 + 2^t, t = -x log2(e); at large |t|, where the sum hides errors, less accurate than `exp`."""
-    t = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375))
-    t = builder.select(builder.fcmp_ordered("<", t, build_constant(VF32, -125.0)), build_constant(VF32, -125.0), t)
-    t = builder.select(builder.fcmp_ordered(">", t, build_constant(VF32, 125.0)), build_constant(VF32, 125.0), t)
-    k = build_call(builder, "llvm.rint.v16f32", VF32, [t])
-    power = build_polynomial(builder, builder.fsub(t, k), EXP2)
-    exponent = builder.shl(builder.fptosi(k, VI32), build_constant(VI32, 23))
-    power = builder.bitcast(builder.add(builder.bitcast(power, VI32), exponent), VF32)
-    return builder.fadd(build_constant(VF32, 1.0), power)
+    t, highest = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375)), build_constant(VF32, 125.0)
+    t = builder.select(builder.fcmp_ordered(">", t, highest), highest, t)
+    return builder.fadd(build_constant(VF32, 1.0), _build_exp2(builder, t))
 
 
 def build_silu(builder: Any, x: Any) -> Any:
@@ -207,6 +215,9 @@ sub = elementwise(2, lambda builder, a, b: builder.fsub(a, b), "a - b")
 mul = elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
 fma = elementwise(3, build_fma, "a * b + c")
 exp = elementwise(1, build_exp, "exp(x), relative error below 2e-7; 0 below -88")
+exp2 = elementwise(
+    1, _build_exp2, "2^x for x < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN"
+)
 silu = elementwise(1, build_silu, "x / (1 + exp(-x))")
 sigmoid = elementwise(1, _build_sigmoid, "1 / (1 + exp(-x)), absolute error below 2e-7, relative error below 5e-6 where |x| < 86")
 

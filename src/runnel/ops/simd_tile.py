@@ -5,7 +5,7 @@ See `simd` for pointers and words. `kind` is any pointer whose type selects the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -113,10 +113,49 @@ def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) ->
     return sums
 
 
-def _row_starts(builder: Any, base: Any) -> list[list[Any]]:
-    """Return pointers to the vectors of a tile of sums."""
-    starts = [[row * TILE_COLUMNS + c for c in range(0, TILE_COLUMNS, LANES)] for row in range(TILE_ROWS)]
-    return [[build_pointer(builder, base, ir.Constant(I64, at), VF32) for at in row] for row in starts]
+class _Tile(NamedTuple):
+    """Arguments of a tile's product, as values of LLVM; see `tile_product` and `strided_product`."""
+
+    bf16: bool
+    sums: Any
+    sums_row: Any
+    factors: Any
+    factors_stride: Any
+    left: Any
+    left_row: Any
+    left_depth: Any
+    right: Any
+    right_row: Any
+    depth: Any
+
+
+def _build_tile(builder: Any, tile: _Tile) -> None:
+    def at(row: int, stride: Any, column: int = 0) -> Any:
+        return builder.add(builder.mul(stride, ir.Constant(I64, row)), ir.Constant(I64, column))
+
+    starts = [[at(row, tile.sums_row, c) for c in range(0, TILE_COLUMNS, LANES)] for row in range(TILE_ROWS)]
+    places = [[build_pointer(builder, tile.sums, start, VF32) for start in row] for row in starts]
+    slots = [[cgutils.alloca_once(builder, VF32) for _ in row] for row in places]
+    with builder.if_else(builder.icmp_signed("<", tile.factors_stride, ir.Constant(I64, 0))) as (fresh, continued):
+        with fresh:
+            for slot in (slot for row in slots for slot in row):
+                builder.store(build_constant(VF32, 0.0), slot)
+        with continued:
+            for row in range(TILE_ROWS):
+                scale = builder.load(build_pointer(builder, tile.factors, at(row, tile.factors_stride), F32), align=4)
+                for slot, place in zip(slots[row], places[row], strict=True):
+                    builder.store(builder.fmul(build_splat(builder, scale, VF32), builder.load(place, align=4)), slot)
+    with cgutils.for_range(builder, tile.depth) as loop:
+        first = builder.mul(loop.index, tile.right_row)
+        starts = [builder.add(first, ir.Constant(I64, c)) for c in range(0, TILE_COLUMNS, LANES)]
+        columns = [builder.load(build_pointer(builder, tile.right, start, VI32), align=4) for start in starts]
+        first = builder.mul(loop.index, tile.left_depth)
+        for row, sums in enumerate(slots):
+            word = builder.load(build_pointer(builder, tile.left, builder.add(first, at(row, tile.left_row)), I32), align=4)
+            for words, slot in zip(columns, sums, strict=True):
+                builder.store(_multiply_add(builder, tile.bf16, words, word, builder.load(slot)), slot)
+    for slot, place in zip((s for row in slots for s in row), (p for row in places for p in row), strict=True):
+        builder.store(builder.load(slot), place, align=4)
 
 
 @intrinsic
@@ -130,40 +169,30 @@ def tile_product(
     are left_depth apart; `right` has rows of TILE_COLUMNS words; `depth` counts words. With factors_stride < 0 the old sums
     are not read. Pairs of bf16 numbers in words (if `kind` points to uint16) are multiplied exactly and added in fp32.
     """
-
-    def scaled(builder: Any, factor: Any, stride: Any, row: int, place: Any) -> Any:
-        at = builder.mul(stride, ir.Constant(I64, row))
-        scale = builder.load(build_pointer(builder, factor, at, F32), align=4)
-        return builder.fmul(build_splat(builder, scale, VF32), builder.load(place, align=4))
+    row = ir.Constant(I64, TILE_COLUMNS)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, base, factor, stride, left_, row_stride, depth_stride, right_, length = values
-        places = _row_starts(builder, base)
-        slots = [[cgutils.alloca_once(builder, VF32) for _ in row] for row in places]
-        with builder.if_else(builder.icmp_signed("<", stride, ir.Constant(I64, 0))) as (fresh, continued):
-            with fresh:
-                for slot in (slot for row in slots for slot in row):
-                    builder.store(build_constant(VF32, 0.0), slot)
-            with continued:
-                for row in range(TILE_ROWS):
-                    for slot, place in zip(slots[row], places[row], strict=True):
-                        builder.store(scaled(builder, factor, stride, row, place), slot)
-        with cgutils.for_range(builder, length) as loop:
-            first = builder.mul(loop.index, ir.Constant(I64, TILE_COLUMNS))
-            starts = [builder.add(first, ir.Constant(I64, c)) for c in range(0, TILE_COLUMNS, LANES)]
-            columns = [builder.load(build_pointer(builder, right_, at, VI32), align=4) for at in starts]
-            first = builder.mul(loop.index, depth_stride)
-            for row, sums_ in enumerate(slots):
-                at = builder.add(first, builder.mul(row_stride, ir.Constant(I64, row)))
-                word = builder.load(build_pointer(builder, left_, at, I32), align=4)
-                for words, slot in zip(columns, sums_, strict=True):
-                    builder.store(_multiply_add(builder, is_bf16(kind), words, word, builder.load(slot)), slot)
-        for slot, place in zip((s for row in slots for s in row), (p for row in places for p in row), strict=True):
-            builder.store(builder.load(slot), place, align=4)
+        _, base, scale, stride, *lefts, right_, length = values
+        _build_tile(builder, _Tile(is_bf16(kind), base, row, scale, stride, lefts[0], lefts[1], lefts[2], right_, row, length))
         return context.get_dummy_value()
 
     offset = types.intp
     return types.none(kind, sums, factors, offset, left, offset, offset, right, offset), generate
+
+
+@intrinsic
+def strided_product(
+    typing_context: Any, kind: Any, sums: Any, sums_row: Any, factors: Any, factors_stride: Any, left: Any, left_row: Any,
+    left_depth: Any, right: Any, right_row: Any, depth: Any,
+) -> Any:  # fmt: skip
+    """Compute `tile_product` with rows of `sums` and `right` that start sums_row numbers and right_row words apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        _build_tile(builder, _Tile(is_bf16(kind), *values[1:]))
+        return context.get_dummy_value()
+
+    offset = types.intp
+    return types.none(kind, sums, offset, factors, offset, left, offset, offset, right, offset, offset), generate
 
 
 @njit(**SERIAL)

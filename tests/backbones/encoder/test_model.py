@@ -352,6 +352,17 @@ def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool) -> None:
     assert torch.equal(both.step_sentences(ids, cu, texts=True), torch.cat(expected, dim=1))
 
 
+@pytest.mark.parametrize("kernels", [False, True])
+def test_without_sentence_layers_both_forms_are_the_texts(kernels: bool) -> None:
+    model = tiny_backbone(Encoder, replace(TINY, sentence_layers=0))
+    model.prepare()
+    model.fast = model.fast if kernels else None
+    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    arguments = (ids, cu, model.new_state(1), torch.full((len(LENGTHS),), -1), torch.full((len(LENGTHS),), -1))
+    shared = model.step(*arguments)
+    assert torch.equal(model.step_sentences(*arguments, texts=True), torch.cat([shared, shared], dim=1))
+
+
 def test_sentence_layers_are_at_most_the_layers() -> None:
     with pytest.raises(InputError, match="sentence_layers must be from 0 to the 3 layers, got 4"):
         replace(TINY, sentence_layers=4)

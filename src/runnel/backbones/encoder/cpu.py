@@ -17,7 +17,8 @@ from torch import Tensor
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, scratch
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
-from runnel.ops.numba_math import float_array, index_array, parallel
+from runnel.ops.int8_matmul import quantize_rows
+from runnel.ops.numba_math import flat_rows, float_array, index_array, parallel
 
 _GROUP = 64  # inputs of an 8-bit layer that share a scale, where it divides their number; inputs of `out` share one per head
 
@@ -40,8 +41,7 @@ class _Work(NamedTuple):
     """A step's residual stream, the inputs and outputs of products, and what the kernels are given."""
 
     residual: Tensor  # (T, D) fp32
-    normed: Activations  # (T, D): for qkv and up; (T, 0) where these are fp32 and take the residual stream
-    read: Activations  # what they take
+    normed: Activations | None  # (T, D): for qkv and up; None where these are fp32 and take the residual stream
     qkv: Activations  # (T, 3 D), in the same memory as the next
     up: Activations  # (T, F)
     seen: Activations  # (T, D): for out
@@ -65,22 +65,26 @@ class EncoderCpu(CpuStep):
         )
 
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
-        return self._read(self._begin(hidden, cu_seqlens), self._layers, torch.empty_like(hidden))
+        return self._read_forms(hidden, cu_seqlens, [], [self._layers])
 
     def step_sentences(self, hidden: Tensor, cu_seqlens: Tensor, *, texts: bool) -> Tensor:
         """See `SentencePath.step_sentences`."""
         shared = len(self._layers) - len(self._sentence_layers)
+        forms = [self._layers[shared:]] * texts + [self._sentence_layers]
         with self._lock:
-            work = self._begin(hidden.float().contiguous(), index_array(cu_seqlens))
-            self._read(work, self._layers[:shared], work.residual)
-            if not texts:
-                return self._read(work, self._sentence_layers, torch.empty_like(work.residual))
-            inputs = (work.residual, work.normed.tensor, torch.from_numpy(work.normed.scale))
-            kept = [(tensor, tensor.clone()) for tensor in inputs]
-            whole = self._read(work, self._layers[shared:], torch.empty_like(work.residual))
-            for tensor, value in kept:
-                tensor.copy_(value)
-            return torch.cat([whole, self._read(work, self._sentence_layers, torch.empty_like(whole))], dim=1)
+            return self._read_forms(hidden.float().contiguous(), index_array(cu_seqlens), self._layers[:shared], forms)
+
+    def _read_forms(self, hidden: Tensor, cu: Indices, shared: list[_Layer], forms: list[list[_Layer]]) -> Tensor:
+        """Run the `shared` layers, and each of the `forms` of the layers after them; return (T, forms D) fp32."""
+        work = self._begin(hidden, cu)
+        self._read(work, shared, hidden)
+        tokens, width = hidden.shape
+        out = torch.empty(tokens, len(forms) * width)
+        for i, (layers, target) in enumerate(zip(forms, out.split(width, dim=1), strict=True)):
+            if i:
+                self._lower(work)  # the form before has changed these inputs, but not `hidden`
+            self._read(work, layers, target)
+        return out
 
     def _begin(self, hidden: Tensor, cu: Indices) -> _Work:
         """Write what enters the first layer to `hidden` (T, D), the residual stream."""
@@ -89,21 +93,23 @@ class EncoderCpu(CpuStep):
         work = self._work(hidden, cu, int(lengths.max(initial=0)))
         work.out.tensor.zero_()
         with parallel():
-            self._add_norm(work, np.zeros(hidden.shape[1], np.float32), self._norm, hidden)
+            self._add_norm(work, hidden, np.zeros(hidden.shape[1], np.float32), self._norm, hidden)
         return work
 
-    def _read(self, work: _Work, layers: list[_Layer], target: Tensor) -> Tensor:
-        """Run layers; return `target` (T, D) fp32, to which the last one writes."""
+    def _read(self, work: _Work, layers: list[_Layer], target: Tensor) -> None:
+        """Run layers; the residual stream moves to `target` (T, D) fp32, whose rows may be far apart, in the first one."""
+        residual = work.residual
         for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
-            layer.qkv(work.read, work.qkv)
+            layer.qkv(work.normed or Activations.of(residual), work.qkv)
             with parallel():
                 seen = work.seen.array, work.seen.scale
                 attend(work.qkv.array, bias_qkv, work.cu_seqlens, self._config.num_heads, *seen, work.scratch)
             layer.out(work.seen, work.out)
             with parallel():
-                self._add_norm(work, bias_out, layer.attention_norm, work.residual)
-            layer.up(work.read, work.up)
+                self._add_norm(work, residual, bias_out, layer.attention_norm, target)
+            residual = target
+            layer.up(work.normed or Activations.of(residual), work.up)
             with parallel():
                 if self._int8:
                     bias_gelu_bytes(work.up.array, bias_up, work.middle.array, work.middle.scale)
@@ -111,24 +117,31 @@ class EncoderCpu(CpuStep):
                     bias_gelu(work.up.array, bias_up)
             layer.down(work.middle, work.out)
             with parallel():
-                self._add_norm(work, bias_down, layer.norm, target if layer is layers[-1] else work.residual)
-        return target
+                self._add_norm(work, residual, bias_down, layer.norm, target)
+        if not layers:
+            target.copy_(residual)
 
-    def _add_norm(self, work: _Work, bias: Floats, norm: _Norm, target: Tensor) -> None:
+    def _add_norm(self, work: _Work, residual: Tensor, bias: Floats, norm: _Norm, target: Tensor) -> None:
         """Add what a product gave to the residual stream, and norm it into `target` and the next product's inputs."""
-        normed = work.normed.array, work.normed.scale
-        add_layer_norm(work.residual.numpy(), work.out.array, bias, *norm, target.numpy(), *normed)
+        low = work.normed or Activations.of(residual.new_empty(len(residual), 0))
+        add_layer_norm(*flat_rows(residual), work.out.array, bias, *norm, *flat_rows(target), low.array, low.scale)
+
+    def _lower(self, work: _Work) -> None:
+        """Set the next product's inputs from the residual stream."""
+        if self._int8 and work.normed:
+            with parallel():
+                quantize_rows(work.residual.numpy(), work.normed.array, work.normed.scale)
+        elif work.normed:
+            work.normed.tensor.copy_(work.residual)
 
     def _work(self, residual: Tensor, cu_seqlens: Indices, longest: int) -> _Work:
         c, tokens, low = self._config, len(residual), self._int8 or self._dtype != torch.float32
-        normed = self._inputs("normed", tokens, c.hidden_size if low else 0, self._groups)
         widths = 3 * c.hidden_size, c.intermediate_size
         wide = self._memory.tensor("wide", tokens * max(widths), dtype=self._dtype)
         qkv, up = (Activations.of(wide[: tokens * width].view(tokens, width)) for width in widths)
         return _Work(
             residual=residual,
-            normed=normed,
-            read=normed if low else Activations.of(residual),
+            normed=self._inputs("normed", tokens, c.hidden_size, self._groups) if low else None,
             qkv=qkv,
             up=up,
             seen=self._inputs("seen", tokens, c.hidden_size, c.num_heads),

@@ -6,6 +6,8 @@
 Each is one pass over its memory and adds the bias of the product before it. Attention is within each of many packed sequences,
 in both directions. Its task is one head of one sequence: keys and values are laid out once, and queries are processed in blocks
 that fit the first-level cache together with their scores. So a result depends only on its own sequence, to the last bit.
+Factors of its products have the dtype of the activations. The bias of the keys is not needed, because it adds the same number
+to all scores of a query; that of the values is added at the end.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from numpy.typing import NDArray
 
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, build_constant
-from runnel.ops.numba_matmul import ROWS, multiply
 from runnel.ops.simd import (
     LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
     VF32,
     add,
     address,
@@ -32,7 +35,7 @@ from runnel.ops.simd import (
     build_polynomial,
     ceil_div,
     elementwise,
-    exp,
+    exp2,
     f32x16,
     fma,
     keep,
@@ -49,10 +52,11 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import numbers_per_word, transpose
+from runnel.ops.simd_tile import as_kind, numbers_per_word, store_pairs, strided_product, transpose
 
 _BLOCK = 16  # tokens per task of LayerNorm and GELU
-_QUERIES = 32  # queries per block of attention
+_QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_ROWS
+_LOG2_E = math.log2(math.e)
 
 # ---- LayerNorm ---------------------------------------------------------------------------------------------------------
 
@@ -110,25 +114,26 @@ def _copy(row: Pointer, width: int, out: Pointer) -> None:
 
 @njit(**PARALLEL)
 def add_layer_norm(
-    residual: Array, added: Array, bias: Array, weight: Array, shift_by: Array, eps: Number, out: Array, low: Array, scales: Array
-) -> None:
+    residual: Array, residual_row: int, added: Array, bias: Array, weight: Array, shift_by: Array, eps: Number,
+    out: Array, out_row: int, low: Array, scales: Array,
+) -> None:  # fmt: skip
     """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, x = residual + added + bias. Inside `numba_math.parallel()`.
 
     Args:
-        residual: (T, D) fp32.
+        residual: (T, D) fp32, as from `flat_rows`: `residual_row` is the distance between rows.
         added: (T, D) fp32 or bf16 bits (uint16).
         bias, weight, shift_by: (D,) fp32.
-        out: (T, D) fp32; may be `residual`.
+        out: (T, D) fp32, as from `flat_rows`; may be `residual`.
         low: a copy of `out` for the next product: (T, D) bf16 bits or (T, G Kp) uint8; (T, 0) fp32 if that uses `out`.
         scales: (T, G) fp32, scales of the bytes; (T, 0) without bytes.
     """
-    tokens, width = residual.shape
+    tokens, width = added.shape
     groups = scales.shape[1]
     size, padded = width // max(1, groups), low.shape[1] // max(1, groups)
     for block in prange(ceil_div(tokens, _BLOCK)):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
-            row, target = shift(address(out), t * width), shift(address(low), t * low.shape[1])
-            mean = _add(shift(address(residual), t * width), shift(address(added), t * width), address(bias), width, row)
+            row, target = shift(address(out), t * out_row), shift(address(low), t * low.shape[1])
+            mean = _add(shift(address(residual), t * residual_row), shift(address(added), t * width), address(bias), width, row)
             inverse = np.float32(1.0) / np.sqrt(_deviation(row, mean, width) + np.float32(eps))
             _normalize(row, mean, inverse, address(weight), address(shift_by), width)
             for g in range(groups):
@@ -236,90 +241,128 @@ def scratch(head_size: int, longest: int, workers: int) -> NDArray[np.float32]:
 
 @njit(**SERIAL)
 def _offsets(head_size: int, tokens: int) -> Any:
-    """Return where keys (Pp, Np), values (Np, Pp), queries (32, Pp), scores (32, Np) and weighted values (32, Pp) end."""
-    wide, long = round_up(head_size), round_up(tokens)
-    keys, queries = wide * long, _QUERIES * wide
-    scores = 2 * keys + queries + _QUERIES * long
-    return keys, 2 * keys, 2 * keys + queries, scores, scores + queries
+    """Return where keys, values, a block's rows, its scores and the weighted values end, in words (of fp32)."""
+    wide, panels, long = round_up(head_size), round_up(head_size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
+    keys, values = wide * long, (wide + panels) * long
+    rows = values + _QUERIES * wide
+    return keys, values, rows, rows + _QUERIES * long, rows + _QUERIES * (long + panels)
 
 
 @njit(**SERIAL)
-def _take(source: Pointer, stride: int, tokens: int, bias: Pointer, scale: Number, size: int, rows: int, out: Pointer) -> None:
-    """Set out (rows, Pp) = scale * (source + bias) for the first `tokens` tokens, zero elsewhere. Pointers."""
-    wide, whole, factor, zero = round_up(size), size - size % LANES, splat(scale), splat(np.float32(0.0))
-    for t in range(min(tokens, rows)):
-        row, target = shift(source, t * stride), shift(out, t * wide)
-        for c in range(0, whole, LANES):
-            store(target, c, mul(add(load(row, c), load(bias, c)), factor))
-        if whole < wide:
-            store(target, whole, mul(add(load_some(row, whole, size - whole), load_some(bias, whole, size - whole)), factor))
-    for c in range(min(tokens, rows) * wide, rows * wide, LANES):
-        store(out, c, zero)
+def _read(source: Pointer, stride: int, t: int, tokens: int, c: int, size: int) -> Any:
+    """Return numbers c .. c+15 of token t; 0 where there is no such token or number."""
+    if t < tokens and c + LANES <= size:
+        return load(source, t * stride + c)
+    return load_some(source, t * stride + c, size - c if t < tokens else 0)
 
 
 @njit(**SERIAL)
-def _softmax(row: Pointer, count: int) -> Any:
-    """Set row = exp(row - max) for `count` numbers, 0 up to a whole vector; return the inverse of their sum. Pointer."""
-    whole, rest = count - count % LANES, count % LANES
-    if rest:
-        store(row, whole, _only(load(row, whole), rest))
+def _lay_out_keys(source: Pointer, stride: int, tokens: int, size: int, depth: int, rows: Pointer, out: Pointer) -> None:
+    """Lay out keys as the right side of a product: panels (depth, TILE_COLUMNS) of words. `rows`: memory for LANES of them."""
+    target, wide = as_kind(source, rows), depth * numbers_per_word(source)
+    for t in range(0, round_up(tokens, TILE_COLUMNS), LANES):
+        for i in range(LANES):
+            for c in range(0, wide, LANES):
+                store(target, i * wide + c, _read(source, stride, t + i, tokens, c, size))
+        panel = shift(out, t // TILE_COLUMNS * TILE_COLUMNS * depth + t % TILE_COLUMNS)
+        for c in range(0, depth, LANES):
+            transpose(shift(rows, c), depth, shift(panel, c * TILE_COLUMNS), TILE_COLUMNS)
+
+
+@njit(**SERIAL)
+def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: Pointer) -> None:
+    """Lay out values as the right side of a product: panels (Np, TILE_COLUMNS), as words that join tokens."""
+    step, at = numbers_per_word(source), 0
+    for panel in range(0, size, TILE_COLUMNS):
+        for t in range(0, round_up(tokens, TILE_COLUMNS), step):
+            for c in range(panel, panel + TILE_COLUMNS, LANES):
+                low = _read(source, stride, t, tokens, c, size)
+                if step == 1:
+                    store(out, at, low)
+                else:
+                    store_pairs(out, at, low, _read(source, stride, t + 1, tokens, c, size))
+                at += LANES
+
+
+@njit(**SERIAL)
+def _mask(row: Pointer, count: int, long: int) -> Any:
+    """Fill a row of `long` scores up with minus infinity behind the first `count`; return their maximum."""
+    for c in range(count - count % LANES, long, LANES):
+        store(row, c, _only(load(row, c), count - c))
     top = load(row, 0)
-    for c in range(LANES, whole + rest, LANES):
+    for c in range(LANES, long, LANES):
         top = _larger(load(row, c), top)
-    center, sums = splat(_largest(top)), splat(np.float32(0.0))
-    for c in range(0, whole + rest, LANES):
-        v = exp(sub(load(row, c), center))
-        store(row, c, v)
+    return _largest(top)
+
+
+@njit(**SERIAL)
+def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Any:
+    """Set out = 2^(row - top) for `long` numbers; return the inverse of their sum. `out` may begin where `row` does."""
+    center, sums = splat(top), splat(np.float32(0.0))
+    for c in range(0, long, LANES):
+        v = exp2(sub(load(row, c), center))
+        store(out, c, v)
         sums = add(sums, v)
     return np.float32(1.0) / total(sums)
 
 
 @njit(**SERIAL)
-def _write(seen: Pointer, inverse: Number, size: int, out: Pointer) -> Any:
-    """Set out = seen * inverse for one query; return the scale if `out` is bytes. Pointers."""
+def _write(seen: Pointer, inverse: Number, bias: Pointer, size: int, out: Pointer) -> Any:
+    """Set out = seen * inverse + bias for one query; return the scale if `out` is bytes. `seen` is changed."""
     factor = splat(inverse)
-    if numbers_per_word(out) == 4:
-        for c in range(0, size, LANES):
-            store(seen, c, mul(load(seen, c), factor))
-        return quantize_row(seen, size, out)
     for c in range(0, size, LANES):
-        store_some(out, c, mul(load(seen, c), factor), size - c)
-    return np.float32(1.0)
+        v = fma(load(seen, c), factor, _read(bias, 0, 0, 1, c, size))
+        if numbers_per_word(out) == 4:
+            store(seen, c, v)
+        else:
+            store_some(out, c, v, size - c)
+    return quantize_row(seen, size, out) if numbers_per_word(out) == 4 else np.float32(1.0)
 
 
 @njit(**SERIAL)
 def _head(
-    source: Pointer, stride: int, bias: Pointer, size: int, tokens: int, memory: Array, out: Pointer, row: int, scales: Array
+    source: Pointer, stride: int, bias: Pointer, size: int, tokens: int, memory: Array, out: Pointer, out_row: int, scales: Array
 ) -> None:
     """Compute one head of one sequence.
 
     Args:
         source: pointer to the first token's query; its key follows after stride / 3 numbers, its value after another stride / 3.
-        bias: pointer to the query's bias, with the key's and the value's at the same distances.
+        bias: pointer to the query's bias, with the value's twice as far away as the key's.
         memory: (numbers,) fp32.
-        out: pointer to the first token's output; rows are `row` apart.
+        out: pointer to the first token's output; rows are `out_row` apart.
         scales: (n,) of the bytes, or (0,).
     """
-    width, wide, long, place = stride // 3, round_up(size), round_up(tokens), _offsets(size, tokens)
-    keys, values = memory[: place[0]].reshape((wide, long)), memory[place[0] : place[1]].reshape((long, wide))
-    queries = memory[place[1] : place[2]].reshape((_QUERIES, wide))
-    scores, seen = memory[place[2] : place[3]].reshape((_QUERIES, long)), memory[place[3] : place[4]].reshape((_QUERIES, wide))
-    one, softer = np.float32(1.0), np.float32(1.0 / np.sqrt(size))
-    for t in range(0, long, LANES):
-        _take(shift(source, t * stride + width), stride, tokens - t, shift(bias, width), one, size, LANES, address(queries))
-        for c in range(0, wide, LANES):
-            transpose(shift(address(queries), c), wide, shift(address(keys), c * long + t), long)
-    _take(shift(source, 2 * width), stride, tokens, shift(bias, 2 * width), one, size, long, address(values))
+    width, step, place = stride // 3, numbers_per_word(source), _offsets(size, tokens)
+    depth, panels, long = round_up(ceil_div(size, step)), round_up(size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
+    keys, values, rows = address(memory), shift(address(memory), place[0]), shift(address(memory), place[1])
+    scores, seen = shift(address(memory), place[2]), shift(address(memory), place[3])
+    soft, factors = splat(np.float32(_LOG2_E / np.sqrt(size))), np.empty(_QUERIES, np.float32)
+    _lay_out_keys(shift(source, width), stride, tokens, size, depth, rows, keys)
+    _lay_out_values(shift(source, 2 * width), stride, tokens, size, values)
     for first in range(0, tokens, _QUERIES):
         count = min(_QUERIES, tokens - first)
-        rows = round_up(count, ROWS)
-        _take(shift(source, first * stride), stride, count, bias, softer, size, rows, address(queries))
-        multiply(scores, queries, wide, 1, keys, rows, size, np.float32(0.0))
+        for t in range(round_up(count, TILE_ROWS)):
+            for c in range(0, depth * step, LANES):
+                query = add(_read(source, stride, first + t, tokens, c, size), _read(bias, 0, 0, 1, c, size))
+                store(as_kind(source, rows), t * depth * step + c, mul(query, soft))
+        for s in range(0, long, TILE_COLUMNS):
+            for t in range(0, count, TILE_ROWS):
+                left, right = shift(rows, t * depth), shift(keys, s * depth)
+                target = shift(scores, t * long + s)
+                strided_product(source, target, long, target, -1, left, depth, 1, right, TILE_COLUMNS, ceil_div(size, step))
         for t in range(count):
-            queries[t, 0] = _softmax(shift(address(scores), t * long), tokens)  # the query is no longer needed
-        multiply(seen, scores, long, 1, values, rows, tokens, np.float32(0.0))
+            factors[t] = _mask(shift(scores, t * long), tokens, long)
         for t in range(count):
-            scale = _write(shift(address(seen), t * wide), queries[t, 0], size, shift(out, (first + t) * row))
+            row = shift(scores, t * long)
+            factors[t] = _softmax(row, factors[t], long, as_kind(source, row))
+        for c in range(0, size, TILE_COLUMNS):
+            for t in range(0, count, TILE_ROWS):
+                left, right = shift(scores, t * long), shift(values, c * long // step)
+                target = shift(seen, t * panels + c)
+                strided_product(source, target, panels, target, -1, left, long, 1, right, TILE_COLUMNS, ceil_div(tokens, step))
+        for t in range(count):
+            own = shift(out, (first + t) * out_row)
+            scale = _write(shift(seen, t * panels), factors[t], shift(bias, 2 * width), size, own)
             if scales.shape[0]:
                 scales[first + t] = scale
 

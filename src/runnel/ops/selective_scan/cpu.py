@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, parallel
-from runnel.ops.selective_scan.lanes import exp2_decay, zero
+from runnel.ops.selective_scan.lanes import zero
 from runnel.ops.selective_scan.tiles import advance, advance4, from_tiles, rate_tiles, tiles_per_item, to_tiles
-from runnel.ops.simd import LANES, address, ceil_div, load, splat, store, total
+from runnel.ops.simd import LANES, address, ceil_div, exp2, load, splat, store, total
 
 _CHUNK = 32  # tokens whose states the backward pass holds at once, in addition to one state per chunk
 _LN_2 = np.float32(0.6931471805599453)
@@ -192,7 +192,7 @@ def _chunk_backward(
         for t in range(t0, t1):  # forward again, now keeping every state
             i = (t * G + g) * LANES
             d = load(dt, i)
-            h = exp2_decay(rate * d) * h + d * load(x, i) * splat(bc[t * 2 * N + n])
+            h = exp2(rate * d) * h + d * load(x, i) * splat(bc[t * 2 * N + n])
             store(states, ((t - t0 + 1) * N + n) * LANES, h)
         d_h, d_rate = load(d_states, n * LANES), load(d_rates, n * LANES)
         for t in range(t1 - 1, t0 - 1, -1):
@@ -202,7 +202,7 @@ def _chunk_backward(
             d_h = d_h + grad * splat(bc[row + N + n])
             d_bc[row + n] += total(d_h * d * load(x, i))
             store(du, q, load(du, q) + d_h * splat(bc[row + n]))
-            d_h = d_h * exp2_decay(rate * d)  # now the gradient of the state before this token
+            d_h = d_h * exp2(rate * d)  # now the gradient of the state before this token
             d_exponent = d_h * load(states, ((t - t0) * N + n) * LANES)
             store(ds, q, load(ds, q) + d_exponent * rate)
             d_rate = d_rate + d_exponent * d

@@ -12,15 +12,10 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from runnel.ops.numba_math import ATANH, Vector, build_constant
-from runnel.ops.simd import EXP2, VF32, VI32, elementwise, f32x16, splat
+from runnel.ops.numba_math import ATANH, Vector
+from runnel.ops.simd import elementwise, exp2, f32x16, splat
 
 _FLAGS = ("contract", "nsz")
-
-
-def _add_exponent(builder: Any, p: Any, shifted: Any) -> Any:
-    exponent = builder.shl(builder.bitcast(shifted, VI32), build_constant(VI32, 23))
-    return builder.bitcast(builder.add(builder.bitcast(p, VI32), exponent), VF32)
 
 
 def _define(symbol: Any, function: Any) -> None:
@@ -38,14 +33,10 @@ _define(operator.truediv, elementwise(2, lambda builder, a, b: builder.fdiv(a, b
 # max(a, b) and min(a, b). If `a` is NaN the comparison is false and `a` is kept.
 at_least = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), b, a))
 at_most = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), b, a))
-# p * 2^k, where `shifted` is k + 1.5 * 2^23, so that k is in its low bits. With p = 1 and k = -127 the result is exactly 0.
-_scale = elementwise(2, _add_exponent)
 
 _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _LOG2_E = np.float32(1.4426950408889634)
-_ROUNDER = np.float32(1.5 * 2**23)  # adding it leaves the nearest integer in the low bits
-_LOWEST, _HIGHEST = np.float32(-127.0), np.float32(127.0)
-_E5, _E4, _E3, _E2, _E1 = (np.float32(c) for c in EXP2[:-1])
+_HIGHEST = np.float32(127.0)
 _A1, _A2, _A3, _A4 = (np.float32(c) for c in ATANH[1:])
 
 
@@ -56,26 +47,16 @@ def zero() -> Any:
 
 
 @njit(inline="always")
-def exp2_decay(v: Vector) -> Any:
-    """Return 2^v for v < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN."""
-    v = at_least(v, splat(_LOWEST))
-    shifted = v + splat(_ROUNDER)
-    f = v - (shifted - splat(_ROUNDER))
-    p = ((((splat(_E5) * f + splat(_E4)) * f + splat(_E3)) * f + splat(_E2)) * f + splat(_E1)) * f + splat(_ONE)
-    return _scale(p, shifted)
-
-
-@njit(inline="always")
 def silu(x: Vector) -> Any:
     """Return x / (1 + exp(-x))."""
-    return x / (splat(_ONE) + exp2_decay(at_most(zero() - x * splat(_LOG2_E), splat(_HIGHEST))))
+    return x / (splat(_ONE) + exp2(at_most(zero() - x * splat(_LOG2_E), splat(_HIGHEST))))
 
 
 @njit(inline="always")
 def softplus(x: Vector) -> Any:
     """Return log(1 + exp(x)), relative error below 1e-6."""
     v = x * splat(_LOG2_E)
-    e = exp2_decay(at_most(v, zero() - v))
+    e = exp2(at_most(v, zero() - v))
     s = e / (splat(_TWO) + e)  # log(1 + e) = 2 atanh(s)
     q = s * s
     p = (((splat(_A4) * q + splat(_A3)) * q + splat(_A2)) * q + splat(_A1)) * q + splat(_ONE)

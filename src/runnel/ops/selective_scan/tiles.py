@@ -15,8 +15,7 @@ from numba import njit
 from torch import Tensor
 
 from runnel.ops.numba_math import Pointer, Vector
-from runnel.ops.selective_scan.lanes import exp2_decay
-from runnel.ops.simd import LANES, load, splat, store
+from runnel.ops.simd import LANES, exp2, load, splat, store
 
 _LOG2_E = 1.4426950408889634
 
@@ -64,7 +63,7 @@ def advance(
         y with C h added.
     """
     for n in range(N):
-        h = exp2_decay(load(rates, rates_at + n * LANES) * d) * load(states, at + n * LANES) + u * splat(coefficients[row + n])
+        h = exp2(load(rates, rates_at + n * LANES) * d) * load(states, at + n * LANES) + u * splat(coefficients[row + n])
         store(states, at + n * LANES, h)
         y = y + h * splat(coefficients[row + N + n])
     return y
@@ -80,13 +79,13 @@ def advance4(
     for n in range(N):
         rate = load(rates, rates_at + n * LANES)
         h = load(states, at + n * LANES)
-        h = exp2_decay(rate * d0) * h + u0 * splat(coefficients[row + n])
+        h = exp2(rate * d0) * h + u0 * splat(coefficients[row + n])
         y0 = y0 + h * splat(coefficients[row + N + n])
-        h = exp2_decay(rate * d1) * h + u1 * splat(coefficients[row1 + n])
+        h = exp2(rate * d1) * h + u1 * splat(coefficients[row1 + n])
         y1 = y1 + h * splat(coefficients[row1 + N + n])
-        h = exp2_decay(rate * d2) * h + u2 * splat(coefficients[row2 + n])
+        h = exp2(rate * d2) * h + u2 * splat(coefficients[row2 + n])
         y2 = y2 + h * splat(coefficients[row2 + N + n])
-        h = exp2_decay(rate * d3) * h + u3 * splat(coefficients[row3 + n])
+        h = exp2(rate * d3) * h + u3 * splat(coefficients[row3 + n])
         y3 = y3 + h * splat(coefficients[row3 + N + n])
         store(states, at + n * LANES, h)
     return y0, y1, y2, y3
