@@ -226,7 +226,9 @@ def show(console: Console, findings: Findings) -> None:
 
     for rank, item in enumerate(findings.answers, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(one_line(str(item.place)), style=Style.parse("bold cyan") + Style(link=_link(item.place)))
+        head.append(
+            one_line(str(item.place)), style=Style.parse("bold cyan") + Style(link=place_link(item.place.file, item.place))
+        )
         head.append(f"  characters {item.sentence.start}-{item.sentence.end}  score {item.sentence.score:.2f}", style="dim")
         before, marked, after = _in_context(item)
         body = Text(before, style="dim")
@@ -270,12 +272,12 @@ def _places(count: int) -> str:
     return "1 more place" if count == 1 else f"{count:,} more places"
 
 
-def _link(place: Place) -> str | None:
-    """Return a link to the place for a terminal; None for standard input."""
-    if place.file == STANDARD_INPUT:
+def place_link(file: str, place: Place) -> str | None:
+    """Return a link to a place in a file for a terminal; None for standard input and for documents that were no files."""
+    if file in ("", STANDARD_INPUT):
         return None
     lines = place.kind in LINES and place.id is None
-    return file_link(place.file, line=place.line if lines else None, page=None if lines else place.page)
+    return file_link(file, line=place.line if lines else None, page=None if lines else place.page)
 
 
 def _in_context(item: Answer) -> tuple[str, str, str]:

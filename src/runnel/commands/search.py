@@ -14,7 +14,6 @@ import typer
 
 from runnel.commands import loading
 from runnel.commands.display import (
-    file_link,
     note_compiling,
     one_line,
     output_form,
@@ -23,11 +22,12 @@ from runnel.commands.display import (
     print_text,
     stdout_console,
 )
+from runnel.commands.find import place_link
 from runnel.commands.index_update import expect_project, refresh_project
 from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, OcrOption, Plain, Query, refuse
 from runnel.errors import InputError
 from runnel.records import Sentence, normalize
-from runnel.text.documents.document import LINES, end_of_text_below
+from runnel.text.documents.document import end_of_text_below
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
         places = _places(hit)
         head = Text(f"{hit.rank:>2}. ")
         name = hit.id.replace(hit.source, places[0].file, 1) if hit.source else hit.id
-        head.append(one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=_link(hit, places[0])))
+        head.append(one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=place_link(hit.source, places[0])))
         head.append(f"  {hit.score:.4f}", style="dim")
         console.print(head, soft_wrap=True)
         if hit.title:
@@ -256,7 +256,7 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
             where = [*([f"page {place.page:,}"] if place.page else []), *([" › ".join(place.headings)] if place.headings else [])]
             shown = one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
             body = Text(normalize(sentence.text))
-            body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=_link(hit, place)))
+            body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=place_link(hit.source, place)))
             console.print(Padding(body, (0, 0, 0, 4)))
             if below := _below(hit, sentence):
                 console.print(Padding(Text(normalize(below), style="dim"), (0, 0, 0, 6)))
@@ -272,11 +272,3 @@ def _explained(why: Explanation) -> str:
     if why.relevance is not None:
         parts.append(f"reranked {why.reranked.rank} (+{why.reranked.score:.4f}), relevance {why.relevance:.2f}")
     return ", ".join(parts)
-
-
-def _link(hit: Hit, place: Place) -> str | None:
-    """Return a link to a place in the document's file for a terminal; None without a file."""
-    if not hit.source:
-        return None
-    lines = place.kind in LINES and place.id is None
-    return file_link(hit.source, line=place.line if lines else None, page=None if lines else place.page)
