@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -299,19 +299,25 @@ def index_array(tensor: Tensor) -> np.ndarray:
     return tensor.to(torch.int64).contiguous().numpy()
 
 
-def flat_rows(tensor: Tensor) -> tuple[np.ndarray, int]:
-    """Return a tensor (T, ...) for a kernel: its memory as a 1-D array, and the distance between rows.
+class FlatRows(NamedTuple):
+    """A tensor (T, ...) for a kernel: element i of row t, counted within the row, is line[t * distance + i]."""
 
-    Element (t, i) with i counted within the row is line[t * distance + i]. Rows that are columns of a wider matrix are not
-    copied; other tensors that are not contiguous within rows are.
+    line: np.ndarray  # 1-D
+    distance: int
+
+
+def flat_rows(tensor: Tensor) -> FlatRows:
+    """Return the memory of a tensor (T, ...) and the distance between its rows.
+
+    Rows that are columns of a wider matrix are not copied; other tensors that are not contiguous within rows are.
     """
     row = tensor.shape[1:].numel()
     if tensor.numel() == 0:
-        return as_array(tensor.new_zeros(1)), row
+        return FlatRows(as_array(tensor.new_zeros(1)), row)
     if not tensor[0].is_contiguous():
         tensor = tensor.contiguous()
     distance = tensor.stride(0) if tensor.shape[0] > 1 else row
-    return as_array(tensor.detach().as_strided(((tensor.shape[0] - 1) * distance + row,), (1,))), distance
+    return FlatRows(as_array(tensor.detach().as_strided(((tensor.shape[0] - 1) * distance + row,), (1,))), distance)
 
 
 def float_array(tensor: Tensor | None, *shape: int) -> np.ndarray:

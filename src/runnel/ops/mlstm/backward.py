@@ -41,6 +41,7 @@ from runnel.ops.mlstm.forward import (
     denominator,
     from_token,
     head_inputs,
+    head_rows,
     load_panel,
     read_gates,
     store_panel,
@@ -70,7 +71,7 @@ from runnel.ops.mlstm.tiles import (
     wide,
     write_panels,
 )
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp, sigmoid
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, Number, Pointer, fast_exp, sigmoid
 from runnel.ops.simd import LANES, TILE_COLUMNS, address, ceil_div, fma, keep, load, mul, shift, splat, store, total
 
 _ONE = np.float32(1.0)
@@ -308,7 +309,7 @@ def _inner(a: Pointer, b: Pointer, size: int) -> float:
 @njit(**SERIAL)
 def _head(
     inputs: HeadInputs, dh: Rows, tokens: int, K: int, V: int, eps: Number, known: bool, start: HeadState, ended: bool,
-    end: HeadState, out: HeadInputs, out_start: HeadState, m: _Scratch,
+    end: HeadState, out: HeadInputs, dstart: HeadState, m: _Scratch,
 ) -> None:  # fmt: skip
     """Process a head of a sequence from its first token on: the gradients of `inputs` and of `start`.
 
@@ -338,11 +339,11 @@ def _head(
             turn_panels(m.Z, K, V, m.Z_turned)
     _load_state(start, known, K, V, m.Z_turned, m.n)
     # Recomputed, because r has accumulated rounding errors.
-    out_start.m[0] = np.float32(_inner(m.Z, m.Z_turned, state_size) + _inner(m.z, m.n, wk) + of_m)
+    dstart.m[0] = np.float32(_inner(m.Z, m.Z_turned, state_size) + _inner(m.z, m.n, wk) + of_m)
     for c in range(0, V, TILE_COLUMNS):
-        store_panel(shift(m.Z, c * wk), K, min(V - c, TILE_COLUMNS), Rows(shift(out_start.C.first, c), V))
+        store_panel(shift(m.Z, c * wk), K, min(V - c, TILE_COLUMNS), Rows(shift(dstart.C.first, c), V))
     for c in range(K):
-        out_start.n[c] = m.z[c]
+        dstart.n[c] = m.z[c]
 
 
 @njit(**SERIAL)
@@ -354,18 +355,17 @@ def _head_state(states: States, own: int, K: int, V: int) -> HeadState:
 
 @njit(**PARALLEL)
 def scan(
-    inputs: Inputs, dh: Array, dh_row: int, cu: Array, shares: Shares, start: States, end: States, eps: Number, out: Inputs,
-    out_start: States,
-) -> None:  # fmt: skip
+    inputs: Inputs, dh: FlatRows, cu: Array, shares: Shares, start: States, end: States, eps: Number, out: Inputs, dstart: States
+) -> None:
     """Compute the gradients of every sequence and head.
 
     Args:
-        dh: flat rows (T, H, V).   cu: (S+1,).   shares: `Shares`.
+        dh: (T, H, V).   cu: (S+1,).   shares: `Shares`.
         start: the start states, or no rows for zeros.   end: gradients of the end states, likewise.
-        out: gradients of the inputs.   out_start: gradients of the start states.
+        out: gradients of the inputs.   dstart: gradients of the start states.
     """
     _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
-    _, H, K, V = out_start.C.shape
+    _, H, K, V = dstart.C.shape
     known, ended = start.C.shape[0] > 0, end.C.shape[0] > 0
     longest = 0
     for s in range(cu.shape[0] - 1):
@@ -377,8 +377,8 @@ def scan(
             for head in range(share_heads[share, 0], share_heads[share, 1]):
                 own = s * H + head
                 _head(
-                    head_inputs(inputs, cu[s], head, K, V, 0), Rows(shift(address(dh), cu[s] * dh_row + head * V), dh_row),
+                    head_inputs(inputs, cu[s], head, K, V, 0), head_rows(dh.line, dh.distance, cu[s], head * V),
                     cu[s + 1] - cu[s], K, V, eps, known, _head_state(start, own if known else 0, K, V), ended,
                     _head_state(end, own if ended else 0, K, V), head_inputs(out, cu[s], head, K, V, 0),
-                    _head_state(out_start, own, K, V), _divide(address(memory), K, V),
+                    _head_state(dstart, own, K, V), _divide(address(memory), K, V),
                 )  # fmt: skip

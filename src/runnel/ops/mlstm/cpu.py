@@ -73,7 +73,7 @@ class _MLSTM(torch.autograd.Function):
         )
         with parallel():
             kernels_backward.scan(
-                _inputs(q, k, v, i, f), *flat_rows(torch.zeros_like(v) if dh is None else dh), cu.numpy(), shares,
+                _inputs(q, k, v, i, f), flat_rows(torch.zeros_like(v) if dh is None else dh), cu.numpy(), shares,
                 start, end, np.float32(ctx.eps), _inputs(*grads), States(*(as_array(x) for x in of_state)),
             )  # fmt: skip
         dq, dk, dv, di, df = grads

@@ -135,15 +135,21 @@ class _Scratch(NamedTuple):
 
 
 @njit(**SERIAL)
-def head_inputs(inputs: Inputs, start: int, head: int, K: int, V: int, column: int) -> HeadInputs:
+def head_rows(line: Array, distance: int, start: int, column: int) -> Rows:
+    """Return the part of flat rows from token `start` and from `column` on."""
+    return Rows(shift(address(line), start * distance + column), distance)
+
+
+@njit(**SERIAL)
+def head_inputs(x: Inputs, start: int, head: int, K: int, V: int, column: int) -> HeadInputs:
     """Return the inputs of a head from token `start` and from `column` of its v on."""
-    q, k, v, heads = inputs.q, inputs.k, inputs.v, inputs.i.shape[1]
-    gate = start * heads + head
+    heads = x.i.shape[1]
+    at = start * heads + head
     return HeadInputs(
-        Rows(shift(address(q), start * inputs.q_row + head * K), inputs.q_row),
-        Rows(shift(address(k), start * inputs.k_row + head * K), inputs.k_row),
-        Rows(shift(address(v), start * inputs.v_row + head * V + column), inputs.v_row),
-        Gates(shift(address(inputs.i), gate), shift(address(inputs.f), gate), heads),
+        head_rows(x.q, x.q_row, start, head * K),
+        head_rows(x.k, x.k_row, start, head * K),
+        head_rows(x.v, x.v_row, start, head * V + column),
+        Gates(shift(address(x.i), at), shift(address(x.f), at), heads),
     )
 
 

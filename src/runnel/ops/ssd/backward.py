@@ -14,26 +14,76 @@ because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt =
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit, prange
 
 from runnel.ops.chunks import Shares
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, as_f32, fast_exp, rounded_for
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, Number, as_f32, fast_exp, rounded_for
 from runnel.ops.numba_matmul import LANES, LOWER, ROWS, UPPER, multiply
 from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
-from runnel.ops.ssd.forward import decayed, read_steps
+from runnel.ops.ssd.forward import Inputs, decayed, read_steps
+from runnel.ops.ssd.grid import Grid, of_chunk
+
+
+class Gradients(NamedTuple):
+    """What the kernel writes."""
+
+    dx: Array  # (T, H, P)
+    ddt: Array  # (T, H)
+    dweight: Array  # (T, H)
+    dB: Array  # (splits, K, G, Q, N padded), one part per range of heads; for a share without `splits`
+    dC: Array  # likewise
+    dA: Array  # (shares, H), zeros, added to; for a share without `shares`
+    dD: Array  # likewise
+    dstate: Array  # (S, H, P, N)
+
+
+class _Scratch(NamedTuple):
+    """Memory of one share, fp32."""
+
+    log: Array  # (Q,) c
+    dots: Array  # (chunks of a sequence, Q)
+    u: Array  # (Q, P padded)
+    gradient: Array  # likewise: dy
+    scaled: Array  # likewise
+    du: Array  # likewise
+    turned: Array  # (P padded, Q): u
+    wide: Array  # (Q, N padded)
+    mix: Array  # (Q, Q)
+    weights: Array  # (Q, Q): W
+    S: Array  # (P padded, N padded)
+    Z: Array  # likewise
+    Z_turned: Array  # (N padded, P padded)
+
+
+@njit(inline="always")
+def _allocate(chunks: int, chunk: int, columns: int, width: int) -> _Scratch:
+    rows = np.zeros((4, chunk, columns), np.float32)
+    states, squares = np.zeros((2, columns, width), np.float32), np.zeros((2, chunk, chunk), np.float32)
+    return _Scratch(
+        np.zeros(chunk, np.float32), np.zeros((chunks, chunk), np.float32), rows[0], rows[1], rows[2], rows[3],
+        np.zeros((columns, chunk), np.float32), np.zeros((chunk, width), np.float32), squares[0], squares[1],
+        states[0], states[1], np.zeros((width, columns), np.float32),
+    )  # fmt: skip
 
 
 @njit(**SERIAL)
-def _read_gradient(dy: Array, dy_row: int, dy_at: int, t: int, size: int, rows: int, P: int, out: Array) -> None:
+def _read_chunk(inputs: Inputs, dy: FlatRows, h: int, t: int, size: int, P: int, m: _Scratch) -> int:
+    """Read u, log and dy of one chunk of one head; return the number of rows with holes."""
+    rows = round_up(size, ROWS)
+    read_steps(inputs, h, t, size, rows, P, m.u, m.log)
+    gradient = m.gradient
     for j in range(size):
-        at = (t + j) * dy_row + dy_at
-        source = dy[at : at + P]
+        at = (t + j) * dy.distance + h * P
+        source = dy.line[at : at + P]
         for p in range(P):
-            out[j, p] = as_f32(source[p])
+            gradient[j, p] = as_f32(source[p])
     for j in range(size, rows):
-        out[j] = np.float32(0.0)
+        gradient[j] = np.float32(0.0)
+    return rows
 
 
 @njit(**SERIAL)
@@ -46,15 +96,13 @@ def _scale_rows(source: Array, rows: int, from_log: Array, sign: Number, offset:
 
 
 @njit(**SERIAL)
-def _first_chunk_pass(
-    queries: Array, keys: Array, size: int, rows: int, P: int, log: Array, u: Array, gradient: Array, wide: Array, S: Array,
-    keep: bool, dC: Array, dots: Array,
-) -> None:  # fmt: skip
-    """Compute dC and dots_i = dy_i . y'_i from the state S (P padded, N padded), and S after the chunk. Scales u, gradient."""
-    columns, width = u.shape[1], keys.shape[1]
+def _first_chunk_pass(part: Grid, size: int, rows: int, P: int, keep: bool, dC: Array, dots: Array, m: _Scratch) -> None:
+    """Compute dC and dots_i = dy_i . y'_i from the state S, and S after the chunk. Scales u, gradient."""
+    queries, log, u, gradient, wide = part.queries, m.log, m.u, m.gradient, m.wide
+    columns, width = u.shape[1], queries.shape[1]
     zero, one, total = np.float32(0.0), np.float32(1.0), log[size - 1]
     _scale_rows(gradient, rows, log, one, zero, gradient)
-    multiply(wide, gradient, columns, 1, S, rows, P, zero)
+    multiply(wide, gradient, columns, 1, m.S, rows, P, zero)
     for i in range(size):
         dot = zero
         for n in range(width):
@@ -70,16 +118,16 @@ def _first_chunk_pass(
         if not keep:
             dC[i] = zero
     _scale_rows(u, size, log, -one, total, u)
-    multiply(S, u, 1, columns, keys, columns, size, fast_exp(total))
+    multiply(m.S, u, 1, columns, part.keys, columns, size, fast_exp(total))
 
 
 @njit(**SERIAL)
 def _second_chunk_pass(
-    queries: Array, keys: Array, pairs: Array, size: int, rows: int, P: int, N: int, log: Array, u: Array, gradient: Array,
-    turned: Array, mix: Array, weights: Array, scaled: Array, du: Array, Z: Array, Z_turned: Array, keep: bool, dB: Array,
-    dC: Array, dots: Array,
-) -> None:  # fmt: skip
+    part: Grid, size: int, rows: int, P: int, N: int, keep: bool, dB: Array, dC: Array, dots: Array, m: _Scratch
+) -> None:
     """Compute du, dB, the rest of dC and of `dots`, and the gradient Z (also transposed, N by P) before the chunk."""
+    (queries, keys, pairs), log, u, gradient = part, m.log, m.u, m.gradient
+    turned, mix, weights, scaled, du = m.turned, m.mix, m.weights, m.scaled, m.du
     columns, width, chunk = u.shape[1], keys.shape[1], mix.shape[1]
     zero, one, total = np.float32(0.0), np.float32(1.0), log[size - 1]
     for j in range(rows):
@@ -94,26 +142,26 @@ def _second_chunk_pass(
             dot += weights[i, j] * pairs[i, j]
         dots[i] += dot
 
-    multiply(du, keys, width, 1, Z_turned, rows, N, zero)
+    multiply(du, keys, width, 1, m.Z_turned, rows, N, zero)
     _scale_rows(du, rows, log, -one, total, du)
     multiply(du, mix, 1, chunk, gradient, rows, rows, one, UPPER)
     _scale_rows(u, rows, log, -one, total, scaled)
-    multiply(dB, scaled, columns, 1, Z, rows, P, one if keep else zero)
+    multiply(dB, scaled, columns, 1, m.Z, rows, P, one if keep else zero)
     multiply(dB, weights, 1, chunk, queries, rows, rows, one, UPPER)
     multiply(dC, weights, chunk, 1, keys, rows, rows, one, LOWER)
 
     _scale_rows(gradient, rows, log, one, zero, scaled)
-    multiply(Z, scaled, 1, columns, queries, columns, size, fast_exp(total))
-    multiply(Z_turned, queries, 1, width, scaled, width, size, fast_exp(total))
+    multiply(m.Z, scaled, 1, columns, queries, columns, size, fast_exp(total))
+    multiply(m.Z_turned, queries, 1, width, scaled, width, size, fast_exp(total))
 
 
 @njit(**SERIAL)
 def _write(
-    x: Array, x_row: int, dt: Array, weight: Array, h: int, A: Number, D: Number, t: int, size: int, gradient: Array, du: Array,
-    dots: Array, r: float, dx: Array, ddt: Array, dweight: Array,
-) -> tuple[float, float, float]:  # fmt: skip
+    inputs: Inputs, h: int, t: int, size: int, dots: Array, r: float, m: _Scratch, out: Gradients
+) -> tuple[float, float, float]:
     """Write dx, ddt and dweight of one chunk; return r at its first token, and its contributions to dA and dD."""
-    P = dx.shape[2]
+    (x, x_row, dt, weight, _, _), dx, du, gradient = inputs, out.dx, m.du, m.gradient
+    P, A, D = dx.shape[2], inputs.A[h], inputs.D[h]
     dA, dD = 0.0, 0.0
     for j in range(size - 1, -1, -1):
         step, factor, at = dt[t + j, h], weight[t + j, h], (t + j) * x_row + h * P
@@ -126,8 +174,8 @@ def _write(
         for p in range(P):
             target[p] = rounded_for(target, factor * du[j, p] + D * gradient[j, p])
         r += np.float64(dots[j]) - np.float64(factor) * np.float64(x_du)
-        ddt[t + j, h] = A * np.float32(r)
-        dweight[t + j, h] = x_du
+        out.ddt[t + j, h] = A * np.float32(r)
+        out.dweight[t + j, h] = x_du
         dA += np.float64(step) * r
         dD += np.float64(x_dy)
     return r, dA, dD
@@ -143,94 +191,63 @@ def _start(source: Array, s: int, h: int, out: Array) -> None:
                 out[p, n] = source[s, h, p, n]
 
 
-# Long: each share's scratch memory has to be made inside the parallel loop, and both passes use all of it.
+@njit(**SERIAL)
+def _head(
+    inputs: Inputs, dy: FlatRows, grid: Grid, chunks: Chunks, s: int, h: int, keep: bool, state: Array, dend: Array,
+    out: Gradients, m: _Scratch,
+) -> None:  # fmt: skip
+    """Process one head of a sequence; `keep`: dB and dC contain another head of the group."""
+    _, H, P, N = out.dstate.shape
+    first, last, g = chunks.first[s], chunks.first[s + 1], h // (H // grid.keys.shape[1])
+    S, Z, Z_turned = m.S, m.Z, m.Z_turned
+    _start(state, s, h, S)
+    for k in range(first, last):
+        size = chunks.size[k]
+        rows = _read_chunk(inputs, dy, h, chunks.start[k], size, P, m)
+        _first_chunk_pass(of_chunk(grid, k, g), size, rows, P, keep, out.dC[k, g], m.dots[k - first], m)
+    _start(dend, s, h, Z)
+    r = 0.0
+    for p in range(P):
+        for n in range(N):
+            r += np.float64(Z[p, n]) * np.float64(S[p, n])
+            Z_turned[n, p] = Z[p, n]
+    for k in range(last - 1, first - 1, -1):
+        t, size, dots = chunks.start[k], chunks.size[k], m.dots[k - first]
+        rows = _read_chunk(inputs, dy, h, t, size, P, m)
+        _second_chunk_pass(of_chunk(grid, k, g), size, rows, P, N, keep, out.dB[k, g], out.dC[k, g], dots, m)
+        r, more_A, more_D = _write(inputs, h, t, size, dots, r, m, out)
+        out.dA[h] += more_A
+        out.dD[h] += more_D
+    for p in range(P):
+        for n in range(N):
+            out.dstate[s, h, p, n] = Z[p, n]
+
+
+@njit(inline="always")
+def _of_share(out: Gradients, split: int, share: int) -> Gradients:
+    dx, ddt, dweight, dB, dC, dA, dD, dstate = out
+    return Gradients(dx, ddt, dweight, dB[split], dC[split], dA[share], dD[share], dstate)
+
+
 @njit(**PARALLEL)
 def scan(
-    x: Array, x_row: int, dy: Array, dy_row: int, dt: Array, weight: Array, A: Array, D: Array, queries: Array, keys: Array,
-    pairs: Array, chunks: Chunks, shares: Shares, state: Array, dend: Array, dx: Array, ddt: Array, dweight: Array, dB: Array,
-    dC: Array, dstate: Array, dA: Array, dD: Array,
-) -> None:  # fmt: skip
+    inputs: Inputs, dy: FlatRows, grid: Grid, chunks: Chunks, shares: Shares, state: Array, dend: Array, out: Gradients
+) -> None:
     """Compute the gradients of every sequence and head.
 
     Args:
-        x, dy: flat rows (T, H, P).   dt, weight: (T, H).   A, D: (H,).   queries, keys, pairs: as from `grid.spread`.
-        chunks: `Chunks`.   shares: `Shares`.
-        state, dend: (S, H, P, N), or (0, ...) for zeros.
-        dx: out (T, H, P).   ddt, dweight: out (T, H).   dstate: out (S, H, P, N).   dA, dD: (shares, H), zeros, added to.
-        dB, dC: out (splits, K, G, Q, N padded), one part per range of heads.
+        dy: (T, H, P).   state, dend: (S, H, P, N), or (0, ...) for zeros.
     """
     splits, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
-    of_sequence, _, starts, sizes = chunks
-    _, H, P, N = dstate.shape
-    chunk, width = keys.shape[2], keys.shape[3]
-    columns = round_up(P, LANES)
-    per_group = H // keys.shape[1]
+    per_group = out.dstate.shape[1] // grid.keys.shape[1]
     most_chunks = 0
-    for s in range(of_sequence.shape[0] - 1):
-        most_chunks = max(most_chunks, of_sequence[s + 1] - of_sequence[s])
+    for s in range(chunks.first.shape[0] - 1):
+        most_chunks = max(most_chunks, chunks.first[s + 1] - chunks.first[s])
     for share in prange(share_heads.shape[0]):
-        split = share % splits
-        rows_of_p = np.zeros((4, chunk, columns), np.float32)
-        u, gradient, scaled, du = rows_of_p[0], rows_of_p[1], rows_of_p[2], rows_of_p[3]
-        turned, wide = np.zeros((columns, chunk), np.float32), np.zeros((chunk, width), np.float32)
-        mix, weights, log = (
-            np.zeros((chunk, chunk), np.float32),
-            np.zeros((chunk, chunk), np.float32),
-            np.zeros(chunk, np.float32),
-        )
-        dots = np.zeros((most_chunks, chunk), np.float32)
-        S, Z, Z_turned = (
-            np.zeros((columns, width), np.float32),
-            np.zeros((columns, width), np.float32),
-            np.zeros((width, columns), np.float32),
-        )
+        m = _allocate(most_chunks, grid.keys.shape[2], round_up(out.dx.shape[2], LANES), grid.keys.shape[3])
+        of_share = _of_share(out, share % splits, share)
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
-            first, last = of_sequence[s], of_sequence[s + 1]
             for h in range(share_heads[share, 0], share_heads[share, 1]):
-                g = h // per_group
                 keep = h > share_heads[share, 0] and h % per_group > 0  # this range has already written this group's dB and dC
-                _start(state, s, h, S)
-                for k in range(first, last):
-                    t, size = starts[k], sizes[k]
-                    rows = round_up(size, ROWS)
-                    read_steps(x, x_row, h * P, dt, weight, h, A[h], t, size, rows, P, u, log)
-                    _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
-                    _first_chunk_pass(
-                        queries[k, g],
-                        keys[k, g],
-                        size,
-                        rows,
-                        P,
-                        log,
-                        u,
-                        gradient,
-                        wide,
-                        S,
-                        keep,
-                        dC[split, k, g],
-                        dots[k - first],
-                    )
-                _start(dend, s, h, Z)
-                r = 0.0
-                for p in range(P):
-                    for n in range(N):
-                        r += np.float64(Z[p, n]) * np.float64(S[p, n])
-                        Z_turned[n, p] = Z[p, n]
-                for k in range(last - 1, first - 1, -1):
-                    t, size = starts[k], sizes[k]
-                    rows = round_up(size, ROWS)
-                    read_steps(x, x_row, h * P, dt, weight, h, A[h], t, size, rows, P, u, log)
-                    _read_gradient(dy, dy_row, h * P, t, size, rows, P, gradient)
-                    _second_chunk_pass(
-                        queries[k, g], keys[k, g], pairs[k, g], size, rows, P, N, log, u, gradient, turned, mix, weights,
-                        scaled, du, Z, Z_turned, keep, dB[split, k, g], dC[split, k, g], dots[k - first],
-                    )  # fmt: skip
-                    r, more_A, more_D = _write(
-                        x, x_row, dt, weight, h, A[h], D[h], t, size, gradient, du, dots[k - first], r, dx, ddt, dweight
-                    )
-                    dA[share, h] += more_A
-                    dD[share, h] += more_D
-                for p in range(P):
-                    for n in range(N):
-                        dstate[s, h, p, n] = Z[p, n]
+                _head(inputs, dy, grid, chunks, s, h, keep, state, dend, of_share, m)

@@ -19,7 +19,9 @@ from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
 from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward
-from runnel.ops.ssd.grid import CHUNK, gather, spread
+from runnel.ops.ssd.backward import Gradients
+from runnel.ops.ssd.forward import Inputs
+from runnel.ops.ssd.grid import CHUNK, Grid, gather, spread
 
 # The backward keeps one gradient of B and C per range of heads; more ranges would cost too much memory for the time gained.
 _MOST_SPLITS = 8
@@ -44,13 +46,10 @@ class _SSD(torch.autograd.Function):
         chunks = Chunks.of(cu.numpy(), CHUNK)
         y = torch.empty(x.shape, dtype=x.dtype)
         end = torch.empty(cu.numel() - 1, heads, size, width)
-        line, row = flat_rows(x)
         shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), heads)
         with parallel():
-            keys, queries, pairs = _spread(B, C, chunks)
             kernels_forward.scan(
-                line, row, float_array(dt), float_array(dt if weight is None else weight), float_array(A), float_array(D, heads),
-                queries, keys, pairs, chunks, shares,
+                _inputs(x, dt, A, D, weight), _spread(B, C, chunks), chunks, shares,
                 float_array(state, 0, heads, size, width), as_array(y), as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(x, dt, A, B, C, D, cu, state, weight)
@@ -70,19 +69,15 @@ class _SSD(torch.autograd.Function):
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
         parts = [torch.empty(shares.splits, len(chunks.start), groups, CHUNK, round_up(width, LANES)).numpy() for _ in range(2)]
-        line, row = flat_rows(x)
-        dy_line, dy_row = flat_rows(torch.zeros_like(x) if dy is None else dy)
+        out = Gradients(as_array(dx), as_array(ddt), as_array(dweight), parts[0], parts[1], sums[0], sums[1], as_array(dstate))
         with parallel():
-            keys, queries, pairs = _spread(B, C, chunks)
             kernels_backward.scan(
-                line, row, dy_line, dy_row, float_array(dt), float_array(dt if weight is None else weight), float_array(A),
-                float_array(D, heads), queries, keys, pairs, chunks, shares,
-                float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), as_array(dx), as_array(ddt),
-                as_array(dweight), parts[0], parts[1], as_array(dstate), sums[0], sums[1],
+                _inputs(x, dt, A, D, weight), flat_rows(torch.zeros_like(x) if dy is None else dy), _spread(B, C, chunks),
+                chunks, shares, float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), out,
             )  # fmt: skip
-            for part, out in zip(parts, (dB, dC), strict=True):
-                gather(part, chunks, heads // shares.splits, heads // groups, as_array(out))
-        dA, dD = (torch.from_numpy(total.sum(0)) for total in sums)
+            for part, total in zip(parts, (dB, dC), strict=True):
+                gather(part, chunks, heads // shares.splits, heads // groups, as_array(total))
+        dA, dD = (torch.from_numpy(part.sum(0)) for part in sums)
         if weight is None:
             ddt += dweight
         return (
@@ -91,11 +86,15 @@ class _SSD(torch.autograd.Function):
         )  # fmt: skip
 
 
-def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return B, C and their products on the chunk grid: (K, G, Q, N padded) twice and (K, G, Q, Q)."""
+def _inputs(x: Tensor, dt: Tensor, A: Tensor, D: Tensor | None, weight: Tensor | None) -> Inputs:
+    weights = dt if weight is None else weight
+    return Inputs(*flat_rows(x), float_array(dt), float_array(weights), float_array(A), float_array(D, x.shape[1]))
+
+
+def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> Grid:
+    """Return B, C and their products on the chunk grid."""
     groups, width = B.shape[1:]
     keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, round_up(width, LANES)).numpy() for _ in range(2))
-    pairs = torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy()
-    (B_line, B_row), (C_line, C_row) = flat_rows(B), flat_rows(C)
-    spread(B_line, B_row, C_line, C_row, chunks, width, keys, queries, pairs)
-    return keys, queries, pairs
+    out = Grid(queries, keys, torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy())
+    spread(flat_rows(B), flat_rows(C), chunks, width, out)
+    return out

@@ -8,28 +8,50 @@ With c the inclusive sum of dt*A inside a chunk, u = weight*x and S the state be
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit, prange
 
 from runnel.ops.chunks import Shares
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, as_f32, fast_exp, rounded_for
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, as_f32, fast_exp, rounded_for
 from runnel.ops.numba_matmul import LANES, LOWER, ROWS, multiply
 from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
+from runnel.ops.ssd.grid import Grid, of_chunk
+
+
+class Inputs(NamedTuple):
+    """The inputs of all heads that B and C are not part of; see `Grid`. fp32, x fp32 or bf16 bits."""
+
+    x: Array  # flat rows (T, H, P), see `flat_rows`
+    x_row: int
+    dt: Array  # (T, H)
+    weight: Array  # (T, H), dt in Mamba-2
+    A: Array  # (H,)
+    D: Array  # (H,)
+
+
+class _Scratch(NamedTuple):
+    """Memory of one share, fp32."""
+
+    log: Array  # (Q,) c
+    u: Array  # (Q, P padded)
+    out: Array  # likewise: y without D
+    mix: Array  # (Q, Q)
+    state: Array  # (N padded, P padded)
 
 
 @njit(**SERIAL)
-def read_steps(
-    x: Array, x_row: int, x_at: int, dt: Array, weight: Array, h: int, A: Number, t: int, size: int, rows: int, P: int, u: Array,
-    log: Array,
-) -> None:  # fmt: skip
+def read_steps(inputs: Inputs, h: int, t: int, size: int, rows: int, P: int, u: Array, log: Array) -> None:
     """Compute u = weight * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
+    x, dt, weight, A = inputs.x, inputs.dt, inputs.weight, inputs.A[h]
     total = np.float32(0.0)
     for j in range(size):
         factor = weight[t + j, h]
         total += dt[t + j, h] * A
         log[j] = total
-        at = (t + j) * x_row + x_at
+        at = (t + j) * inputs.x_row + h * P
         source = x[at : at + P]  # a slice, because checking an index of unknown sign prevents vector loads
         for p in range(P):
             u[j, p] = factor * as_f32(source[p])
@@ -48,70 +70,81 @@ def decayed(pairs: Array, log: Array, rows: int, out: Array) -> None:
 
 
 @njit(**SERIAL)
-def _chunk(
-    queries: Array, keys: Array, pairs: Array, size: int, rows: int, N: int, log: Array, u: Array, mix: Array, out: Array,
-    state: Array,
-) -> None:  # fmt: skip
-    """Compute y of one chunk into `out` (without D) and the state (N padded, P padded) after it. Overwrites u."""
+def _chunk(part: Grid, size: int, rows: int, N: int, m: _Scratch) -> None:
+    """Compute y of one chunk into `m.out` and the state after it. Overwrites u."""
+    u, out, log = m.u, m.out, m.log
     columns = u.shape[1]
-    width = keys.shape[1]
-    multiply(out, queries, width, 1, state, rows, N, np.float32(0.0))
+    width = part.keys.shape[1]
+    multiply(out, part.queries, width, 1, m.state, rows, N, np.float32(0.0))
     for i in range(rows):
         factor = fast_exp(log[i])
         for p in range(columns):
             out[i, p] *= factor
-    decayed(pairs, log, rows, mix)
-    multiply(out, mix, mix.shape[1], 1, u, rows, rows, np.float32(1.0), LOWER)
+    decayed(part.pairs, log, rows, m.mix)
+    multiply(out, m.mix, m.mix.shape[1], 1, u, rows, rows, np.float32(1.0), LOWER)
     total = log[size - 1]
     for j in range(size):
         factor = fast_exp(total - log[j])
         for p in range(columns):
             u[j, p] *= factor
-    multiply(state, keys, 1, width, u, width, size, fast_exp(total))
+    multiply(m.state, part.keys, 1, width, u, width, size, fast_exp(total))
+
+
+@njit(inline="always")
+def _allocate(chunk: int, padded_size: int, padded_width: int) -> _Scratch:
+    return _Scratch(
+        np.zeros(chunk, np.float32),
+        np.zeros((chunk, padded_size), np.float32),
+        np.zeros((chunk, padded_size), np.float32),
+        np.zeros((chunk, chunk), np.float32),
+        np.zeros((padded_width, padded_size), np.float32),
+    )
+
+
+@njit(**SERIAL)
+def _write(inputs: Inputs, h: int, t: int, size: int, out: Array, y: Array) -> None:
+    """Write one chunk of y = out + D x."""
+    P, D = y.shape[2], inputs.D[h]
+    for j in range(size):
+        at = (t + j) * inputs.x_row + h * P
+        source, target = inputs.x[at : at + P], y[t + j, h]
+        for p in range(P):
+            target[p] = rounded_for(target, out[j, p] + D * as_f32(source[p]))
+
+
+@njit(**SERIAL)
+def _start(source: Array, s: int, h: int, out: Array) -> None:
+    """Set out (N padded, P padded) to the transpose of source[s, h], or zeros if `source` has no rows."""
+    out[:] = np.float32(0.0)
+    if source.shape[0] > 0:
+        for p in range(source.shape[2]):
+            for n in range(source.shape[3]):
+                out[n, p] = source[s, h, p, n]
 
 
 @njit(**PARALLEL)
-def scan(
-    x: Array, x_row: int, dt: Array, weight: Array, A: Array, D: Array, queries: Array, keys: Array, pairs: Array, chunks: Chunks,
-    shares: Shares, state: Array, y: Array, end: Array,
-) -> None:  # fmt: skip
+def scan(inputs: Inputs, grid: Grid, chunks: Chunks, shares: Shares, state: Array, y: Array, end: Array) -> None:
     """Run every sequence and head.
 
     Args:
-        x: flat rows (T, H, P).   dt: (T, H).   weight: (T, H), dt in Mamba-2.   A, D: (H,).
-        queries, keys, pairs: as from `grid.spread`.
-        chunks: `Chunks`.   shares: `Shares`.
         state: (S, H, P, N), or (0, ...) for zeros.   y: out, (T, H, P).   end: out, (S, H, P, N).
     """
     _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
     of_sequence, _, starts, sizes = chunks
     _, H, P, N = end.shape
-    chunk, padded_width = keys.shape[2], keys.shape[3]
-    padded_size = round_up(P, LANES)
-    per_group = H // keys.shape[1]
+    per_group = H // grid.keys.shape[1]
     for share in prange(share_heads.shape[0]):
-        u, out = np.zeros((chunk, padded_size), np.float32), np.zeros((chunk, padded_size), np.float32)
-        mix, log = np.zeros((chunk, chunk), np.float32), np.zeros(chunk, np.float32)
-        S = np.zeros((padded_width, padded_size), np.float32)
+        m = _allocate(grid.keys.shape[2], round_up(P, LANES), grid.keys.shape[3])
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
             for h in range(share_heads[share, 0], share_heads[share, 1]):
-                g = h // per_group
-                S[:] = np.float32(0.0)
-                if state.shape[0] > 0:
-                    for p in range(P):
-                        for n in range(N):
-                            S[n, p] = state[s, h, p, n]
+                _start(state, s, h, m.state)
                 for k in range(of_sequence[s], of_sequence[s + 1]):
                     size, t = sizes[k], starts[k]
                     rows = round_up(size, ROWS)
-                    read_steps(x, x_row, h * P, dt, weight, h, A[h], t, size, rows, P, u, log)
-                    _chunk(queries[k, g], keys[k, g], pairs[k, g], size, rows, N, log, u, mix, out, S)
-                    for j in range(size):
-                        at = (t + j) * x_row + h * P
-                        source, target = x[at : at + P], y[t + j, h]
-                        for p in range(P):
-                            target[p] = rounded_for(target, out[j, p] + D[h] * as_f32(source[p]))
+                    read_steps(inputs, h, t, size, rows, P, m.u, m.log)
+                    _chunk(of_chunk(grid, k, h // per_group), size, rows, N, m)
+                    _write(inputs, h, t, size, m.out, y)
                 for p in range(P):
                     for n in range(N):
-                        end[s, h, p, n] = S[n, p]
+                        end[s, h, p, n] = m.state[n, p]

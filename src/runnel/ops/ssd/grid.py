@@ -5,10 +5,12 @@ T tokens, H heads, G groups, N state size, Q tokens per chunk, K chunks of all s
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, Array, as_f32, rounded_for
+from runnel.ops.numba_math import PARALLEL, Array, FlatRows, as_f32, rounded_for
 from runnel.ops.numba_matmul import LANES, ROWS, multiply
 from runnel.ops.packed import Chunks
 from runnel.ops.simd import round_up
@@ -16,16 +18,28 @@ from runnel.ops.simd import round_up
 CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work inside, shorter ones access the state more often.
 
 
+class Grid(NamedTuple):
+    """B, C and their products on the chunk grid, fp32; without (K, G) of one chunk and group."""
+
+    queries: Array  # (K, G, Q, N padded)
+    keys: Array  # likewise
+    pairs: Array  # (K, G, Q, Q), pairs[i, j] = C_i . B_j
+
+
+@njit(inline="always")
+def of_chunk(grid: Grid, k: int, g: int) -> Grid:
+    """Return the part of chunk k and group g."""
+    return Grid(grid.queries[k, g], grid.keys[k, g], grid.pairs[k, g])
+
+
 @njit(**PARALLEL)
-def spread(
-    B: Array, B_row: int, C: Array, C_row: int, chunks: Chunks, width: int, keys: Array, queries: Array, pairs: Array
-) -> None:
-    """Put B, C and all products of a chunk's queries and keys on the chunk grid in fp32.
+def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: Grid) -> None:
+    """Put B, C and all products of a chunk's queries and keys on the chunk grid, with zeros in holes.
 
     Args:
-        B, C: flat rows (T, G, N).   chunks: `Chunks`.   width: N.
-        keys, queries: out, (K, G, Q, N padded), zero in holes.   pairs: out, (K, G, Q, Q), pairs[i, j] = C_i . B_j.
+        B, C: (T, G, N).   width: N.
     """
+    (b_line, b_row), (c_line, c_row), (queries, keys, pairs) = B, C, out  # outside the loop, which then takes plain arrays
     _, groups, chunk, padded_width = keys.shape
     _, _, start, size = chunks
     for k in prange(start.shape[0]):
@@ -36,8 +50,8 @@ def spread(
             queries[k, g] = np.float32(0.0)
             turned[:] = np.float32(0.0)
             for j in range(size[k]):
-                b_at, c_at = (start[k] + j) * B_row + g * width, (start[k] + j) * C_row + g * width
-                key, query = B[b_at : b_at + width], C[c_at : c_at + width]
+                b_at, c_at = (start[k] + j) * b_row + g * width, (start[k] + j) * c_row + g * width
+                key, query = b_line[b_at : b_at + width], c_line[c_at : c_at + width]
                 for n in range(width):
                     keys[k, g, j, n] = as_f32(key[n])
                     queries[k, g, j, n] = as_f32(query[n])
