@@ -215,6 +215,17 @@ def test_bad_input_is_refused(index, embedder, tmp_path):
     for wrong, what in (("cat", "are 'cat'"), ({"a": "text"}, "are a dict"), (None, "are None")):
         with pytest.raises(InputError, match=rf"documents {what}; expected a list of runnel\.Document objects"):
             index.add(wrong)
+    for wrong in ("notes", None):
+        with pytest.raises(InputError, match=f"paths are {wrong!r}; expected a list of paths"):
+            index.add_files(wrong)
+    for wrong in (None, "", 3):
+        for call in (Index.open, lambda place: Index.create(place, embedder)):
+            with pytest.raises(InputError, match=f"the index's place is {wrong!r}; expected a folder or a URI"):
+                call(wrong)
+    with pytest.raises(InputError, match=r"fields are \['year'\]; expected a mapping such as"):
+        Index.create(tmp_path / "no", embedder, fields=["year"])
+    with pytest.raises(InputError, match="passage_tokens is 'x'; expected a whole number from 1"):
+        Index.create(tmp_path / "no", embedder, passage_tokens="x")
     with pytest.raises(InputError, match="the query is empty"):
         index.search(" ")
     with pytest.raises(InputError, match="has no tokens in this model's vocabulary"):

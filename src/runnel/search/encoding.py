@@ -15,7 +15,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.passages import ReadDocument, read_documents
 from runnel.models.reranker import Reranker
-from runnel.records import Document, Places
+from runnel.records import Document, Places, expect_count
 from runnel.search.files import left_out
 from runnel.search.filters import typed
 from runnel.search.records import (
@@ -191,6 +191,8 @@ def new_settings(
         InputError: an unknown type of field, a model that cannot remember documents, or one that reads passages of another length
             than `passage_tokens`.
     """
+    if not isinstance(fields, Mapping | None):
+        raise InputError(f'fields are {fields!r}; expected a mapping such as {{"year": "int"}}')
     for name, kind in (fields or {}).items():
         if kind not in FIELD_TYPES or not name.isidentifier():
             raise InputError(f"field {name!r} of type {kind!r}: names are identifiers, types {', '.join(FIELD_TYPES)}")
@@ -216,6 +218,8 @@ def reranker_of(embedder: Embedder) -> Reranker | None:
 
 def _passage_tokens(embedder: Embedder, wanted: int | None) -> int:
     backbone = embedder.model.backbone
+    if wanted is not None:
+        expect_count(wanted, "passage_tokens")
     if not backbone.reads_passages:
         return _PASSAGE_TOKENS if wanted is None else wanted
     assert backbone.block is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
+from runnel.records import expect_series
 from runnel.search.file_hashes import FileHashes
 from runnel.search.records import ContentHashes, DocumentRow, check_storable
 from runnel.text.documents.document import DocumentText, Limits
@@ -49,7 +50,8 @@ class Scan:
 
 
 def check_paths(paths: Iterable[str | Path | Root]) -> None:
-    """Raise InputError if a path does not exist."""
+    """Raise InputError if a path does not exist, or for one path in place of several."""
+    expect_series(paths, "paths", "a list of paths")
     for path in paths:
         Root.parse(path)
 

@@ -29,13 +29,13 @@ def create_store(place: str | Path, settings: Settings, kind: str = "lance") -> 
 
     Raises:
         StoreError: the place already has an index.
-        InputError: an unknown kind, or "local" for a URI.
+        InputError: an unknown kind, "local" for a URI, or a place that is no path.
     """
     if kind not in ("lance", "local"):
         raise InputError(f'store must be "lance" or "local", got {kind!r}')
     if kind == "local" and "://" in str(place):
         raise InputError(f'store="local" keeps plain files in a folder, got {place}; omit store=')
-    made: Store = _class("qdrant" if _is_qdrant(place) else kind).create(str(place), settings)
+    made: Store = _class("qdrant" if _is_qdrant(place) else kind).create(_checked(place), settings)
     return made
 
 
@@ -44,8 +44,10 @@ def open_store(place: str | Path) -> Store:
 
     Raises:
         StoreError: no index, or a newer format.
+        InputError: a place that is no path.
     """
-    there: Store = _class("qdrant" if _is_qdrant(place) else "local" if _is_local(place) else "lance").open(str(place))
+    kind = "qdrant" if _is_qdrant(place) else "local" if _is_local(_checked(place)) else "lance"
+    there: Store = _class(kind).open(str(place))
     return there
 
 
@@ -66,6 +68,12 @@ def holds_index(place: str | Path) -> bool:
         if next(others, None) is not None:
             raise StoreError(f"{place} is not empty and holds no index; give a new or an empty folder")
     return there
+
+
+def _checked(place: object) -> str:
+    if not isinstance(place, str | Path) or not str(place):
+        raise InputError(f"the index's place is {place!r}; expected a folder or a URI")
+    return str(place)
 
 
 def _is_local(place: str | Path) -> bool:
