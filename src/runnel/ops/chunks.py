@@ -16,7 +16,7 @@ from runnel.ops.simd import ceil_div, round_up
 CHUNK = 64
 
 
-class Plan(NamedTuple):
+class ChunkPlan(NamedTuple):
     """The positions of a step's chunks."""
 
     cu_seqlens: NDArray[np.int64]  # (S+1,)
@@ -30,11 +30,11 @@ class Plan(NamedTuple):
 
 def plan_chunks(
     cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64], most: int = CHUNK
-) -> Plan:
+) -> ChunkPlan:
     """Return the chunks of the sequences of `cu_seqlens`, of at most `most` tokens."""
     chunks = Chunks.of(cu_seqlens, most)
     row = np.concatenate([[0], np.cumsum(round_up(chunks.size))])
-    return Plan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
+    return ChunkPlan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
 
 
 class Shares(NamedTuple):

@@ -38,7 +38,7 @@ class Weights(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory that the two kernels share; rows are those of `ops.chunks.Plan.row`."""
+    """Memory that the two kernels share; rows are those of `ops.chunks.ChunkPlan.row`."""
 
     b_words: NDArray[np.float32]  # (rows / numbers per word * G * Np,)
     c_words: NDArray[np.float32]  # (rows * G * Np / numbers per word,)

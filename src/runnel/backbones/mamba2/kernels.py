@@ -32,7 +32,7 @@ from runnel.backbones.mamba2.kernel_parts import (
 )
 from runnel.backbones.mamba2.kernel_plan import Buffers, Shape, Weights
 from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
-from runnel.ops.chunks import CHUNK, Plan
+from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, softplus
 from runnel.ops.simd import (
@@ -74,7 +74,7 @@ def _time_steps(
 
 @njit(**SERIAL)
 def _prepare_group(
-    source: Pointer, stride: int, layer: int, pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers,
+    source: Pointer, stride: int, layer: int, pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers,
     chunk: int, g: int, scratch: Pointer,
 ) -> None:  # fmt: skip
     """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the chunk's first token."""
@@ -109,7 +109,7 @@ def _prepare_group(
 
 @njit(**PARALLEL)
 def prepare_chunks(
-    projected: Array, layer: int, conv_pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers
+    projected: Array, layer: int, conv_pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers
 ) -> None:
     """Fill `b` with what `scan_heads` needs of B, C and dt. Call it inside `numba_math.parallel()`.
 
@@ -140,7 +140,7 @@ def prepare_chunks(
 
 
 @njit(**SERIAL)
-def _prefetch_chunk(projected: Array, gated: Array, s: Shape, p: Plan, sequence: int, h: int, before: int) -> None:
+def _prefetch_chunk(projected: Array, gated: Array, s: Shape, p: ChunkPlan, sequence: int, h: int, before: int) -> None:
     """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor does not foresee."""
     begin, stride, width, size = p.cu_seqlens[sequence] + before, projected.shape[1], gated.shape[1], s.head_size
     tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
@@ -155,7 +155,7 @@ def _prefetch_chunk(projected: Array, gated: Array, s: Shape, p: Plan, sequence:
 
 @njit(**SERIAL)
 def _scan_chunk(
-    kind: Pointer, chunk: int, h: int, tokens: int, known: bool, wanted: bool, s: Shape, p: Plan, b: Buffers, x: Pointer,
+    kind: Pointer, chunk: int, h: int, tokens: int, known: bool, wanted: bool, s: Shape, p: ChunkPlan, b: Buffers, x: Pointer,
     state: Pointer, y: Pointer, memory: Pointer,
 ) -> None:  # fmt: skip
     """y of one chunk from x (tokens, Pp) and the state's panels; the state advances if `wanted`. `known`: it is not zero."""
@@ -215,7 +215,7 @@ def _keep_conv(
 @njit(**SERIAL)
 def _scan_head(
     projected: Array, gated: Array, scales: Array, squares: Array, layer: int, conv_pool: Array, pool: Array, s: Shape,
-    taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers, task: int, upcoming: int, memory: Pointer,
+    taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers, task: int, upcoming: int, memory: Pointer,
 ) -> None:  # fmt: skip
     sequence, h = task // s.heads, task % s.heads
     size, n, back, stride = s.head_size, s.state_size, len(taps) - 1, projected.shape[1]
@@ -260,7 +260,7 @@ def _scan_head(
 @njit(**PARALLEL)
 def scan_heads(
     projected: Array, gated: Array, scales: Array, squares: Array, layer: int, conv_pool: Array, pool: Array, s: Shape,
-    taps: tuple[int, ...], w: Weights, p: Plan, b: Buffers,
+    taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers,
 ) -> None:  # fmt: skip
     """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside `numba_math.parallel()`.
 

@@ -28,7 +28,7 @@ from numba import njit, prange
 from runnel.backbones.mamba3.kernel_parts import ONE, ZERO, move, normalize, sum_turns, time_steps, turn, weigh, write
 from runnel.backbones.mamba3.kernel_plan import Buffers, Pools, Scratch, Shape, Weights
 from runnel.ops.chunk_tiles import last_seen, load_state, multiply_keys, scan_panel, store_state
-from runnel.ops.chunks import CHUNK, Plan
+from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, tanh
 from runnel.ops.simd import (
@@ -244,7 +244,7 @@ def _leave(
 
 @njit(**SERIAL)
 def _scan_head(
-    projected: Array, gated: Array, scales: Array, layer: int, pools: Pools, s: Shape, w: Weights, p: Plan, b: Buffers,
+    projected: Array, gated: Array, scales: Array, layer: int, pools: Pools, s: Shape, w: Weights, p: ChunkPlan, b: Buffers,
     task: int, sums: Pointer, m: Scratch,
 ) -> None:  # fmt: skip
     sequence, h = task // s.heads, task % s.heads
@@ -285,7 +285,7 @@ def _scan_head(
 
 @njit(**PARALLEL)
 def scan_heads(
-    projected: Array, gated: Array, scales: Array, layer: int, pools: Pools, s: Shape, w: Weights, p: Plan, b: Buffers
+    projected: Array, gated: Array, scales: Array, layer: int, pools: Pools, s: Shape, w: Weights, p: ChunkPlan, b: Buffers
 ) -> None:
     """The rest of the block, after `prepare_tokens` with the same arguments.
 

@@ -59,7 +59,7 @@ class ShiftWeights(NamedTuple):
     mixes: _Floats  # (M, Dp)
 
 
-class Plan(NamedTuple):
+class BlockPlan(NamedTuple):
     """A step's sequences."""
 
     cu_seqlens: NDArray[np.int64]  # (S+1,)
@@ -88,10 +88,10 @@ def pad_columns(weight: _Floats) -> _Floats:
     return np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, round_up(weight.shape[-1]) - weight.shape[-1])])
 
 
-def plan_step(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> Plan:
+def plan_step(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> BlockPlan:
     """The plan of a step."""
     starts = np.arange(0, cu_seqlens[-1], ROWS)
-    return Plan(cu_seqlens, read_rows, write_rows, np.searchsorted(cu_seqlens, starts, side="right") - 1)
+    return BlockPlan(cu_seqlens, read_rows, write_rows, np.searchsorted(cu_seqlens, starts, side="right") - 1)
 
 
 def pack_panels(matrix: Tensor) -> _Floats:

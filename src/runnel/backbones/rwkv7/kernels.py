@@ -20,7 +20,7 @@ from numba import carray, njit, prange
 from numpy.typing import NDArray
 
 from runnel.backbones.rwkv7.kernel_math import decay, read, rsqrt, write
-from runnel.backbones.rwkv7.kernel_plan import BLOCK, Buffers, HeadWeights, LowRank, Plan, Shape
+from runnel.backbones.rwkv7.kernel_plan import BLOCK, BlockPlan, Buffers, HeadWeights, LowRank, Shape
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer
 from runnel.ops.simd import (
@@ -203,7 +203,7 @@ def _write_state(state: Pointer, n: int, size: int, pool: Pointer) -> None:
 
 @njit(**SERIAL)
 def _mix_head(
-    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: Plan,
+    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: BlockPlan,
     task: int, memory: Pointer,
 ) -> None:  # fmt: skip
     """All tokens of one head of one sequence."""
@@ -234,7 +234,7 @@ def _mix_head(
 
 @njit(**PARALLEL)
 def mix_heads(
-    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: Plan,
+    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: BlockPlan,
     b: Buffers,
 ) -> None:  # fmt: skip
     """A layer's recurrence and all that is between it and the matrix products. Call it inside `numba_math.parallel()`.

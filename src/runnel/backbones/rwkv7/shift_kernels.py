@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.backbones.rwkv7.kernel_math import read, squared_relu, tanh, write
-from runnel.backbones.rwkv7.kernel_plan import ROWS, Buffers, LowRank, Plan, ShiftWeights
+from runnel.backbones.rwkv7.kernel_plan import ROWS, BlockPlan, Buffers, LowRank, ShiftWeights
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer
 from runnel.ops.simd import (
@@ -68,7 +68,7 @@ def _copy(source: Pointer, width: int, out: Pointer) -> None:
 
 
 @njit(**SERIAL)
-def _start(pool: Array, layer: int, p: Plan, s: int, before: Pointer) -> None:
+def _start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> None:
     """What comes before a sequence, into the Dp numbers of `before`; an empty sequence's is also its end."""
     read_row, write_row, width = p.read_rows[s], p.write_rows[s], pool.shape[2]
     old = shift(address(pool), (max(read_row, 0) * pool.shape[1] + layer) * width)
@@ -112,7 +112,7 @@ def _project(mixed: Pointer, tokens: int, padded: int, low_rank: LowRank, stage:
 
 @njit(**SERIAL)
 def _shift_block(
-    residual: Array, added: Array, w: ShiftWeights, eps: Number, parts: tuple[int, ...], pool: Array, layer: int, p: Plan,
+    residual: Array, added: Array, w: ShiftWeights, eps: Number, parts: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
     b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array, block: int, memory: Pointer,
 ) -> None:  # fmt: skip
     """The tokens of one block. `memory`: scratch."""
@@ -147,7 +147,7 @@ def _shift_block(
 
 @njit(**PARALLEL)
 def add_norm_shift(
-    residual: Array, added: Array, w: ShiftWeights, eps: float, parts: tuple[int, ...], pool: Array, layer: int, p: Plan,
+    residual: Array, added: Array, w: ShiftWeights, eps: float, parts: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
     b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array,
 ) -> None:  # fmt: skip
     """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside `numba_math.parallel()`.

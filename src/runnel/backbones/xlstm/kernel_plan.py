@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory that the kernels share; rows are those of `ops.chunks.Plan.row`, with those of one head together."""
+    """Memory that the kernels share; rows are those of `ops.chunks.ChunkPlan.row`, with those of one head together."""
 
     gates: NDArray[np.float32]  # (panels, tokens rounded up, TILE_COLUMNS): capped input gates, then log sigmoid of forget gates
     q_words: NDArray[np.float32]  # (H * rows * Kp / numbers per word,): q, padded

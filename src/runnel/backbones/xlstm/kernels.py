@@ -39,7 +39,7 @@ from runnel.backbones.xlstm.kernel_parts import (
 )
 from runnel.backbones.xlstm.kernel_plan import Buffers, Shape, Weights
 from runnel.ops.chunk_tiles import multiply_keys, scan_panel
-from runnel.ops.chunks import CHUNK, Plan
+from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp
 from runnel.ops.simd import (
     LANES,
@@ -94,8 +94,9 @@ def project_gates(residual: Array, s: Shape, w: Weights, b: Buffers) -> None:
 
 @njit(**SERIAL)
 def _prepare_chunk(
-    q: Pointer, k: Pointer, stride: int, h: int, m: Number, n: Pointer, s: Shape, p: Plan, b: Buffers, chunk: int, memory: Pointer
-) -> Any:
+    q: Pointer, k: Pointer, stride: int, h: int, m: Number, n: Pointer, s: Shape, p: ChunkPlan, b: Buffers, chunk: int,
+    memory: Pointer,
+) -> Any:  # fmt: skip
     """One chunk of one head; q and k: its first token's. n (Kp,) advances; returns m after the chunk."""
     size, padded, step = s.key_size, round_up(s.key_size, 2 * LANES), numbers_per_word(q)
     chunks = p.sequence.shape[0]
@@ -127,7 +128,7 @@ def _prepare_chunk(
 
 @njit(**SERIAL)
 def _prepare_head(
-    q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, s: Shape, p: Plan, b: Buffers, task: int, memory: Pointer
+    q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, s: Shape, p: ChunkPlan, b: Buffers, task: int, memory: Pointer
 ) -> None:
     sequence, h = task // s.heads, task % s.heads
     size, padded, stride = s.key_size, round_up(s.key_size, 2 * LANES), q.shape[1]
@@ -151,7 +152,7 @@ def _prepare_head(
 
 
 @njit(**PARALLEL)
-def prepare_heads(q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, s: Shape, p: Plan, b: Buffers) -> None:
+def prepare_heads(q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, s: Shape, p: ChunkPlan, b: Buffers) -> None:
     """Fill `b` with what `scan_columns` needs, after `project_gates`.
 
     Args:
@@ -175,8 +176,9 @@ def prepare_heads(q: Array, k: Array, layer: int, n_pool: Array, m_pool: Array, 
 
 @njit(**SERIAL)
 def _scan_block(
-    v: Array, y: Array, h: int, first: int, layer: int, pool: Array, s: Shape, p: Plan, b: Buffers, sequence: int, memory: Pointer
-) -> None:
+    v: Array, y: Array, h: int, first: int, layer: int, pool: Array, s: Shape, p: ChunkPlan, b: Buffers, sequence: int,
+    memory: Pointer,
+) -> None:  # fmt: skip
     """TILE_COLUMNS columns of V, from `first` on, of one head of one sequence."""
     size, padded, stride = s.key_size, round_up(s.key_size, 2 * LANES), v.shape[1]
     columns, step = min(s.value_size - first, TILE_COLUMNS), numbers_per_word(address(v))
@@ -214,7 +216,7 @@ def _scan_block(
 
 
 @njit(**PARALLEL)
-def scan_columns(v: Array, y: Array, layer: int, pool: Array, s: Shape, p: Plan, b: Buffers) -> None:
+def scan_columns(v: Array, y: Array, layer: int, pool: Array, s: Shape, p: ChunkPlan, b: Buffers) -> None:
     """The recurrence, after `prepare_heads`.
 
     Args:
