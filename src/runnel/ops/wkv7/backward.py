@@ -11,7 +11,7 @@ K are sums over columns: one vector of partial sums per row, whose lanes are add
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -19,7 +19,7 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 
 from runnel.ops.chunks import Shares
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer, Vector
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, Pointer
 from runnel.ops.simd import (
     I64,
     LANES,
@@ -29,19 +29,84 @@ from runnel.ops.simd import (
     build_pointer,
     ceil_div,
     f32x16,
-    fma,
     load,
-    mul,
     round_up,
+    shift,
     splat,
     store,
 )
-from runnel.ops.wkv7.forward import CHUNK, read, read_tiles, start, write
-from runnel.ops.wkv7.lanes import advance, removed1, removed4, token1, token4
+from runnel.ops.wkv7.forward import CHUNK, Inputs, copy, read, read_tiles, start, write
+from runnel.ops.wkv7.lanes import (
+    BLOCK,
+    Block,
+    Coefficients,
+    advance,
+    block_dot,
+    block_fma,
+    block_load,
+    block_mul,
+    block_store,
+    from_element,
+    removed,
+    token,
+)
 
 _ZERO = np.float32(0.0)
-_BLOCK = 4 * LANES
 _DR, _DW, _DK, _DA, _DB = range(5)  # gradients of length K, in the order of the tile of inputs
+
+
+class Gradients(NamedTuple):
+    """What the kernel writes."""
+
+    dr: Array  # (T, H, K), as the others but dv and dstate
+    dw: Array
+    dk: Array
+    dv: Array  # (T, H, V)
+    da: Array
+    db: Array
+    dstate: Array  # (S, H, K, V)
+
+
+class _Scratch(NamedTuple):
+    """Memory of one share, fp32."""
+
+    keys: Array  # (5, Q, K), as from `forward.read_tiles`
+    values: Array  # (Q, V padded), likewise
+    gradient: Array  # likewise: do
+    removed: Array  # likewise: u
+    dv: Array  # likewise
+    out: Array  # (5, Q, K padded), in the order of `_DR`
+    parts: Array  # (5, K padded, 16), partial sums of one token
+    kept: Array  # (tiles + 1, K, V padded), the state before each tile
+    history: Array  # (Q + 1, K, V padded), the state before each token of a tile
+    Z: Array  # (K, V padded)
+
+
+class _Values(NamedTuple):
+    """The columns of a block of one token."""
+
+    v: Pointer
+    u: Pointer
+    do: Pointer
+    dv: Pointer  # written
+
+
+@njit(inline="always")
+def _allocate(tiles: int, K: int, V: int) -> _Scratch:
+    columns, width = round_up(V), round_up(K)
+    return _Scratch(
+        np.empty((5, CHUNK, K), np.float32), np.zeros((CHUNK, columns), np.float32), np.zeros((CHUNK, columns), np.float32),
+        np.empty((CHUNK, columns), np.float32), np.empty((CHUNK, columns), np.float32),
+        np.empty((5, CHUNK, width), np.float32), np.zeros((5, width, LANES), np.float32),
+        np.empty((tiles + 1, K, columns), np.float32), np.empty((CHUNK + 1, K, columns), np.float32),
+        np.empty((K, columns), np.float32),
+    )  # fmt: skip
+
+
+@njit(**SERIAL)
+def _coefficients(keys: Array) -> Coefficients:
+    r, size = address(keys), keys.shape[1] * keys.shape[2]
+    return Coefficients(r, shift(r, size), shift(r, 2 * size), shift(r, 3 * size), shift(r, 4 * size))
 
 
 @intrinsic
@@ -63,216 +128,148 @@ def _row_totals(typing_context: Any, base: Any, offset: Any) -> Any:
     return f32x16(base, types.intp), generate
 
 
+@njit(inline="always")
+def _record_block(S: Pointer, x: Coefficients, v: Pointer, count: int, K: int, V: int, out: Pointer, zero: Block) -> None:
+    """Run `_record` on the columns of a block, which the pointers S, v and out start with."""
+    u, size = removed(S, V, x.a, K, zero), K * V
+    for t in range(count):
+        now, after = shift(S, t * size), shift(x.a, min(t + 1, count - 1) * K)
+        block_store(out, t * V, u)
+        _, u = token(now, shift(now, size), V, from_element(x, t * K), after, K, u, block_load(v, t * V, zero), zero)
+
+
 @njit(**SERIAL)
-def _record(tile: Array, values: Array, count: int, history: Array, removed: Array) -> None:
-    """Compute the states after each token, history[1 : count + 1], from the first, history[0]; and u into `removed`."""
-    _, K, V = history.shape
-    r_, d_, k_, a_, b_ = address(tile[0]), address(tile[1]), address(tile[2]), address(tile[3]), address(tile[4])
-    S, v_, u_ = address(history), address(values), address(removed)
+def _record(count: int, m: _Scratch) -> None:
+    """Compute the states after each token, history[1 : count + 1], from the first, history[0]; and `removed`."""
+    _, K, V = m.history.shape
+    x, S, values, u, zero = _coefficients(m.keys), address(m.history), address(m.values), address(m.removed), splat(_ZERO)
     column = 0
     while column < V:
-        if column + _BLOCK <= V:
-            u0, u1, u2, u3 = removed4(S, column, V, a_, K)
-            for t in range(count):
-                row, after, at, place = t * K, min(t + 1, count - 1) * K, t * V + column, t * K * V + column
-                store(u_, at, u0)
-                store(u_, at + LANES, u1)
-                store(u_, at + 2 * LANES, u2)
-                store(u_, at + 3 * LANES, u3)
-                _, _, _, _, u0, u1, u2, u3 = token4(
-                    S, place, S, place + K * V, V, r_, d_, k_, a_, b_, row, after, K, u0, u1, u2, u3,
-                    load(v_, at), load(v_, at + LANES), load(v_, at + 2 * LANES), load(v_, at + 3 * LANES),
-                )  # fmt: skip
-            column += _BLOCK
+        place, v, out = shift(S, column), shift(values, column), shift(u, column)
+        if column + BLOCK <= V:
+            _record_block(place, x, v, count, K, V, out, (zero, zero, zero, zero))
+            column += BLOCK
         else:
-            u = removed1(S, column, V, a_, K)
-            for t in range(count):
-                row, after, at, place = t * K, min(t + 1, count - 1) * K, t * V + column, t * K * V + column
-                store(u_, at, u)
-                _, u = token1(S, place, S, place + K * V, V, r_, d_, k_, a_, b_, row, after, K, u, load(v_, at))
+            _record_block(place, x, v, count, K, V, out, (zero,))
             column += LANES
 
 
 @njit(inline="always")
-def _sum4(
-    out: Pointer, at: int, x0: Vector, x1: Vector, x2: Vector, x3: Vector, y0: Vector, y1: Vector, y2: Vector, y3: Vector
-) -> None:
-    """Add the products of four pairs of vectors to the partial sums at element `at`."""
-    store(out, at, fma(x3, y3, fma(x2, y2, fma(x1, y1, fma(x0, y0, load(out, at))))))
+def _add_dot(x: Block, y: Block, out: Pointer, at: int) -> None:
+    """Add the products of the vectors of two blocks to the partial sums at element `at`."""
+    store(out, at, block_dot(x, y, load(out, at)))
 
 
 @njit(inline="always")
-def _back4(
-    S: Pointer, before: int, behind: int, Z: Pointer, column: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
-    b: Pointer, row: int, K: int, v: Pointer, u: Pointer, do: Pointer, dv: Pointer, at: int, part: int, parts: Pointer,
-) -> None:  # fmt: skip
-    """Process one token backward on 64 columns. Arrays are pointers.
+def _back(
+    before: Pointer, Z: Pointer, x: Coefficients, values: _Values, K: int, V: int, parts: Pointer, part: int, zero: Block
+) -> None:
+    """Process one token backward on the columns of a block.
 
     Args:
-        S: the states before and after the token start at elements `before` and `behind`.
+        before: the state before the token; the state after it is the next in memory.
         Z: the gradient of the state after the token; becomes the gradient of the state before it.
-        column, stride: the block's first column, and the distance between rows of states and of Z.
-        r, d, k, a, b: the token's coefficients start at element `row`.
-        v, u, do, dv: the block's part of the token's rows starts at element `at`; dv is written.
-        part, parts: partial sums (5, part / 16, 16), added to.
+        x: of the token.
+        parts, part: partial sums (5, part / 16, 16), added to.
+        zero: a block of zeros.
     """
-    v0, v1, v2, v3 = load(v, at), load(v, at + LANES), load(v, at + 2 * LANES), load(v, at + 3 * LANES)
-    u0, u1, u2, u3 = load(u, at), load(u, at + LANES), load(u, at + 2 * LANES), load(u, at + 3 * LANES)
-    g0, g1, g2, g3 = load(do, at), load(do, at + LANES), load(do, at + 2 * LANES), load(do, at + 3 * LANES)
-    dv0 = dv1 = dv2 = dv3 = du0 = du1 = du2 = du3 = splat(_ZERO)
+    v, u, g = block_load(values.v, 0, zero), block_load(values.u, 0, zero), block_load(values.do, 0, zero)
+    dv = du = zero
+    behind = shift(before, K * V)
     for i in range(K):
-        p, q = column + i * stride, i * LANES
-        query, key, back = splat(r[row + i]), splat(k[row + i]), splat(b[row + i])
-        z0, z1 = fma(query, g0, load(Z, p)), fma(query, g1, load(Z, p + LANES))
-        z2, z3 = fma(query, g2, load(Z, p + 2 * LANES)), fma(query, g3, load(Z, p + 3 * LANES))
-        store(Z, p, z0)
-        store(Z, p + LANES, z1)
-        store(Z, p + 2 * LANES, z2)
-        store(Z, p + 3 * LANES, z3)
-        dv0, dv1, dv2, dv3 = fma(key, z0, dv0), fma(key, z1, dv1), fma(key, z2, dv2), fma(key, z3, dv3)
-        du0, du1, du2, du3 = fma(back, z0, du0), fma(back, z1, du1), fma(back, z2, du2), fma(back, z3, du3)
-        s, old = behind + p, before + p
-        _sum4(
-            parts, _DR * part + q,
-            load(S, s), load(S, s + LANES), load(S, s + 2 * LANES), load(S, s + 3 * LANES), g0, g1, g2, g3,
-        )  # fmt: skip
-        _sum4(
-            parts, _DW * part + q,
-            load(S, old), load(S, old + LANES), load(S, old + 2 * LANES), load(S, old + 3 * LANES), z0, z1, z2, z3,
-        )  # fmt: skip
-        _sum4(parts, _DK * part + q, v0, v1, v2, v3, z0, z1, z2, z3)
-        _sum4(parts, _DB * part + q, u0, u1, u2, u3, z0, z1, z2, z3)
-    store(dv, at, dv0)
-    store(dv, at + LANES, dv1)
-    store(dv, at + 2 * LANES, dv2)
-    store(dv, at + 3 * LANES, dv3)
+        p, q = i * V, i * LANES
+        z = block_fma(splat(x.r[i]), g, block_load(Z, p, zero))
+        block_store(Z, p, z)
+        dv, du = block_fma(splat(x.k[i]), z, dv), block_fma(splat(x.b[i]), z, du)
+        _add_dot(block_load(behind, p, zero), g, parts, _DR * part + q)
+        _add_dot(block_load(before, p, zero), z, parts, _DW * part + q)
+        _add_dot(v, z, parts, _DK * part + q)
+        _add_dot(u, z, parts, _DB * part + q)
+    block_store(values.dv, 0, dv)
     for i in range(K):
-        p, old = column + i * stride, before + column + i * stride
-        decay, away = splat(d[row + i]), splat(a[row + i])
-        _sum4(
-            parts, _DA * part + i * LANES,
-            load(S, old), load(S, old + LANES), load(S, old + 2 * LANES), load(S, old + 3 * LANES), du0, du1, du2, du3,
-        )  # fmt: skip
-        store(Z, p, fma(away, du0, mul(decay, load(Z, p))))
-        store(Z, p + LANES, fma(away, du1, mul(decay, load(Z, p + LANES))))
-        store(Z, p + 2 * LANES, fma(away, du2, mul(decay, load(Z, p + 2 * LANES))))
-        store(Z, p + 3 * LANES, fma(away, du3, mul(decay, load(Z, p + 3 * LANES))))
-
-
-@njit(inline="always")
-def _back1(
-    S: Pointer, before: int, behind: int, Z: Pointer, column: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
-    b: Pointer, row: int, K: int, v: Pointer, u: Pointer, do: Pointer, dv: Pointer, at: int, part: int, parts: Pointer,
-) -> None:  # fmt: skip
-    """Run `_back4` on 16 columns."""
-    v0, u0, g0, dv0, du0 = load(v, at), load(u, at), load(do, at), splat(_ZERO), splat(_ZERO)
-    for i in range(K):
-        p, q = column + i * stride, i * LANES
-        z0 = fma(splat(r[row + i]), g0, load(Z, p))
-        store(Z, p, z0)
-        dv0, du0 = fma(splat(k[row + i]), z0, dv0), fma(splat(b[row + i]), z0, du0)
-        store(parts, _DR * part + q, fma(load(S, behind + p), g0, load(parts, _DR * part + q)))
-        store(parts, _DW * part + q, fma(load(S, before + p), z0, load(parts, _DW * part + q)))
-        store(parts, _DK * part + q, fma(v0, z0, load(parts, _DK * part + q)))
-        store(parts, _DB * part + q, fma(u0, z0, load(parts, _DB * part + q)))
-    store(dv, at, dv0)
-    for i in range(K):
-        p, q = column + i * stride, _DA * part + i * LANES
-        store(parts, q, fma(load(S, before + p), du0, load(parts, q)))
-        store(Z, p, fma(splat(a[row + i]), du0, mul(splat(d[row + i]), load(Z, p))))
+        p = i * V
+        _add_dot(block_load(before, p, zero), du, parts, _DA * part + i * LANES)
+        z = block_mul(splat(x.d[i]), block_load(Z, p, zero))
+        block_store(Z, p, block_fma(splat(x.a[i]), du, z))
 
 
 @njit(**SERIAL)
-def _tile_back(
-    tile: Array, values: Array, removed: Array, gradient: Array, count: int, history: Array, Z: Array, parts: Array, out: Array,
-    dv: Array,
-) -> None:  # fmt: skip
-    """Process one tile backward.
-
-    Args:
-        tile, values: as from `forward.read_tiles`.   removed, history: as from `_record`.
-        gradient: do (Q, V padded).   count: tokens in the tile.   Z: (K, V padded), updated.   parts: scratch (5, K padded, 16).
-        out: gradients (5, Q, K padded) of r, w, k, a, b.   dv: out (Q, V padded).
-    """
-    _, K, V = history.shape
-    _, chunk, width = out.shape
-    r_, d_, k_, a_, b_ = address(tile[0]), address(tile[1]), address(tile[2]), address(tile[3]), address(tile[4])
-    S, Z_, v_, u_, g_, dv_, parts_, out_ = (
-        address(history), address(Z), address(values), address(removed), address(gradient), address(dv), address(parts),
-        address(out),
+def _tile_back(count: int, m: _Scratch) -> None:
+    """Process one tile of `count` tokens backward, after `_record`: `out` and `dv`, and Z before the tile."""
+    _, K, V = m.history.shape
+    _, chunk, width = m.out.shape
+    x, S, Z, parts, out, zero = (
+        _coefficients(m.keys), address(m.history), address(m.Z), address(m.parts), address(m.out), splat(_ZERO)
     )  # fmt: skip
+    v, u, do, dv = address(m.values), address(m.removed), address(m.gradient), address(m.dv)
     part = width * LANES
     for t in range(count - 1, -1, -1):
         for i in range(0, 5 * part, LANES):
-            store(parts_, i, splat(_ZERO))
-        row, before, behind = t * K, t * K * V, (t + 1) * K * V
+            store(parts, i, splat(_ZERO))
+        now = from_element(x, t * K)
         column = 0
         while column < V:
             at = t * V + column
-            if column + _BLOCK <= V:
-                _back4(S, before, behind, Z_, column, V, r_, d_, k_, a_, b_, row, K, v_, u_, g_, dv_, at, part, parts_)
-                column += _BLOCK
+            place, of_Z = shift(S, t * K * V + column), shift(Z, column)
+            values = _Values(shift(v, at), shift(u, at), shift(do, at), shift(dv, at))
+            if column + BLOCK <= V:
+                _back(place, of_Z, now, values, K, V, parts, part, (zero, zero, zero, zero))
+                column += BLOCK
             else:
-                _back1(S, before, behind, Z_, column, V, r_, d_, k_, a_, b_, row, K, v_, u_, g_, dv_, at, part, parts_)
+                _back(place, of_Z, now, values, K, V, parts, part, (zero,))
                 column += LANES
-        for x in range(5):
+        for n in range(5):
             for i in range(0, width, LANES):
-                store(out_, (x * chunk + t) * width + i, _row_totals(parts_, x * part + i * LANES))
-        target, decay = out[_DW, t], tile[1, t]
+                store(out, (n * chunk + t) * width + i, _row_totals(parts, n * part + i * LANES))
+        target, decay = m.out[_DW, t], m.keys[1, t]
         for i in range(K):
             target[i] *= decay[i]
 
 
+@njit(**SERIAL)
+def _head(
+    inputs: Inputs, do: FlatRows, t0: int, t1: int, s: int, h: int, state: Array, dend: Array, m: _Scratch, out: Gradients
+) -> None:
+    """Process one head of a sequence, tokens t0 .. t1 - 1."""
+    keys, values, V = m.keys, m.values, out.dv.shape[2]
+    tiles = ceil_div(t1 - t0, CHUNK)
+    start(state, s, h, m.kept[0])
+    for tile in range(tiles - 1):
+        read_tiles(inputs, h, t0 + tile * CHUNK, CHUNK, V, keys, values)
+        copy(m.kept[tile], m.Z.shape[1], m.kept[tile + 1])
+        advance(m.kept[tile + 1], keys[0], keys[1], keys[2], values, keys[3], keys[4], CHUNK, m.dv)
+    start(dend, s, h, m.Z)
+    for tile in range(tiles - 1, -1, -1):
+        t = t0 + tile * CHUNK
+        count = min(CHUNK, t1 - t)
+        read_tiles(inputs, h, t, count, V, keys, values)
+        read(do.line, do.distance, h * V, t, count, V, m.gradient)
+        copy(m.kept[tile], m.Z.shape[1], m.history[0])
+        _record(count, m)
+        _tile_back(count, m)
+        write(m.out[_DR], h, t, count, out.dr)
+        write(m.out[_DW], h, t, count, out.dw)
+        write(m.out[_DK], h, t, count, out.dk)
+        write(m.out[_DA], h, t, count, out.da)
+        write(m.out[_DB], h, t, count, out.db)
+        write(m.dv, h, t, count, out.dv)
+    copy(m.Z, V, out.dstate[s, h])
+
+
 @njit(**PARALLEL)
-def scan(
-    inputs: Any, do: Array, do_row: int, cu: Array, shares: Shares, state: Array, dend: Array,
-    dr: Array, dw: Array, dk: Array, dv: Array, da: Array, db: Array, dstate: Array,
-) -> None:  # fmt: skip
+def scan(inputs: Inputs, do: FlatRows, cu: Array, shares: Shares, state: Array, dend: Array, out: Gradients) -> None:
     """Compute the gradients of every sequence and head.
 
     Args:
-        inputs, cu, shares, state: as for `forward.scan`.   do: flat rows (T, H, V).   dend: (S, H, K, V), or (0, ...) for zeros.
-        dr, dw, dk, da, db: out (T, H, K).   dv: out (T, H, V).   dstate: out (S, H, K, V).
+        inputs, cu, shares, state: as for `forward.scan`.   do: (T, H, V).   dend: (S, H, K, V), or (0, ...) for zeros.
     """
     _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
-    _, _, K, V = dstate.shape
-    columns, width = round_up(V), round_up(K)
     most = 0
     for s in range(cu.shape[0] - 1):
         most = max(most, ceil_div(cu[s + 1] - cu[s], CHUNK))
     for share in prange(share_heads.shape[0]):
-        keys, out, parts = (
-            np.empty((5, CHUNK, K), np.float32),
-            np.empty((5, CHUNK, width), np.float32),
-            np.zeros((5, width, LANES), np.float32),
-        )
-        values, gradient = np.zeros((CHUNK, columns), np.float32), np.zeros((CHUNK, columns), np.float32)
-        removed, d_values = np.empty((CHUNK, columns), np.float32), np.empty((CHUNK, columns), np.float32)
-        kept = np.empty((most + 1, K, columns), np.float32)  # the state before each tile
-        history = np.empty((CHUNK + 1, K, columns), np.float32)  # the state before each token of a tile
-        Z = np.empty((K, columns), np.float32)
+        m = _allocate(most, out.dstate.shape[2], out.dstate.shape[3])
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
-            tiles = ceil_div(cu[s + 1] - cu[s], CHUNK)
             for h in range(share_heads[share, 0], share_heads[share, 1]):
-                start(state, s, h, kept[0])
-                for tile in range(tiles - 1):
-                    read_tiles(inputs, h, cu[s] + tile * CHUNK, CHUNK, V, keys, values)
-                    kept[tile + 1] = kept[tile]
-                    advance(kept[tile + 1], keys[0], keys[1], keys[2], values, keys[3], keys[4], CHUNK, d_values)
-                start(dend, s, h, Z)
-                for tile in range(tiles - 1, -1, -1):
-                    t = cu[s] + tile * CHUNK
-                    count = min(CHUNK, cu[s + 1] - t)
-                    read_tiles(inputs, h, t, count, V, keys, values)
-                    read(do, do_row, h * V, t, count, V, gradient)
-                    history[0] = kept[tile]
-                    _record(keys, values, count, history, removed)
-                    _tile_back(keys, values, removed, gradient, count, history, Z, parts, out, d_values)
-                    write(out[_DR], h, t, count, dr)
-                    write(out[_DW], h, t, count, dw)
-                    write(out[_DK], h, t, count, dk)
-                    write(out[_DA], h, t, count, da)
-                    write(out[_DB], h, t, count, db)
-                    write(d_values, h, t, count, dv)
-                dstate[s, h] = Z[:, :V]
+                _head(inputs, do, cu[s], cu[s + 1], s, h, state, dend, m, out)

@@ -15,6 +15,8 @@ from runnel.ops.chunks import Shares
 from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
 from runnel.ops.wkv7 import backward as kernels_backward
 from runnel.ops.wkv7 import forward as kernels_forward
+from runnel.ops.wkv7.backward import Gradients
+from runnel.ops.wkv7.forward import Inputs
 
 
 def wkv7_cpu(
@@ -35,10 +37,9 @@ class _WKV7(torch.autograd.Function):
         o = torch.empty(v.shape, dtype=v.dtype)
         end = torch.empty(cu.numel() - 1, heads, key_size, value_size)
         shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), heads)
-        inputs = tuple(part for x in (r, w, k, v, a, b) for part in flat_rows(x))
         with parallel():
             kernels_forward.scan(
-                inputs, cu.numpy(), shares,
+                _inputs(r, w, k, v, a, b), cu.numpy(), shares,
                 float_array(state, 0, heads, key_size, value_size), as_array(o), as_array(end),
             )  # fmt: skip
         ctx.save_for_backward(r, w, k, v, a, b, cu, state)
@@ -54,11 +55,14 @@ class _WKV7(torch.autograd.Function):
         gradients = [torch.empty(x.shape, dtype=x.dtype) for x in per_token]
         dstate = torch.empty(shape)
         shares = Shares.of(cu.diff().numpy(), shape[1], torch.get_num_threads(), shape[1])
-        inputs = tuple(part for x in per_token for part in flat_rows(x))
+        out = Gradients(*(as_array(gradient) for gradient in (*gradients, dstate)))
         with parallel():
             kernels_backward.scan(
-                inputs, *flat_rows(torch.zeros_like(v) if do is None else do), cu.numpy(),
-                shares, float_array(state, 0, *shape[1:]), float_array(dend, 0, *shape[1:]),
-                *(as_array(gradient) for gradient in gradients), as_array(dstate),
+                _inputs(r, w, k, v, a, b), flat_rows(torch.zeros_like(v) if do is None else do), cu.numpy(), shares,
+                float_array(state, 0, *shape[1:]), float_array(dend, 0, *shape[1:]), out,
             )  # fmt: skip
         return *gradients, None, None if state is None else dstate.to(state.dtype)
+
+
+def _inputs(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Inputs:
+    return Inputs(*flat_rows(r), *flat_rows(w), *flat_rows(k), *flat_rows(v), *flat_rows(a), *flat_rows(b))

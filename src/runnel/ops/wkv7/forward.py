@@ -5,7 +5,7 @@ T tokens, S sequences, H heads, K key size, V value size (padded: to a multiple 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
@@ -17,6 +17,23 @@ from runnel.ops.wkv7.lanes import advance
 
 # Q. The backward keeps every Q-th state and, for one tile at a time, all Q states, which should fit the second-level cache.
 CHUNK = 32
+
+
+class Inputs(NamedTuple):
+    """The inputs of all heads, fp32 or bf16 bits: memory and distance of flat rows (see `flat_rows`)."""
+
+    r: Array  # (T, H, K), as the others but v
+    r_row: int
+    w: Array
+    w_row: int
+    k: Array
+    k_row: int
+    v: Array  # (T, H, V)
+    v_row: int
+    a: Array
+    a_row: int
+    b: Array
+    b_row: int
 
 
 @njit(**SERIAL)
@@ -49,7 +66,7 @@ def write(tile: Array, h: int, t: int, count: int, out: Array) -> None:
 
 
 @njit(**SERIAL)
-def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Array, values: Array) -> None:
+def read_tiles(inputs: Inputs, h: int, t: int, count: int, V: int, keys: Array, values: Array) -> None:
     """Read one tile of all inputs: r, the decay, k, a and b into keys (5, Q, K); v into values (Q, V padded)."""
     r, r_row, w, w_row, k, k_row, v, v_row, a, a_row, b, b_row = inputs
     K = keys.shape[2]
@@ -62,19 +79,28 @@ def read_tiles(inputs: Any, h: int, t: int, count: int, V: int, keys: Array, val
 
 
 @njit(**SERIAL)
+def copy(source: Array, columns: int, out: Array) -> None:
+    """Copy the first columns of a matrix to another with as many rows."""
+    for i in range(out.shape[0]):  # an assignment of slices would compile for seconds: its messages need strings
+        row, target = source[i], out[i]
+        for j in range(columns):
+            target[j] = row[j]
+
+
+@njit(**SERIAL)
 def start(source: Array, s: int, h: int, out: Array) -> None:
     """Set out (K, V padded) = source[s, h], or zeros if `source` has no rows."""
     out[:] = np.float32(0.0)
     if source.shape[0] > 0:
-        out[:, : source.shape[3]] = source[s, h]
+        copy(source[s, h], source.shape[3], out)
 
 
 @njit(**PARALLEL)
-def scan(inputs: Any, cu: Array, shares: Shares, state: Array, o: Array, end: Array) -> None:
+def scan(inputs: Inputs, cu: Array, shares: Shares, state: Array, o: Array, end: Array) -> None:
     """Run every sequence and head.
 
     Args:
-        inputs: r, w, k, v, a, b, each as flat rows and their distance.   cu: (S+1,).   shares: `Shares`.
+        cu: (S+1,).   shares: `Shares`.
         state: (S, H, K, V), or (0, ...) for zeros.   o: out, (T, H, V).   end: out, (S, H, K, V).
     """
     _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
@@ -96,4 +122,4 @@ def scan(inputs: Any, cu: Array, shares: Shares, state: Array, o: Array, end: Ar
                     read_tiles(inputs, h, t, count, V, keys, values)
                     advance(S, keys[0], keys[1], keys[2], values, keys[3], keys[4], count, out)
                     write(out, h, t, count, o)
-                end[s, h] = S[:, :V]
+                copy(S, V, end[s, h])

@@ -5,20 +5,154 @@ K key size, V value size (here a multiple of 16), Q tokens.
 With S the state (K, V), d the decay and u = S^T a of the state before the token, a token computes S <- d S + b u^T + k v^T and
 o = S^T r. Columns of S are independent. So u, v, o and the next token's u stay in registers, and each row of S is read
 and written once: decayed, added to, multiplied with r, and multiplied with the next token's a.
+
+A *block* is a tuple of vectors, neighboring columns of one row: four, or one where fewer columns remain.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, Array, Pointer, Vector
-from runnel.ops.simd import LANES, address, fma, load, mul, splat, store
+from runnel.ops.numba_math import SERIAL, Array, Pointer
+from runnel.ops.simd import I64, LANES, address, build_fma, build_load, build_store, shift, splat
 
+BLOCK = 4 * LANES  # columns processed together: four vectors each of u, v, o and the next u, a row of S, and five factors
 _ZERO = np.float32(0.0)
-_BLOCK = 4 * LANES  # columns processed together: four vectors each of u, v, o and the next u, a row of S, and five factors
+Block = Any  # a tuple of vectors
+
+# ---- blocks --------------------------------------------------------------------------------------------------------------
+
+
+def _each(build: Any) -> Any:
+    """Return the code generator that runs `build` on each vector of blocks, and on arguments that are one vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        count = signature.return_type.count
+        blocks = [
+            cgutils.unpack_tuple(builder, value, count) if isinstance(kind, types.UniTuple) else [value] * count
+            for kind, value in zip(signature.args, values, strict=True)
+        ]
+        results = [build(builder, *vectors) for vectors in zip(*blocks, strict=True)]
+        return context.make_tuple(builder, signature.return_type, results)
+
+    return generate
+
+
+@intrinsic
+def block_mul(typing_context: Any, factor: Any, x: Any) -> Any:
+    """Return factor * x; factor: a vector."""
+    return x(factor, x), _each(lambda builder, a, b: builder.fmul(a, b))
+
+
+@intrinsic
+def block_fma(typing_context: Any, factor: Any, x: Any, sums: Any) -> Any:
+    """Return factor * x + sums; factor: a vector."""
+    return sums(factor, x, sums), _each(build_fma)
+
+
+@intrinsic
+def block_load(typing_context: Any, base: Any, offset: Any, like: Any) -> Any:
+    """Load a block with as many vectors as `like`."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        places = [builder.add(values[1], ir.Constant(I64, i * LANES)) for i in range(like.count)]
+        return context.make_tuple(builder, like, [build_load(builder, base, values[0], place) for place in places])
+
+    return like(base, types.intp, like), generate
+
+
+@intrinsic
+def block_store(typing_context: Any, base: Any, offset: Any, block: Any) -> Any:
+    """Store a block."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        for i, vector in enumerate(cgutils.unpack_tuple(builder, values[2], block.count)):
+            build_store(builder, base, values[0], builder.add(values[1], ir.Constant(I64, i * LANES)), vector)
+        return context.get_dummy_value()
+
+    return types.none(base, types.intp, block), generate
+
+
+@intrinsic
+def block_dot(typing_context: Any, x: Any, y: Any, sums: Any) -> Any:
+    """Return sums plus the products of all vectors of x with those of y, one vector."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        result = values[2]
+        pairs = (cgutils.unpack_tuple(builder, block, x.count) for block in values[:2])
+        for a, b in zip(*pairs, strict=True):
+            result = build_fma(builder, a, b, result)
+        return result
+
+    return sums(x, y, sums), generate
+
+
+# ---- tokens --------------------------------------------------------------------------------------------------------------
+
+
+class Coefficients(NamedTuple):
+    """The coefficients of consecutive tokens, (Q, K) fp32 each."""
+
+    r: Pointer
+    d: Pointer
+    k: Pointer
+    a: Pointer
+    b: Pointer
+
+
+@njit(inline="always")
+def from_element(x: Coefficients, row: int) -> Coefficients:
+    """Return the coefficients from element `row` on."""
+    return Coefficients(shift(x.r, row), shift(x.d, row), shift(x.k, row), shift(x.a, row), shift(x.b, row))
+
+
+@njit(inline="always")
+def removed(S: Pointer, stride: int, a: Pointer, K: int, zero: Block) -> Block:
+    """Return S^T a for the columns of a block from S on; stride: between rows of the state."""
+    u = zero
+    for i in range(K):
+        u = block_fma(splat(a[i]), block_load(S, i * stride, zero), u)
+    return u
+
+
+@njit(inline="always")
+def token(
+    before: Pointer, after: Pointer, stride: int, x: Coefficients, a: Pointer, K: int, u: Block, v: Block, zero: Block
+) -> Any:
+    """Process one token on the columns of a block.
+
+    Args:
+        before, after: the block's state before and after the token; may be the same.
+        stride: numbers between rows of the state.
+        x: of the token.   a: of the next token.
+        u, v: of the token.   zero: a block of zeros.
+
+    Returns:
+        o, and u of the next token.
+    """
+    o = next_u = zero
+    for i in range(K):
+        s = block_fma(splat(x.b[i]), u, block_mul(splat(x.k[i]), v))
+        s = block_fma(splat(x.d[i]), block_load(before, i * stride, zero), s)
+        block_store(after, i * stride, s)
+        o, next_u = block_fma(splat(x.r[i]), s, o), block_fma(splat(a[i]), s, next_u)
+    return o, next_u
+
+
+@njit(inline="always")
+def _advance_block(S: Pointer, x: Coefficients, v: Pointer, count: int, K: int, V: int, out: Pointer, zero: Block) -> None:
+    """Run `advance` on the columns of a block, which the pointers S, v and out start with."""
+    u = removed(S, V, x.a, K, zero)
+    for t in range(count):
+        after = shift(x.a, min(t + 1, count - 1) * K)  # the u after the last token is not used
+        o, u = token(S, S, V, from_element(x, t * K), after, K, u, block_load(v, t * V, zero), zero)
+        block_store(out, t * V, o)
 
 
 @njit(**SERIAL)
@@ -36,99 +170,14 @@ def advance(state: Array, r: Array, decay: Array, k: Array, v: Array, a: Array, 
         out: (>= count, V); o is written to the first `count` rows.
     """
     K, V = state.shape
-    S, r_, d_, k_, v_, a_, b_, o_ = (
-        address(state), address(r), address(decay), address(k), address(v), address(a), address(b), address(out),
-    )  # fmt: skip
+    S, v_, out_, zero = address(state), address(v), address(out), splat(_ZERO)
+    x = Coefficients(address(r), address(decay), address(k), address(a), address(b))
     column = 0
     while column < V and count > 0:
-        if column + _BLOCK <= V:
-            u0, u1, u2, u3 = removed4(S, column, V, a_, K)
-            for t in range(count):
-                row, after, at = t * K, min(t + 1, count - 1) * K, t * V + column  # the u after the last token is not used
-                o0, o1, o2, o3, u0, u1, u2, u3 = token4(
-                    S, column, S, column, V, r_, d_, k_, a_, b_, row, after, K, u0, u1, u2, u3,
-                    load(v_, at), load(v_, at + LANES), load(v_, at + 2 * LANES), load(v_, at + 3 * LANES),
-                )  # fmt: skip
-                store(o_, at, o0)
-                store(o_, at + LANES, o1)
-                store(o_, at + 2 * LANES, o2)
-                store(o_, at + 3 * LANES, o3)
-            column += _BLOCK
+        place, values, target = shift(S, column), shift(v_, column), shift(out_, column)
+        if column + BLOCK <= V:
+            _advance_block(place, x, values, count, K, V, target, (zero, zero, zero, zero))
+            column += BLOCK
         else:
-            u = removed1(S, column, V, a_, K)
-            for t in range(count):
-                at = t * V + column
-                o, u = token1(S, column, S, column, V, r_, d_, k_, a_, b_, t * K, min(t + 1, count - 1) * K, K, u, load(v_, at))
-                store(o_, at, o)
+            _advance_block(place, x, values, count, K, V, target, (zero,))
             column += LANES
-
-
-@njit(inline="always")
-def removed4(S: Pointer, at: int, stride: int, a: Pointer, K: int) -> Any:
-    """Return S^T a for 64 columns. S, a: pointers; at: first element of the block of S; stride: between its rows."""
-    u0 = u1 = u2 = u3 = splat(_ZERO)
-    for i in range(K):
-        p, factor = at + i * stride, splat(a[i])
-        u0 = fma(factor, load(S, p), u0)
-        u1 = fma(factor, load(S, p + LANES), u1)
-        u2 = fma(factor, load(S, p + 2 * LANES), u2)
-        u3 = fma(factor, load(S, p + 3 * LANES), u3)
-    return u0, u1, u2, u3
-
-
-@njit(inline="always")
-def removed1(S: Pointer, at: int, stride: int, a: Pointer, K: int) -> Any:
-    """Run `removed4` on 16 columns."""
-    u = splat(_ZERO)
-    for i in range(K):
-        u = fma(splat(a[i]), load(S, at + i * stride), u)
-    return u
-
-
-@njit(inline="always")
-def token4(
-    before: Pointer, before_at: int, S: Pointer, S_at: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
-    b: Pointer, row: int, after: int, K: int, u0: Vector, u1: Vector, u2: Vector, u3: Vector, v0: Vector, v1: Vector, v2: Vector,
-    v3: Vector,
-) -> Any:  # fmt: skip
-    """Process one token on 64 columns. Arrays are pointers.
-
-    Args:
-        before, S: the block's state before and after the token, from elements before_at and S_at on; may be the same.
-        stride: distance between rows of the state.
-        r, d, k, a, b: the token's coefficients start at element `row`, the next token's a starts at element `after` of a.
-        u0 .. u3, v0 .. v3: u and v of this token.
-
-    Returns:
-        o0 .. o3, and u0 .. u3 of the next token.
-    """
-    o0 = o1 = o2 = o3 = n0 = n1 = n2 = n3 = splat(_ZERO)
-    for i in range(K):
-        p, q = before_at + i * stride, S_at + i * stride
-        decay, back, key = splat(d[row + i]), splat(b[row + i]), splat(k[row + i])
-        query, away = splat(r[row + i]), splat(a[after + i])
-        s0 = fma(decay, load(before, p), fma(back, u0, mul(key, v0)))
-        s1 = fma(decay, load(before, p + LANES), fma(back, u1, mul(key, v1)))
-        s2 = fma(decay, load(before, p + 2 * LANES), fma(back, u2, mul(key, v2)))
-        s3 = fma(decay, load(before, p + 3 * LANES), fma(back, u3, mul(key, v3)))
-        store(S, q, s0)
-        store(S, q + LANES, s1)
-        store(S, q + 2 * LANES, s2)
-        store(S, q + 3 * LANES, s3)
-        o0, o1, o2, o3 = fma(query, s0, o0), fma(query, s1, o1), fma(query, s2, o2), fma(query, s3, o3)
-        n0, n1, n2, n3 = fma(away, s0, n0), fma(away, s1, n1), fma(away, s2, n2), fma(away, s3, n3)
-    return o0, o1, o2, o3, n0, n1, n2, n3
-
-
-@njit(inline="always")
-def token1(
-    before: Pointer, before_at: int, S: Pointer, S_at: int, stride: int, r: Pointer, d: Pointer, k: Pointer, a: Pointer,
-    b: Pointer, row: int, after: int, K: int, u: Vector, v: Vector,
-) -> Any:  # fmt: skip
-    """Run `token4` on 16 columns."""
-    o = n = splat(_ZERO)
-    for i in range(K):
-        s = fma(splat(d[row + i]), load(before, before_at + i * stride), fma(splat(b[row + i]), u, mul(splat(k[row + i]), v)))
-        store(S, S_at + i * stride, s)
-        o, n = fma(splat(r[row + i]), s, o), fma(splat(a[after + i]), s, n)
-    return o, n
