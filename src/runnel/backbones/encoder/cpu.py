@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
-from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, scratch
+from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, memory_shape
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
 from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import flat_rows, float_array, index_array, parallel
@@ -48,7 +48,7 @@ class _Work(NamedTuple):
     middle: Activations  # (T, F): for down; `up` unless in 8 bits
     out: Activations  # (T, D)
     cu_seqlens: Indices
-    scratch: Floats
+    memory: Floats  # of attention
 
 
 class EncoderCpu(CpuStep):
@@ -104,7 +104,7 @@ class EncoderCpu(CpuStep):
             layer.qkv(work.normed or Activations.of(residual), work.qkv)
             with parallel():
                 seen = work.seen.array, work.seen.scale
-                attend(work.qkv.array, bias_qkv, work.cu_seqlens, self._config.num_heads, *seen, work.scratch)
+                attend(work.qkv.array, bias_qkv, work.cu_seqlens, self._config.num_heads, *seen, work.memory)
             layer.out(work.seen, work.out)
             with parallel():
                 self._add_norm(work, residual, bias_out, layer.attention_norm, target)
@@ -148,7 +148,7 @@ class EncoderCpu(CpuStep):
             middle=self._inputs("middle", tokens, c.intermediate_size, self._middle_groups) if self._int8 else up,
             out=self._numbers("out", tokens, c.hidden_size),
             cu_seqlens=cu_seqlens,
-            scratch=self._memory.array("scratch", *scratch(c.head_size, longest, count_workers()).shape),
+            memory=self._memory.array("attention", *memory_shape(c.head_size, longest, count_workers())),
         )
 
     def _layer(self, layer: EncoderLayer) -> _Layer:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numba import njit, prange, types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, build_constant
@@ -234,9 +233,9 @@ def _only(typing_context: Any, x: Any, count: Any) -> Any:
     return f32x16(f32x16, types.intp), generate
 
 
-def scratch(head_size: int, longest: int, workers: int) -> NDArray[np.float32]:
-    """Allocate memory (workers, numbers) for `attend`, for sequences of at most `longest` tokens."""
-    return np.empty((workers, _offsets.py_func(head_size, longest)[-1]), np.float32)
+def memory_shape(head_size: int, longest: int, workers: int) -> tuple[int, int]:
+    """Return the shape of the memory that `attend` needs for sequences of at most `longest` tokens."""
+    return workers, _offsets.py_func(head_size, longest)[-1]
 
 
 @njit(**SERIAL)
@@ -378,7 +377,7 @@ def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, s
         heads: H.
         out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group: (T, H Kp) uint8.
         scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
-        memory: as from `scratch`.
+        memory: fp32 of `memory_shape`.
     """
     stride, row = qkv.shape[1], out.shape[1]
     size = stride // 3 // heads
