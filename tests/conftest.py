@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,17 @@ pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tas
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported, here and in processes of tests
 
 TESTS = Path(__file__).parent
-# Few tests that take long, most of them in processes of their own. What comes last keeps one process busy while the other waits.
+# First what compiles most, one file of it in each process: a kernel is compiled twice if both need it at the same time.
+# Then few tests that take long, most in processes of their own. What comes last keeps one process busy while the other waits.
 LONGEST_FILES = (
+    "contracts/test_backbones.py",
+    "test_readme.py",
     "search/test_killed.py",
     "integrations/test_ray.py",
-    "test_readme.py",
+    "contracts/test_ops.py",
     "server/test_load.py",
     "test_daemon.py",
+    "training/test_run.py",
     "training/test_distributed.py",
     "training/test_resume.py",
     "commands/test_resume.py",
@@ -41,6 +46,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"{', '.join(missing)}: no such file; correct LONGEST_FILES in {__file__}")
     counts = Counter(item.path for item in items)
     items.sort(key=lambda item: (order.get(item.path, len(order)), -counts[item.path], item.path))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is imported out of garbage collections: a full one of it takes 0.5 s, and each training run asks for one."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 with torch.device("meta"):  # torch looks up once which functions take a device: before the ones below are replaced
