@@ -23,7 +23,7 @@ import numpy as np
 from runnel import Document, Embedder, Index
 from runnel.search.encoding import new_settings
 from runnel.search.lance import LanceStore
-from runnel.search.records import WHOLE, DocumentRow, PassageRow, Settings
+from runnel.search.records import WHOLE, DocumentRow, IndexSettings, PassageRow
 from runnel.search.shards import encode_shard
 from runnel.text.shards import Shard
 
@@ -95,7 +95,7 @@ def made_up(first: int, count: int, dimension: int) -> tuple[list[DocumentRow], 
     return documents, passages
 
 
-def filling(settings: Settings, folder: Path, sizes: tuple[int, ...]) -> dict[str, object]:
+def filling(settings: IndexSettings, folder: Path, sizes: tuple[int, ...]) -> dict[str, object]:
     """Seconds of processor time to commit a part to indexes that hold so many documents; bytes of memory of a known one."""
     store = LanceStore.create(str(folder), settings)
     there, seconds = 0, []

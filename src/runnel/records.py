@@ -204,7 +204,7 @@ def expect_count(value: object, what: str) -> None:
 # ---- JSON objects, read strictly ---------------------------------------------------------------------------------------
 
 
-def read_json(path: Path, *, expect: type = dict, default: object = None) -> Any:
+def read_model_json(path: Path, *, expect: type = dict, default: object = None) -> Any:
     """Return the object, or the list with `expect=list`, in a JSON file of a model folder.
 
     Args:

@@ -88,9 +88,9 @@ def test_remembered_documents_are_reranked(run, folder):
 def test_conditions():
     from runnel.commands.search import parse_conditions
     from runnel.errors import InputError
-    from runnel.search.records import Settings
+    from runnel.search.records import IndexSettings
 
-    settings = Settings("m", [], 4, fields={"year": "int", "draft": "bool", "name": "str"})
+    settings = IndexSettings("m", [], 4, fields={"year": "int", "draft": "bool", "name": "str"})
     assert parse_conditions(["year>=2020", "year < 2024", "draft=False", "name!=a=b"], settings) == {
         "year": {">=": 2020, "<": 2024},
         "draft": {"=": False},

@@ -10,7 +10,7 @@ from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.errors import InputError
 from runnel.integrations import ray as runnel_ray
 from runnel.integrations.ray import Outcome, Progress
-from runnel.search.records import Settings
+from runnel.search.records import IndexSettings
 from runnel.search.shards import Manifest
 from runnel.text.shards import Shard
 
@@ -20,7 +20,7 @@ ALL = parse_shards("1-3/3")
 
 def manifest(number: int) -> Manifest:
     failed = {"bad.pdf": "a scan"} if number == 1 else {}
-    return Manifest(number, 3, "p", "i", "f", Settings("m", [[1.0]], 1), 9, 5, 6, 700, failed, 1, 700, 1.0)
+    return Manifest(number, 3, "p", "i", "f", IndexSettings("m", [[1.0]], 1), 9, 5, 6, 700, failed, 1, 700, 1.0)
 
 
 @pytest.mark.parametrize(

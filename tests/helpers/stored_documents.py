@@ -9,9 +9,9 @@ import numpy as np
 
 from runnel.search.lance import LanceStore
 from runnel.search.local import LocalStore
-from runnel.search.records import WHOLE, DocumentRow, PassageRow, Settings
+from runnel.search.records import WHOLE, DocumentRow, IndexSettings, PassageRow
 
-SETTINGS = Settings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
+SETTINGS = IndexSettings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
 STORES: dict[str, Any] = {"lance": LanceStore, "local": LocalStore}  # of a folder
 
 
@@ -30,7 +30,7 @@ class Place:
             return QdrantStore
         return STORES["local" if self.kind == "local" else "lance"]
 
-    def create(self, settings: Settings = SETTINGS) -> Any:
+    def create(self, settings: IndexSettings = SETTINGS) -> Any:
         return self.store.create(self.uri, settings)
 
     def open(self) -> Any:

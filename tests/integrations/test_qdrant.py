@@ -16,7 +16,7 @@ from helpers.stored_documents import SETTINGS, Place, document, unit
 from runnel.errors import InputError, MissingDependency, StoreError
 from runnel.search.filters import conditions
 from runnel.search.local import LocalStore
-from runnel.search.records import WHOLE, Settings
+from runnel.search.records import WHOLE, IndexSettings
 from runnel.search.stores import create_store, holds_index, open_store
 
 pytest.importorskip("qdrant_client")
@@ -48,7 +48,7 @@ def add(store, documents, delete=()):
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both")
-    settings = Settings("pocket", [], 4, fields=FIELDS, passage_tokens=16)
+    settings = IndexSettings("pocket", [], 4, fields=FIELDS, passage_tokens=16)
     stores = [LocalStore.create(folder / "local", settings), create_store(f"qdrant+file://{folder}/qdrant/index", settings)]
     documents = collection(np.random.default_rng(0), 40)
     for store in stores:

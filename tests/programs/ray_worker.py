@@ -47,7 +47,7 @@ class LoggedWorker(Worker):
 
         from runnel.search import encoding
 
-        folder, encode, begun = Path(job.folder), encoding.Encoder.encode, []
+        folder, encode, begun = Path(job.folder), encoding.DocumentEncoder.encode, []
 
         def logged(self: Any, rows: Any, *arguments: Any, **options: Any) -> Any:
             with log_of(folder).open("a", encoding="utf-8") as log:
@@ -59,5 +59,5 @@ class LoggedWorker(Worker):
             return encode(self, rows, *arguments, **options)
 
         encoding._BATCH_DOCUMENTS = PART
-        encoding.Encoder.encode = logged  # type: ignore[method-assign]
+        encoding.DocumentEncoder.encode = logged  # type: ignore[method-assign]
         return super().load(job)

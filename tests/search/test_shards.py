@@ -23,7 +23,7 @@ from runnel import Embedder
 from runnel.errors import StoreError
 from runnel.lock import WriterLock
 from runnel.search import encoding, shards
-from runnel.search.encoding import Encoder, new_settings
+from runnel.search.encoding import DocumentEncoder, new_settings
 from runnel.search.index import Index
 from runnel.search.shards import encode_shard, read_manifest
 from runnel.text.shards import Shard
@@ -145,7 +145,7 @@ def test_a_run_that_ends_at_any_write_goes_on(made, files, embedder, wanted, tmp
 
 def test_a_finished_shard_is_not_read_again(made, files, embedder, wanted, monkeypatch):
     before = contents(made / Shard(1, COUNT).name)
-    monkeypatch.setattr(Encoder, "__init__", lambda *_: pytest.fail("the model was used"))
+    monkeypatch.setattr(DocumentEncoder, "__init__", lambda *_: pytest.fail("the model was used"))
     done = encode_shard([files], made, Shard(1, COUNT), embedder, settings=wanted)
     assert done.tokens_read == 0 and done.tokens > 100 and done.documents > 10
     assert contents(made / Shard(1, COUNT).name) == before
@@ -210,7 +210,7 @@ def test_a_shard_of_other_work_is_refused(few, embedder, wanted, tmp_path):
 
 def test_unfinished_work_is_checked_too(few, embedder, wanted, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Encoder, "encode", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(DocumentEncoder, "encode", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         encode_shard([few], tmp_path / "out", Shard(1, 2), embedder, settings=wanted)
     (few / "0.txt").write_text((few / "0.txt").read_text().upper())
     with pytest.raises(StoreError, match=r"the files of shard 1/2 have changed"):
@@ -218,20 +218,20 @@ def test_unfinished_work_is_checked_too(few, embedder, wanted, tmp_path, monkeyp
 
 
 def test_a_file_that_changes_while_a_shard_is_made_is_told(few, embedder, wanted, tmp_path, monkeypatch):
-    real = Encoder.encode
+    real = DocumentEncoder.encode
 
     def encode(self, rows, **options):
         (few / "1.txt").write_text("The dog 1 sat on the mat.")
         return real(self, rows, **options)
 
-    monkeypatch.setattr(Encoder, "encode", encode)
+    monkeypatch.setattr(DocumentEncoder, "encode", encode)
     with pytest.raises(StoreError, match=r"1\.txt changed while shard 1/2 was made of it; remove .*00001-of-00002 and"):
         encode_shard([few], tmp_path / "out", Shard(1, 2), embedder, settings=wanted)
     assert read_manifest(tmp_path / "out" / "00001-of-00002") is None
 
 
 def test_parts_that_another_version_has_cut_are_refused(files, embedder, wanted, tmp_path, monkeypatch):
-    real, count = Encoder.encode, 0
+    real, count = DocumentEncoder.encode, 0
 
     def encode(self, rows, **options):
         nonlocal count
@@ -242,7 +242,7 @@ def test_parts_that_another_version_has_cut_are_refused(files, embedder, wanted,
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(encoding, "_BATCH_DOCUMENTS", 5)
-        patch.setattr(Encoder, "encode", encode)
+        patch.setattr(DocumentEncoder, "encode", encode)
         encode_shard([files], tmp_path, Shard(1, 2), embedder, settings=wanted)
     with pytest.raises(StoreError, match="parts that were cut otherwise"):
         encode_shard([files], tmp_path, Shard(1, 2), embedder, settings=wanted)

@@ -12,7 +12,7 @@ from runnel.errors import InputError, StoreError
 from runnel.search.connection import plain_errors
 from runnel.search.filters import conditions
 from runnel.search.lance import LanceStore
-from runnel.search.records import WHOLE, Settings
+from runnel.search.records import WHOLE, IndexSettings
 
 
 @pytest.fixture(params=["lance", "local", "s3", "qdrant"])
@@ -185,7 +185,7 @@ def test_opening_says_what_is_wrong(place):
 
 
 def test_an_index_of_a_newer_format_is_refused(place):
-    newer = Settings("pocket", [], 4, format=3)
+    newer = IndexSettings("pocket", [], 4, format=3)
     with pytest.raises(StoreError, match="index format 3, this version of runnel reads up to 2; upgrade"):
         place.create(newer)
         place.open()
@@ -247,7 +247,7 @@ def test_errors_of_the_library_have_no_paths_of_its_makers(tmp_path):
 def test_many_passages_are_searched_by_an_index_of_vectors(tmp_path, monkeypatch):
     """Beyond `EXACT_ROWS` the table's own index is asked; its best are scored exactly."""
     monkeypatch.setattr("runnel.search.lance.EXACT_ROWS", 500)
-    store = LanceStore.create(str(tmp_path / "index"), Settings("pocket", [], 64, fields={"year": "int"}))
+    store = LanceStore.create(str(tmp_path / "index"), IndexSettings("pocket", [], 64, fields={"year": "int"}))
     vectors = np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     add(store, *(document(f"d{i}", [f"text {i}"], [vector], year=i % 2) for i, vector in enumerate(vectors)))

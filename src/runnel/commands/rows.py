@@ -16,7 +16,7 @@ from typing import BinaryIO
 from runnel.commands.display import say
 from runnel.errors import InputError
 from runnel.records import Document
-from runnel.text.lines import GZIP, ZSTD, Lines, Place, parse_document, parse_object
+from runnel.text.lines import GZIP, ZSTD, LinePlace, Lines, parse_document, parse_object
 from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
 from runnel.text.tables import has_names, read_table, row_text
 
@@ -118,11 +118,11 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
     return texts
 
 
-def _read(file: RowFile) -> Iterator[tuple[Place, Document]]:
+def _read(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
     return _read_table(file) if file.kind in ("csv", "tsv") else _read_lines(file)
 
 
-def _read_table(file: RowFile) -> Iterator[tuple[Place, Document]]:
+def _read_table(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
     lines = file.lines()
     table = read_table(lines, file.kind, names=file.has_names)
     if file.kind == "tsv" and len(table.names) == 1 and "text" not in table.names:
@@ -137,10 +137,10 @@ def _read_table(file: RowFile) -> Iterator[tuple[Place, Document]]:
         yield place, Document(key, row_text(values))
 
 
-def _read_lines(file: RowFile) -> Iterator[tuple[Place, Document]]:
-    replaced: list[Place] = []
-    left_out: list[Place] = []
-    parse: Callable[[str, Place], Document] | None = None
+def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
+    replaced: list[LinePlace] = []
+    left_out: list[LinePlace] = []
+    parse: Callable[[str, LinePlace], Document] | None = None
     lines = file.lines()
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\n")
@@ -159,7 +159,7 @@ def _read_lines(file: RowFile) -> Iterator[tuple[Place, Document]]:
     _report(file.name, left_out, "left out, as the id holds half of a surrogate pair")
 
 
-def _report(name: str, places: Sequence[Place], what: str) -> None:
+def _report(name: str, places: Sequence[LinePlace], what: str) -> None:
     if places:
         rows = "1 row" if len(places) == 1 else f"{len(places):,} rows"
         say(f"warning: {name}: {rows} {what}; the first is in line {places[0].line:,}")
@@ -176,19 +176,19 @@ def _kind(name: str) -> str:
     return _SUFFIXES[suffix]
 
 
-def _parse_json(line: str, where: Place) -> Document:
+def _parse_json(line: str, where: LinePlace) -> Document:
     row = parse_document(parse_object(line, where), where)
     _check_id(row.id, where)
     return row
 
 
-def _parse_text(line: str, where: Place) -> Document:
+def _parse_text(line: str, where: LinePlace) -> Document:
     return Document(str(where.line), line)
 
 
-def _check_id(key: str, where: Place) -> None:
+def _check_id(key: str, where: LinePlace) -> None:
     if not key or any(c.isspace() for c in key):
         raise InputError(f"{where}: an id must not be empty or contain whitespace, which separates ids in run files; got {key!r}")
 
 
-_PARSERS: dict[str, Callable[[str, Place], Document]] = {"jsonl": _parse_json, "txt": _parse_text}
+_PARSERS: dict[str, Callable[[str, LinePlace], Document]] = {"jsonl": _parse_json, "txt": _parse_text}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from runnel.records import Explanation, Hit
     from runnel.search.finding import Place
     from runnel.search.index import Index
-    from runnel.search.records import Settings
+    from runnel.search.records import IndexSettings
 
 log = logging.getLogger("runnel")
 _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
@@ -165,7 +165,7 @@ def open_places(
     return join(dict(zip(names_of(places), indexes, strict=True)))
 
 
-def parse_conditions(given: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
+def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str, dict[str, Any]]:
     """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the field's type says.
 
     Raises:

@@ -38,7 +38,7 @@ from runnel.integrations.qdrant_points import (
     word_id,
 )
 from runnel.search.filters import Condition
-from runnel.search.records import Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
+from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import words_of
 
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
@@ -67,7 +67,7 @@ def _plainly(method: Callable[Concatenate[QdrantStore, _P], _T]) -> Callable[Con
 class QdrantStore:
     """An index in a Qdrant collection (see `Store`); use `create` or `open`."""
 
-    def __init__(self, uri: str, client: Any, name: str, settings: Settings) -> None:
+    def __init__(self, uri: str, client: Any, name: str, settings: IndexSettings) -> None:
         self.uri = uri
         self.settings = settings
         self._client, self._name = client, name
@@ -75,7 +75,7 @@ class QdrantStore:
     # ---- opening -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, uri: str, settings: Settings) -> QdrantStore:
+    def create(cls, uri: str, settings: IndexSettings) -> QdrantStore:
         """Create an empty index.
 
         Raises:
@@ -94,10 +94,10 @@ class QdrantStore:
             StoreError: no index, one of a newer format, or the server cannot be reached.
         """
         client, name = _connect(uri)
-        state = cls(uri, client, name, Settings("", [], 0)).state()
+        state = cls(uri, client, name, IndexSettings("", [], 0)).state()
         if state is None:
             raise StoreError(f"there is no index at {uri}; make one with `runnel index` or Index.create")
-        return cls(uri, client, name, Settings.stored(json.loads(state["settings"]), uri))
+        return cls(uri, client, name, IndexSettings.stored(json.loads(state["settings"]), uri))
 
     @_plainly
     def _create(self) -> None:
@@ -304,7 +304,7 @@ class QdrantStore:
 def holds_index(uri: str) -> bool:
     """Return whether a URI holds an index."""
     client, name = _connect(uri)
-    return QdrantStore(uri, client, name, Settings("", [], 0)).state() is not None
+    return QdrantStore(uri, client, name, IndexSettings("", [], 0)).state() is not None
 
 
 # ---- connection ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors, rea
 from runnel.errors import CheckpointError
 from runnel.models.heads import Pooling
 from runnel.models.published_heads import DenseScore, Norm
-from runnel.records import read_json
+from runnel.records import read_model_json
 
 _ACTIVATIONS: dict[str, Literal["tanh", "gelu"]] = {
     "torch.nn.modules.activation.GELU": "gelu",
@@ -32,7 +32,7 @@ def read_classifier(folders: Sequence[Path], pooling: Pooling, width: int) -> De
     Raises:
         CheckpointError: a file is missing or damaged, or a module computes something else than a `DenseScore`.
     """
-    dense, norm, linear = (read_json(folder / "config.json") for folder in folders)
+    dense, norm, linear = (read_model_json(folder / "config.json") for folder in folders)
     activation = _ACTIVATIONS.get(dense.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation is None or dense.get("use_residual") or dense.get("out_features") != width:
         raise _unsupported(folders[0], f"GELU or Tanh, {width} outputs and no residual connection", dense)

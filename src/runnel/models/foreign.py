@@ -17,7 +17,7 @@ import tokenizers
 
 from runnel.errors import CheckpointError
 from runnel.models.heads import Pooling
-from runnel.records import read_json
+from runnel.records import read_model_json
 
 log = logging.getLogger("runnel")
 Job = Literal["embed", "rerank"]
@@ -98,7 +98,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     modes: list[str] = []
     for module in rest:
         if _theirs(module, "Pooling"):
-            modes += _pooling_modes(read_json(folder / module["path"] / "config.json"), folder)
+            modes += _pooling_modes(read_model_json(folder / module["path"] / "config.json"), folder)
         elif not _theirs(module, "Normalize"):
             raise CheckpointError(
                 f"{folder} has a module {module['type']!r} after its Transformer; only Pooling and Normalize of "
@@ -112,7 +112,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
 
 def _modules(folder: Path) -> list[dict[str, str]]:
     path = folder / "modules.json"
-    modules = read_json(path, expect=list)
+    modules = read_model_json(path, expect=list)
     if not modules:
         raise CheckpointError(f"{path} names no modules; download the folder again")
     for module in modules:
@@ -129,7 +129,7 @@ def _theirs(module: dict[str, str], kind: str) -> bool:
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     """Read the prompts by name, with the document prompt as "document", and the name of the default prompt."""
-    settings = read_json(folder / "config_sentence_transformers.json", default={})
+    settings = read_model_json(folder / "config_sentence_transformers.json", default={})
     prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
     if document := next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), None):
         prompts["document"] = document
@@ -139,7 +139,7 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
 
 def _longest(folder: Path) -> int | None:
     """Read the length in tokens of the longest text; from version 6 on the limit is in the tokenizer's config."""
-    settings = read_json(folder / "sentence_bert_config.json", default={})
+    settings = read_model_json(folder / "sentence_bert_config.json", default={})
     if settings.get("do_lower_case"):
         upper, lower = (encoding.ids for encoding in _tokenizer(folder).encode_batch(["A", "a"]))
         if upper != lower:
@@ -147,7 +147,9 @@ def _longest(folder: Path) -> int | None:
                 f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; add a Lowercase normalizer to its "
                 "tokenizer.json"
             )
-    limit = settings.get("max_seq_length") or read_json(folder / "tokenizer_config.json", default={}).get("model_max_length")
+    limit = settings.get("max_seq_length") or read_model_json(folder / "tokenizer_config.json", default={}).get(
+        "model_max_length"
+    )
     return limit if limit and limit < _UNLIMITED else None
 
 
@@ -168,7 +170,7 @@ def text_template(folder: Path) -> str:
     if not (folder / "tokenizer.json").exists():
         return "{document}"
     text = "".join(_parts(_tokenizer(folder).encode("a"), ["{document}"]))
-    config = read_json(folder / "tokenizer_config.json", default={})
+    config = read_model_json(folder / "tokenizer_config.json", default={})
     adds = str(config.get("tokenizer_class")).removesuffix("Fast") in _ADD_END or bool(config.get("auto_map"))
     end = config.get("eos_token")
     if adds and config.get("add_eos_token") is True and end and text.endswith("{document}"):

@@ -23,8 +23,8 @@ from runnel.search.records import (
     WHOLE,
     DocumentRow,
     FieldType,
+    IndexSettings,
     PassageRow,
-    Settings,
     check_storable,
     content_hash,
 )
@@ -39,7 +39,7 @@ SAME_MODEL = 0.999  # the least cosine of probe vectors; the same weights in 8 b
 
 
 @dataclass(slots=True)
-class Encoded:
+class EncodedDocuments:
     """The rows of documents that were read together.
 
     Attributes:
@@ -55,14 +55,14 @@ class Encoded:
     tokens_read: int = 0
 
 
-class Encoder:
+class DocumentEncoder:
     """A reader of documents for an index with these settings.
 
     Raises:
         StoreError: the settings belong to another model; the message names `place`.
     """
 
-    def __init__(self, embedder: Embedder, settings: Settings, place: str) -> None:
+    def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
         expect_model(embedder, settings, place)
         self.settings = settings
         self._embedder = embedder
@@ -139,14 +139,14 @@ class Encoder:
         rows: Sequence[DocumentRow],
         saved: Sequence[bytes | None] | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> Encoded:
+    ) -> EncodedDocuments:
         """Read documents together.
 
         Args:
             saved: for each document where an earlier reading can be continued; see `models/passages.py`.
             progress: called with the number of tokens just read.
         """
-        out = Encoded()
+        out = EncodedDocuments()
         for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), progress), strict=True):
             if isinstance(read, str):
                 out.failed[row.id] = read
@@ -184,7 +184,7 @@ def new_settings(
     fields: Mapping[str, FieldType] | None = None,
     passage_tokens: int | None = None,
     remember: bool = False,
-) -> Settings:
+) -> IndexSettings:
     """Return the settings of a new index. Arguments: as for `Index.create`.
 
     Raises:
@@ -202,7 +202,7 @@ def new_settings(
         if reranker is None or not reranker.remembers:
             raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
     probe = embedder.encode(_PROBES).astype(float).round(6).tolist()
-    return Settings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
+    return IndexSettings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
 
 
 def remembers_sentences(embedder: Embedder) -> bool:
@@ -231,14 +231,14 @@ def _passage_tokens(embedder: Embedder, wanted: int | None) -> int:
     return backbone.block
 
 
-def _gives(embedder: Embedder, settings: Settings) -> bool:
+def _gives(embedder: Embedder, settings: IndexSettings) -> bool:
     """Return whether a model produces the vectors of an index."""
     vectors = embedder.encode(_PROBES)
     same: bool = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= SAME_MODEL
     return same
 
 
-def expect_model(embedder: Embedder, settings: Settings, place: str) -> None:
+def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
     """Raise StoreError unless a model produces the vectors stored at `place`."""
     if _gives(embedder, settings):
         return

@@ -193,7 +193,7 @@ def left_out(name: str, reason: str) -> str:
 
 
 def to_row(source: str, digest: str, read: DocumentText) -> DocumentRow:
-    """Return a row for `Encoder.row` from a document of the file `source`; log its warnings."""
+    """Return a row for `DocumentEncoder.row` from a document of the file `source`; log its warnings."""
     name = source if read.id is None else f"{source}#{read.id}"
     for warning in read.warnings:
         log.warning("%s: %s", name, warning)

@@ -24,7 +24,7 @@ from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.records import Document, Hit, expect_series
 from runnel.request import Progress
 from runnel.search.check import Damage, check
-from runnel.search.encoding import Encoded, Encoder, new_settings, reranker_of
+from runnel.search.encoding import DocumentEncoder, EncodedDocuments, new_settings, reranker_of
 from runnel.search.file_hashes import FileHashes
 from runnel.search.files import Scan, check_paths, read_files
 from runnel.search.filters import Filter
@@ -70,7 +70,7 @@ class Index:
         if (width := store.settings.dimension) < embedder.dimension:  # made with `truncate_dim`
             embedder = Embedder(embedder.model, truncate_dim=width)
         self.embedder = embedder
-        self._encoder = Encoder(embedder, store.settings, "the index")
+        self._encoder = DocumentEncoder(embedder, store.settings, "the index")
         self._pipeline = Pipeline(store, embedder, reranker_of(embedder), _retriever(embedder))
 
     @classmethod
@@ -310,7 +310,7 @@ class Index:
         known: Mapping[str, ContentHashes],
         changes: Changes,
         progress: Callable[[int], None] | None,
-    ) -> Encoded:
+    ) -> EncodedDocuments:
         old = self.store.documents([row.id for row in rows if row.id in known], saved=True)
         saved = [old[row.id].saved if row.id in old else None for row in rows]
         new = self._encoder.encode(rows, saved, progress)
@@ -321,7 +321,7 @@ class Index:
         changes.tokens_read += new.tokens_read
         return new
 
-    def _write(self, new: Encoded, on_commit: Callable[[Commit], None] | None) -> None:
+    def _write(self, new: EncodedDocuments, on_commit: Callable[[Commit], None] | None) -> None:
         if new.documents:
             commit = self.store.commit(new.documents, new.passages, [])
             if on_commit is not None:

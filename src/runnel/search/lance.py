@@ -31,8 +31,8 @@ from runnel.errors import InputError, StoreError
 from runnel.lock import WriterLock
 from runnel.search.connection import connect, plain_errors, plainly
 from runnel.search.filters import Condition, literal, to_sql
-from runnel.search.matrix import Matrix
-from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
+from runnel.search.matrix import PassageMatrix
+from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.search.tables import (
     DOCUMENT_COLUMNS,
     FIELD_PREFIX,
@@ -55,7 +55,7 @@ _NOT_WHOLE = f"number != {WHOLE}"
 class LanceStore:
     """A `Store` in LanceDB. Use `create` or `open`."""
 
-    def __init__(self, uri: str, database: Any, settings: Settings) -> None:
+    def __init__(self, uri: str, database: Any, settings: IndexSettings) -> None:
         self.settings = settings
         self.uri = uri
         self._database = database
@@ -63,14 +63,14 @@ class LanceStore:
         self._commits = database.open_table("commits")
         self._tables = {name: database.open_table(name) for name in _CONTENT}  # at the last commit, for reading
         self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a failed change is not visible
-        self._matrix: Matrix | None = None
+        self._matrix: PassageMatrix | None = None
         self._head = self._read_commits()[-1]
         self._show()
 
     # ---- opening -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, uri: str, settings: Settings) -> LanceStore:
+    def create(cls, uri: str, settings: IndexSettings) -> LanceStore:
         """Create an empty index.
 
         Raises:
@@ -114,7 +114,7 @@ class LanceStore:
             metadata = commits.schema.metadata or {}
             if b"runnel" not in metadata:
                 raise StoreError(f"{uri} holds a LanceDB database that runnel did not write; choose another place")
-            settings = Settings.stored(json.loads(metadata[b"runnel"]), uri)
+            settings = IndexSettings.stored(json.loads(metadata[b"runnel"]), uri)
             lost = [name for name in _CONTENT if name not in tables]
             if lost:
                 names = " and ".join(lost)
@@ -208,14 +208,14 @@ class LanceStore:
         found = [ScoredPassage(row["document"], row["number"], row["_score"]) for row in rows]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 
-    def _in_memory(self) -> Matrix:
+    def _in_memory(self) -> PassageMatrix:
         if self._matrix is None:
             table = self._tables["passages"].search().select(["document", "number", "vector"]).to_arrow()
             vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.settings.dimension)
             fields = [FIELD_PREFIX + name for name in self.settings.fields]
             rows = self._select("documents", ["id", *fields])
             metadata = {row.pop("id"): {name[len(FIELD_PREFIX) :]: value for name, value in row.items()} for row in rows}
-            self._matrix = Matrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, metadata, self.uri)
+            self._matrix = PassageMatrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, metadata, self.uri)
         return self._matrix
 
     def _select(self, name: str, columns: list[str], where: str = "") -> list[dict[str, Any]]:
@@ -364,7 +364,7 @@ def _commit_row(number: int, versions: dict[str, int], counts: tuple[int, int], 
     return row | {f"{name}_version": version for name, version in versions.items()}
 
 
-def _commit_table(rows: list[dict[str, Any]], settings: Settings) -> Any:
+def _commit_table(rows: list[dict[str, Any]], settings: IndexSettings) -> Any:
     import pyarrow as pa
 
     names = ("number", "documents_version", "passages_version", "documents", "passages")

@@ -26,8 +26,8 @@ from runnel.files import sweep, sync, write
 from runnel.lock import WriterLock
 from runnel.search.connection import plain_errors, plainly
 from runnel.search.filters import Condition, matches
-from runnel.search.matrix import Matrix, best
-from runnel.search.records import FORMAT, WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
+from runnel.search.matrix import PassageMatrix, best
+from runnel.search.records import FORMAT, WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import bm25, words_of
 
 _KEPT_COMMITS = 3
@@ -37,17 +37,17 @@ _BLOBS = ("saved", "memory")  # binary parts of a document
 class LocalStore:
     """A `Store` of plain files. Use `create` or `open`."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: IndexSettings) -> None:
         self.settings = settings
         self.uri = str(folder)
         self._folder = folder
         self._lock = WriterLock(folder / "writer.lock", folder)
-        self._matrix: Matrix | None = None
+        self._matrix: PassageMatrix | None = None
         self._bm25: Any = None
         self._load(self._read_head())
 
     @classmethod
-    def create(cls, folder: str | Path, settings: Settings) -> LocalStore:
+    def create(cls, folder: str | Path, settings: IndexSettings) -> LocalStore:
         """Create an empty index.
 
         Raises:
@@ -75,7 +75,7 @@ class LocalStore:
         with _whole(folder):
             settings = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         # Every search splits the stored texts into words, so an older format has no other words.
-        return cls(folder, replace(Settings.stored(settings, str(folder)), format=FORMAT))
+        return cls(folder, replace(IndexSettings.stored(settings, str(folder)), format=FORMAT))
 
     def close(self) -> None:
         self._lock.release()
@@ -115,7 +115,7 @@ class LocalStore:
             vectors = np.stack([row.vector for row in rows]) if rows else np.zeros((0, self.settings.dimension), np.float32)
             metadata = {name: row.metadata for name, row in self._documents.items()}
             numbers = np.array([row.number for row in rows], dtype=np.int64)
-            self._matrix = Matrix([row.document for row in rows], numbers, vectors, metadata, self.uri)
+            self._matrix = PassageMatrix([row.document for row in rows], numbers, vectors, metadata, self.uri)
         return self._matrix.nearest(vector, count, where)
 
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
@@ -220,7 +220,7 @@ def _write_commit(
     number: int,
     documents: dict[str, DocumentRow],
     passages: dict[tuple[str, int], PassageRow],
-    settings: Settings,
+    settings: IndexSettings,
 ) -> None:
     from safetensors.numpy import save_file
 

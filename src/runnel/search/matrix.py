@@ -18,7 +18,7 @@ TOLERANCE = 1e-3  # of the length of a unit vector
 _ROWS = 10_000
 
 
-class Matrix:
+class PassageMatrix:
     """Passages of an index as one matrix.
 
     Args:

@@ -29,7 +29,7 @@ def check_storable(text: str, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class IndexSettings:
     """The settings fixed when an index is created.
 
     Attributes:
@@ -51,7 +51,7 @@ class Settings:
     format: int = FORMAT
 
     @staticmethod
-    def stored(settings: Mapping[str, Any], place: str) -> Settings:
+    def stored(settings: Mapping[str, Any], place: str) -> IndexSettings:
         """Return the settings of an existing index.
 
         Raises:
@@ -61,7 +61,7 @@ class Settings:
             raise StoreError(
                 f"{place} has index format {settings['format']}, this version of runnel reads up to {FORMAT}; upgrade runnel"
             )
-        return Settings(**settings)
+        return IndexSettings(**settings)
 
 
 @dataclass(frozen=True, slots=True)

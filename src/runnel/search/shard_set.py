@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import StoreError
-from runnel.search.records import DocumentRow, PassageRow, Settings
+from runnel.search.records import DocumentRow, IndexSettings, PassageRow
 from runnel.search.shards import Manifest, check_settings, parquet, part_files, read_manifest
 from runnel.search.tables import document_rows, passage_rows
 from runnel.text.shards import Shard
@@ -89,7 +89,7 @@ class ShardSet:
         """Return files and documents that could not be read -> why."""
         return {name: reason for manifest in self.manifests for name, reason in manifest.failed.items()}
 
-    def check(self, index: Settings) -> None:
+    def check(self, index: IndexSettings) -> None:
         """Raise StoreError if an index with these settings cannot import the shards."""
         advice = ", as the index is; run the shards again with its settings, or choose another index"
         check_settings(self.settings, index, f"the set of shards in {self.folder}", advice)

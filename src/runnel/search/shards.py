@@ -25,9 +25,9 @@ from runnel.errors import StoreError, needing
 from runnel.files import sweep, write
 from runnel.lock import WriterLock
 from runnel.models.embedder import Embedder
-from runnel.search.encoding import SAME_MODEL, Encoded, Encoder
+from runnel.search.encoding import SAME_MODEL, DocumentEncoder, EncodedDocuments
 from runnel.search.files import check_paths
-from runnel.search.records import DocumentRow, Settings
+from runnel.search.records import DocumentRow, IndexSettings
 from runnel.search.tables import document_table, passage_table
 from runnel.search.units import ShardPlan, Unit, read_units, unit_changed, units_digest
 from runnel.text.shards import Shard
@@ -57,7 +57,7 @@ class Manifest:
     plan: str
     input: str
     fingerprint: str
-    settings: Settings
+    settings: IndexSettings
     bytes: int
     documents: int
     passages: int
@@ -75,7 +75,7 @@ def encode_shard(
     shard: Shard,
     embedder: Embedder,
     *,
-    settings: Settings,
+    settings: IndexSettings,
     progress: Callable[[int], None] | None = None,
 ) -> Manifest:
     """Encode a shard of files and folders into its own folder below `folder`.
@@ -106,7 +106,7 @@ def encode_shard(
         done = work.begin()
         if done is not None:
             return replace(done, tokens_read=0)
-        parts, tokens_read, failed = _encode(place, units, Encoder(embedder, settings, str(place)), progress)
+        parts, tokens_read, failed = _encode(place, units, DocumentEncoder(embedder, settings, str(place)), progress)
         changed = next((unit.file for unit in units if unit_changed(unit)), None)
         if changed is not None:
             raise StoreError(f"{changed} changed while shard {shard} was made of it; remove {place} and run the shard again")
@@ -116,7 +116,7 @@ def encode_shard(
 
 
 def _encode(
-    place: Path, units: Sequence[Unit], encoder: Encoder, progress: Callable[[int], None] | None
+    place: Path, units: Sequence[Unit], encoder: DocumentEncoder, progress: Callable[[int], None] | None
 ) -> tuple[list[_PartFacts], int, dict[str, str]]:
     """Write missing parts; return all parts, the number of tokens read, and the failed files."""
     sweep(place)
@@ -159,7 +159,9 @@ class _PartFacts:
         return cls(**json.loads(parquet().read_schema(documents).metadata[b"runnel"]))
 
     @classmethod
-    def write(cls, place: Path, number: int, batch: Sequence[DocumentRow], new: Encoded, settings: Settings) -> _PartFacts:
+    def write(
+        cls, place: Path, number: int, batch: Sequence[DocumentRow], new: EncodedDocuments, settings: IndexSettings
+    ) -> _PartFacts:
         count = len(new.documents)
         part = cls(_batch_digest(batch), count, len(new.passages) - count, new.tokens, new.failed)
         documents, passages = part_files(place, number)
@@ -178,7 +180,7 @@ class _Work:
     shard: Shard
     plan: str
     input: str
-    settings: Settings
+    settings: IndexSettings
     fingerprint: str
 
     def begin(self) -> Manifest | None:
@@ -198,14 +200,14 @@ class _Work:
         about = self.place / _BEGUN
         if about.exists():
             found = _load(about)
-            self._check(found["plan"], found["input"], Settings(**found["settings"]))
+            self._check(found["plan"], found["input"], IndexSettings(**found["settings"]))
         else:
             inputs = {"format": _FORMAT, "plan": self.plan, "input": self.input}
             inputs |= {"settings": asdict(self.settings), "fingerprint": self.fingerprint}
             _write(about, json.dumps(inputs, indent=2).encode())
         return None
 
-    def _check(self, plan: str, input: str, settings: Settings) -> None:
+    def _check(self, plan: str, input: str, settings: IndexSettings) -> None:
         again = f"; give the same, or remove {self.place} and run the shard again"
         if plan != self.plan:
             raise StoreError(
@@ -252,7 +254,7 @@ def read_manifest(place: Path) -> Manifest | None:
     if not about.exists():
         return None
     found = _load(about)
-    return Manifest(**found | {"settings": Settings(**found["settings"])})
+    return Manifest(**found | {"settings": IndexSettings(**found["settings"])})
 
 
 def part_files(place: Path, number: int) -> tuple[Path, Path]:
@@ -260,7 +262,7 @@ def part_files(place: Path, number: int) -> tuple[Path, Path]:
     return place / f"documents-{number:05d}.parquet", place / f"passages-{number:05d}.parquet"
 
 
-def check_settings(found: Settings, wanted: Settings, what: str, advice: str) -> None:
+def check_settings(found: IndexSettings, wanted: IndexSettings, what: str, advice: str) -> None:
     """Raise StoreError if settings belong to different indexes, or to models with different vectors."""
     same = found.dimension == wanted.dimension
     if not same or (np.array(found.probe) * np.array(wanted.probe)).sum(1).min() < SAME_MODEL:

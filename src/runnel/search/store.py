@@ -13,13 +13,13 @@ from typing import Protocol
 import numpy as np
 
 from runnel.search.filters import Condition
-from runnel.search.records import Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage, Settings
+from runnel.search.records import Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 
 
 class Store(Protocol):
     """A crash-safe place for documents and passages; see `LanceStore`, `LocalStore` and `QdrantStore`."""
 
-    settings: Settings
+    settings: IndexSettings
 
     @property
     def uri(self) -> str:

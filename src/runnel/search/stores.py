@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError, StoreError
-from runnel.search.records import Settings
+from runnel.search.records import IndexSettings
 from runnel.search.store import Store
 
 _STORES = {
@@ -24,7 +24,7 @@ _STORES = {
 _PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")  # files of an interrupted creation
 
 
-def create_store(place: str | Path, settings: Settings, kind: str = "lance") -> Store:
+def create_store(place: str | Path, settings: IndexSettings, kind: str = "lance") -> Store:
     """Create an empty store. `kind`, for a folder: "lance" or "local".
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.search.records import FIELD_TYPES, DocumentRow, PassageRow, Settings
+from runnel.search.records import FIELD_TYPES, DocumentRow, IndexSettings, PassageRow
 from runnel.text.words import unspaced_words
 
 FIELD_PREFIX = "field_"  # prefix of the columns of filterable metadata
@@ -17,7 +17,7 @@ PASSAGE_COLUMNS = list(PassageRow.__slots__)
 _AS_IT_IS = {"lance-encoding:compression": "none"}  # memories shrink only by a seventh, and take three times as long to read
 
 
-def schemas(settings: Settings) -> dict[str, Any]:
+def schemas(settings: IndexSettings) -> dict[str, Any]:
     """Return the Arrow schemas of "documents" and "passages"."""
     import pyarrow as pa
 
@@ -34,7 +34,7 @@ def schemas(settings: Settings) -> dict[str, Any]:
     return {"documents": pa.schema([*documents, *fields]), "passages": pa.schema([*passages, *fields])}
 
 
-def document_table(rows: Sequence[DocumentRow], settings: Settings) -> Any:
+def document_table(rows: Sequence[DocumentRow], settings: IndexSettings) -> Any:
     """Return documents as an Arrow table."""
     import pyarrow as pa
 
@@ -45,7 +45,7 @@ def document_table(rows: Sequence[DocumentRow], settings: Settings) -> Any:
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def passage_table(rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str, Any]], settings: Settings) -> Any:
+def passage_table(rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str, Any]], settings: IndexSettings) -> Any:
     """Return passages as an Arrow table; `metadata`: of their documents, by id."""
     import pyarrow as pa
 

@@ -24,7 +24,7 @@ import numpy as np
 import tokenizers
 
 from runnel.errors import CheckpointError, InputError
-from runnel.records import expect_text, read_json
+from runnel.records import expect_text, read_model_json
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
 from runnel.text.tokenizer import (
@@ -98,7 +98,7 @@ class LibraryTokenizer(Tokenizer):
         """
         folder = path.parent
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
-        config = {name: value for file in files for name, value in read_json(file, default={}).items()}
+        config = {name: value for file in files for name, value in read_model_json(file, default={}).items()}
         if path.suffix == ".json":
             source = _read_text(path)
         else:

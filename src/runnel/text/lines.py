@@ -84,13 +84,13 @@ class Lines:
             self.encoding = marked_encoding(content.peek(4)) or "utf-8"  # type: ignore[attr-defined]
         return io.TextIOWrapper(content, self.encoding, newline=self._newline)
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> LinePlace:
         """Return the place of line `number`, from 1."""
-        return Place(self, number)
+        return LinePlace(self, number)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinePlace:
     """The place of a line, for messages. Lines before a part of a file are counted only on request."""
 
     _lines: Lines

@@ -18,7 +18,7 @@ from torch import Tensor
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.tensors import Stored, open_file, reason_of, some
 from runnel.errors import CheckpointError
-from runnel.records import read_json
+from runnel.records import read_model_json
 
 # In order of preference: a folder often carries the same weights several times. After the first three come numbered
 # safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name, or an embedder's
@@ -185,7 +185,7 @@ def read_config(checkpoint: Path) -> dict[str, Any] | None:
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     for name in _CONFIGS:
         if (folder / name).is_file():
-            return _read_yaml(folder / name) if name.endswith(".yaml") else read_json(folder / name)
+            return _read_yaml(folder / name) if name.endswith(".yaml") else read_model_json(folder / name)
     if checkpoint.is_dir() and (folder / "adapter_config.json").is_file():
         raise CheckpointError(
             f"{folder} holds an adapter (adapter_config.json), not a whole model; merge it into its base model first"
@@ -247,7 +247,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _read_index(path: Path) -> dict[str, str]:
     """Return the shard file of each tensor, after checking that it is inside the folder."""
-    shards = read_json(path).get("weight_map")
+    shards = read_model_json(path).get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise CheckpointError(f"{path} has no 'weight_map' from tensor names to file names; copy or download it again")
     for shard in set(shards.values()):
