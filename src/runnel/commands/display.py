@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from runnel.errors import InputError
 
@@ -119,29 +119,6 @@ def print_names(names: Iterable[str]) -> None:
         else:
             sys.stdout.flush()
             sys.stdout.buffer.write(os.fsencode(name) + b"\n")
-
-
-Form = Literal["layout", "plain", "files", "jsonl", "json"]
-
-
-def output_form(*, plain: bool, files: bool, jsonl: bool, as_json: bool) -> Form:
-    """Return the form that the options ask for; by default the layout on a terminal, and else plain lines.
-
-    FORCE_COLOR asks for the layout where there is no terminal, as for other programs.
-
-    Raises:
-        BadParameter: several forms.
-    """
-    options: dict[Form, bool] = {"plain": plain, "files": files, "jsonl": jsonl, "json": as_json}
-    forms = [form for form, wanted in options.items() if wanted]
-    if len(forms) > 1:
-        from typer import BadParameter
-
-        names = {"files": "--files-with-matches"}
-        first, second = (names.get(form, f"--{form}") for form in forms[:2])
-        raise BadParameter(f"{first} and {second} are two forms of output; give one of them")
-    terminal = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
-    return forms[0] if forms else "layout" if terminal else "plain"
 
 
 _EDITOR = "RUNNEL_EDITOR_URI"

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from runnel.commands.display import (
-    Form,
     Meter,
     file_link,
     note_compiling,
     one_line,
-    output_form,
     print_json,
     print_names,
     print_text,
@@ -30,30 +28,14 @@ from runnel.commands.display import (
     say,
     stdout_console,
 )
-from runnel.commands.options import (
-    DTYPES,
-    Dtype,
-    Exclude,
-    FilesOnly,
-    Include,
-    Json,
-    JsonLines,
-    Model,
-    NoIgnore,
-    OcrOption,
-    Plain,
-    Query,
-    refuse,
-    select,
-)
+from runnel.commands.options import DTYPES, Dtype, FileOptions, Form, FormOptions, Model, Query, refuse
 from runnel.errors import InputError
 from runnel.files import write
 from runnel.records import normalize
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import LINES
-from runnel.text.documents.ocr import Ocr
-from runnel.text.documents.reader import DocumentReader, Skipped
+from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,29 +56,24 @@ Paths = Annotated[
     typer.Argument(
         metavar="PATH",
         help="Files, folders, globs: text, md, html, pdf, epub, Office files; rows of jsonl, csv, tsv; - is standard input.",
-        show_default=False,
     ),
 ]
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")]
 Context = Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")]
 UnitOption = Annotated[
     Literal["sentence", "clauses", "paragraph"] | None,
-    typer.Option("--unit", help="What is scored and shown (default: what the model was trained on).", show_default=False),
+    typer.Option("--unit", help="What is scored and shown (default: what the model was trained on)."),
 ]
 MinScore = Annotated[
     str | None,
     typer.Option(
-        metavar="SCORE",
-        help="Omit sentences below a score, e.g. -1.5, or, with pocket, below a probability, e.g. 20%.",
-        show_default=False,
+        metavar="SCORE", help="Omit sentences below a score, e.g. -1.5, or, with pocket, below a probability, e.g. 20%."
     ),
 ]
-Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
 Remember = Annotated[bool, typer.Option("--remember", help="Store the encoded files: later questions do not read them again.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")]
 Html = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.", show_default=False),
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.")
 ]
 
 
@@ -109,18 +86,11 @@ def find(
     dtype: Dtype = "auto",
     context: Context = 1,
     unit: UnitOption = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    no_ignore: NoIgnore = False,
-    encoding: Encoding = None,
-    ocr: OcrOption = None,
+    reading: FileOptions = FileOptions(),
     remember: Remember = False,
     html: Html = None,
     explain: Explain = False,
-    plain: Plain = False,
-    files: FilesOnly = False,
-    jsonl: JsonLines = False,
-    as_json: Json = False,
+    output: FormOptions = FormOptions(),
 ) -> int:
     """Show the sentences of files that answer QUERY, with their places. Each file is read in one pass, however long.
 
@@ -129,17 +99,16 @@ def find(
     if not query.strip():
         raise InputError("the query is empty; give the question or the words to look for")
     expect_query_first("find", query, paths)
-    form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
+    form = output.form()
     if explain:
-        refuse({"--plain": plain, "--files-with-matches": files}, "cannot be given with --explain")
+        refuse({"--plain": output.plain, "--files-with-matches": output.files}, "cannot be given with --explain")
         form = "layout" if form == "plain" else form
     lowest = None if min_score is None else parse_min_score(min_score)
     load = cache(partial(_load, model, dtype, remember, min_score))
     began, skipped = time.monotonic(), list[Skipped]()
-    stored = open_cache(load, model, (encoding, unit, *([ocr] if ocr else [])), keep=remember, report=say)
-    with DocumentReader(encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader, Meter("reading") as meter:
-        selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
-        documents = read_documents(paths, reader, skipped, selection=selected, cache=stored, report=say)
+    stored = open_cache(load, model, (reading.encoding, unit, *([reading.ocr] if reading.ocr else [])), keep=remember, report=say)
+    with reading.reader() as reader, Meter("reading") as meter:
+        documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=say)
         first = next(documents, None)
         findings, report = Findings(unit or "sentence"), None if html is None else _new_report()
         if first is not None:

@@ -31,18 +31,14 @@ Place = Annotated[
         metavar="PLACE",
         help="Folder or URI of the index, created if it does not exist (default: the project's own, in .runnel); "
         "with --shard, folder of shards.",
-        show_default=False,
     ),
 ]
-Reads = Annotated[
-    str | None, typer.Option("--model", "-m", help="Model that reads the documents; default pocket.", show_default=False)
-]
+Reads = Annotated[str | None, typer.Option("--model", "-m", help="Model that reads the documents; default pocket.")]
 Fields = Annotated[
     list[str] | None, typer.Option("--field", metavar="NAME:TYPE", help="Metadata to filter by, e.g. kind:str. For a new index.")
 ]
 PassageTokens = Annotated[
-    int | None,
-    typer.Option(min=8, help="Most tokens of a passage; default: the model's, else 256. For a new index.", show_default=False),
+    int | None, typer.Option(min=8, help="Most tokens of a passage; default: the model's, else 256. For a new index.")
 ]
 Remember = Annotated[
     bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
@@ -51,23 +47,15 @@ KeepMissing = Annotated[bool, typer.Option("--keep-missing", help="Keep document
 Watch = Annotated[bool, typer.Option("--watch", help="Stay, and index files again when they change, until Ctrl-C.")]
 ShardOf = Annotated[
     str | None,
-    typer.Option(
-        metavar="I/N",
-        help="Read only shard I of N (I from 1), into its own folder below --to; with --ray also I-J/N.",
-    ),
+    typer.Option(metavar="I/N", help="Read only shard I of N (I from 1), into its own folder below --to; with --ray also I-J/N."),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
-        metavar="PLACE",
-        help="Make the shards in parallel on Ray: local, auto (this machine's cluster) or an address.",
-    ),
+    typer.Option(metavar="PLACE", help="Make the shards in parallel on Ray: local, auto (this machine's cluster) or an address."),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="With --ray: processes (default: as many as fit).", show_default=False)]
-WorkerCpus = Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).", show_default=False)]
-WorkerGpus = Annotated[
-    float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one (default: 0).", show_default=False)
-]
+Workers = Annotated[int | None, typer.Option(min=1, help="With --ray: processes (default: as many as fit).")]
+WorkerCpus = Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).")]
+WorkerGpus = Annotated[float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one (default: 0).")]
 Shards = Annotated[str | None, typer.Option(metavar="FOLDER", help="Import the finished shards of a folder instead of PATHs.")]
 Check = Annotated[bool, typer.Option("--check", help="Only verify what the index at --to stores; exit code 1 if it is damaged.")]
 Incomplete = Annotated[bool, typer.Option("--incomplete", help="With --shards: even if shards are missing.")]

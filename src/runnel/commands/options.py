@@ -5,6 +5,8 @@ The fields of a dataclass are options that go together: a command has a paramete
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -48,12 +50,7 @@ LlmModel = Annotated[
     str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
-JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")]
-Plain = Annotated[
-    bool, typer.Option("--plain", help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).")
-]
 NoUpdate = Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")]
-FilesOnly = Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print only the names of the results' files.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
 ]
@@ -95,13 +92,14 @@ class FileOptions:
         """Return the values by the names of the options."""
         return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
 
-    def selection(self) -> Selection:
-        """Return the selection of files.
+    def selection(self) -> Selection | None:
+        """Return the selection of files; None: the default one.
 
         Raises:
             InputError: an invalid glob.
         """
-        return select(self.include, self.exclude, self.no_ignore)
+        given = self.include or self.exclude or self.no_ignore
+        return select(self.include, self.exclude, self.no_ignore) if given else None
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context.
@@ -109,10 +107,44 @@ class FileOptions:
         Raises:
             InputError: the encoding is unknown, or the command of --ocr is not usable.
         """
-        from runnel.text.documents.ocr import Ocr
         from runnel.text.documents.reader import DocumentReader
 
-        return DocumentReader(encoding=self.encoding, ocr=None if self.ocr is None else Ocr(self.ocr))
+        if self.ocr is None:
+            return DocumentReader(encoding=self.encoding)
+        from runnel.text.documents.ocr import Ocr
+
+        return DocumentReader(encoding=self.encoding, ocr=Ocr(self.ocr))
+
+
+Form = Literal["layout", "plain", "files", "jsonl", "json"]
+
+
+@dataclass(frozen=True)
+class FormOptions:
+    """The form of the output."""
+
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).")
+    ] = False
+    files: Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print only the names of the results' files.")] = False
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")] = False
+    as_json: Json = False
+
+    def form(self) -> Form:
+        """Return the form that the options ask for; by default the layout on a terminal, and else plain lines.
+
+        FORCE_COLOR asks for the layout where there is no terminal, as for other programs.
+
+        Raises:
+            BadParameter: several forms.
+        """
+        options: dict[Form, bool] = {"plain": self.plain, "files": self.files, "jsonl": self.jsonl, "json": self.as_json}
+        forms = [form for form, wanted in options.items() if wanted]
+        if len(forms) > 1:
+            first, second = ("--files-with-matches" if form == "files" else f"--{form}" for form in forms[:2])
+            raise typer.BadParameter(f"{first} and {second} are two forms of output; give one of them")
+        terminal = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+        return forms[0] if forms else "layout" if terminal else "plain"
 
 
 def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection:

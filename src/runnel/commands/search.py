@@ -16,7 +16,6 @@ from runnel.commands import loading
 from runnel.commands.display import (
     note_compiling,
     one_line,
-    output_form,
     print_json,
     print_names,
     print_text,
@@ -24,7 +23,7 @@ from runnel.commands.display import (
 )
 from runnel.commands.find import place_link
 from runnel.commands.index_update import expect_project, refresh_project
-from runnel.commands.options import FilesOnly, Json, JsonLines, NoUpdate, OcrOption, Plain, Query, refuse
+from runnel.commands.options import FormOptions, NoUpdate, OcrOption, Query, refuse
 from runnel.errors import InputError
 from runnel.records import Sentence, normalize
 from runnel.text.documents.document import end_of_text_below
@@ -45,34 +44,21 @@ _SIGNS = ("!=", "<=", ">=", "=", "<", ">")
 Places = Annotated[
     list[str] | None,
     typer.Option(
-        "--in",
-        metavar="DIR",
-        help="Folder or URI of an index; several are searched together (default: the project's own).",
-        show_default=False,
+        "--in", metavar="DIR", help="Folder or URI of an index; several are searched together (default: the project's own)."
     ),
 ]
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")]
 WordsOnly = Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")]
 MeaningOnly = Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")]
-Weight = Annotated[
-    float | None,
-    typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).", show_default=False),
-]
+Weight = Annotated[float | None, typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).")]
 Rerank = Annotated[
-    int | None,
-    typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.", show_default=False),
+    int | None, typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.")
 ]
 NoRerank = Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")]
-Read = Annotated[
-    int | None,
-    typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.", show_default=False),
-]
+Read = Annotated[int | None, typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.")]
 Sentences = Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.", show_default=False),
-]
-IndexModel = Annotated[str | None, typer.Option("--model", "-m", help="The index's model, if it has moved.", show_default=False)]
+Where = Annotated[list[str] | None, typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.")]
+IndexModel = Annotated[str | None, typer.Option("--model", "-m", help="The index's model, if it has moved.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show each document's rank by words, by meaning and by the reranker.")]
 
 
@@ -92,10 +78,7 @@ def search(
     conditions: Where = None,
     model: IndexModel = None,
     explain: Explain = False,
-    plain: Plain = False,
-    files: FilesOnly = False,
-    jsonl: JsonLines = False,
-    as_json: Json = False,
+    output: FormOptions = FormOptions(),
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words, each with its answering sentences.
 
@@ -104,9 +87,9 @@ def search(
     """
     refuse({"--no-update": no_update and places, "--ocr": ocr and places}, "has no effect with --in, which is never updated")
     refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
-    refuse({"--explain": explain and (plain or files)}, "has no effect on --plain and --files-with-matches")
+    refuse({"--explain": explain and (output.plain or output.files)}, "has no effect on --plain and --files-with-matches")
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
-    form = output_form(plain=plain, files=files, jsonl=jsonl, as_json=as_json)
+    form = output.form()
     timings: dict[str, float] = {}
     index = open_places(places or [], model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr))
     where = parse_conditions(conditions or [], index.store.settings)
