@@ -302,4 +302,4 @@ def test_a_folder_with_several_judgments(run, beir):
     (beir / "qrels" / "dev.tsv").write_text("1\td1\t1\n")
     assert list(results(run("evaluate", "bm25", "beir", "beir/qrels/dev.tsv", "--json"))) == ["beir", "beir-dev"]
     (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
-    assert "beir/qrels has dev.tsv, train.tsv; expected test.tsv or one file only" in run("evaluate", "bm25", "beir").err
+    assert "beir/qrels has dev.tsv, train.tsv; expected test.tsv or a single file" in run("evaluate", "bm25", "beir").err

@@ -11,7 +11,7 @@ from runnel.errors import InputError
 from runnel.text.lines import ENDINGS, find, read_json, read_lines
 from runnel.text.trec import read_qrels, read_scores
 from runnel.training.corpora import Texts, read_corpus, read_queries
-from runnel.training.formats import qrels_of
+from runnel.training.formats import find_split
 from runnel.training.released import is_released
 
 
@@ -95,7 +95,7 @@ def find_task(path: Path, corpus: str | None = None, queries: str | None = None)
         ReadError: a folder without qrels.
     """
     folder = path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
-    qrels = _qrels(path) if path.is_dir() else path
+    qrels = (find(path, "qrels.tsv", "qrels.txt") or find_split(path, "test.tsv")) if path.is_dir() else path
     stem = qrels.name
     for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
         stem = stem.removesuffix(ending)
@@ -172,19 +172,6 @@ def _check_corpus(source: Source, corpus: Texts, relevant: set[str]) -> list[str
     if missing:
         return [f"{len(missing):,} of {len(relevant):,} relevant documents are not in the corpus, the first is {missing[0]!r}"]
     return []
-
-
-def _qrels(folder: Path) -> Path:
-    if (found := find(folder, "qrels.tsv", "qrels.txt")) is not None:
-        return found
-    splits = qrels_of(folder)
-    test = find(folder / "qrels", "test.tsv")
-    if test is None and len(splits) != 1:
-        raise InputError(
-            f"{folder / 'qrels'} has {', '.join(p.name for p in splits)}; expected test.tsv or one file only, "
-            "give the path of the one to use"
-        )
-    return test or splits[0]
 
 
 def _text_file(folder: Path | None, given: str | None, kind: str) -> Path | None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from runnel.errors import MissingDependency, ReadError
+from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.records import Document, titled
 from runnel.text.reading import marked_encoding, open_bytes
 
@@ -168,6 +168,37 @@ def parse_document(row: Mapping[str, Any], where: object) -> Document:
 def keys(row: Mapping[str, Any]) -> str:
     """Describe the keys of a row for a message."""
     return f"the keys {', '.join(map(repr, row))}" if row else "an empty object"
+
+
+def text_of(row: Mapping[str, Any], name: str, where: object) -> str:
+    """Return a text of a row.
+
+    Raises:
+        InputError: it is missing or not a text.
+    """
+    if not isinstance(row.get(name), str):
+        raise InputError(f'{where}: expected a text as "{name}", got {_got(row, name)}')
+    return str(row[name])
+
+
+def texts_of(row: Mapping[str, Any], name: str, where: object, default: list[str] | None = None) -> list[str]:
+    """Return a list of texts of a row; a text alone is a list of one.
+
+    Args:
+        default: for a row without this key; None: it must have it.
+
+    Raises:
+        InputError: it is missing or something else.
+    """
+    values = row.get(name, default)
+    values = [values] if isinstance(values, str) else values
+    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        raise InputError(f'{where}: expected a text or a list of texts as "{name}", got {_got(row, name)}')
+    return values
+
+
+def _got(row: Mapping[str, Any], name: str) -> str:
+    return keys(row) if name not in row else f"{type(row[name]).__name__} {str(row[name])[:40]!r}"
 
 
 def find(folder: Path, *names: str) -> Path | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from runnel.errors import InputError, ReadError
 from runnel.records import titled
-from runnel.text.lines import Lines, find, keys, read_json, read_lines
+from runnel.text.lines import Lines, find, keys, read_json, read_lines, text_of, texts_of
 from runnel.text.reading import open_bytes
 from runnel.text.tables import read_table
 from runnel.text.trec import read_qrels
@@ -64,14 +64,7 @@ def find_source(path: str | Path, corpus: str | Path | Texts | None = None, quer
     """
     path = Path(path)
     if path.is_dir():
-        splits = qrels_of(path)
-        train = find(path / "qrels", "train.tsv")
-        if train is None and len(splits) != 1:
-            names = ", ".join(p.name for p in splits) or "no files"
-            raise InputError(
-                f"{path / 'qrels'} has {names}; expected train.tsv or a single file; give the path of the one to use"
-            )
-        path = train or splits[0]
+        path = find_split(path, "train.tsv")
     folder = path.parent.parent if path.parent.name == "qrels" else None
     if corpus is None and folder is not None:
         corpus = find(folder, "corpus.jsonl")
@@ -90,6 +83,21 @@ def qrels_of(folder: Path) -> list[Path]:
     if not files:
         raise ReadError(f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file")
     return files
+
+
+def find_split(folder: Path, name: str) -> Path:
+    """Return the qrels of a BEIR folder that have this name, or its only ones.
+
+    Raises:
+        InputError: the folder has several qrels and none is called so.
+        ReadError: the folder has no qrels.
+    """
+    splits = qrels_of(folder)
+    found = find(folder / "qrels", name)
+    if found is None and len(splits) != 1:
+        names = ", ".join(path.name for path in splits)
+        raise InputError(f"{folder / 'qrels'} has {names}; expected {name} or a single file; give the path of the one to use")
+    return found or splits[0]
 
 
 def recognize(path: Path) -> Format:
@@ -167,9 +175,9 @@ def _flagembedding(source: Source, named: bool) -> Iterator[Raw]:
     note = _Note(source.path, {"query", "pos", "neg", "id", "query_id", *_INSTRUCTIONS})
     for where, row in read_json(source.path):
         note(row)
-        positives, negatives = _strings(row, "pos", where), _strings(row, "neg", where, [])
+        positives, negatives = texts_of(row, "pos", where), texts_of(row, "neg", where, [])
         instruction = _instruction(row, _INSTRUCTIONS, where)
-        yield Raw(where, _id(row), _string(row, "query", where), positives, negatives, instruction=instruction)
+        yield Raw(where, _id(row), text_of(row, "query", where), positives, negatives, instruction=instruction)
 
 
 def _tevatron(source: Source, named: bool) -> Iterator[Raw]:
@@ -179,11 +187,11 @@ def _tevatron(source: Source, named: bool) -> Iterator[Raw]:
         note(row)
         if "positive_passages" in row:
             positives, negatives = (_passages(row, kind, where) for kind in ("positive_passages", "negative_passages"))
-            yield Raw(where, _id(row), _string(row, "query", where), positives, negatives)
+            yield Raw(where, _id(row), text_of(row, "query", where), positives, negatives)
         else:
             texts = texts or _Ids(source, queries=False)
-            positives, negatives = (_strings(row, kind, where, []) for kind in _TEVATRON_IDS)
-            yield texts.raw(where, _id(row), positives, negatives, query=_string(row, "query_text", where))
+            positives, negatives = (texts_of(row, kind, where, []) for kind in _TEVATRON_IDS)
+            yield texts.raw(where, _id(row), positives, negatives, query=text_of(row, "query_text", where))
 
 
 _TEVATRON_IDS = ("positive_document_ids", "negative_document_ids")
@@ -236,10 +244,10 @@ def _roles_by_name(names: tuple[str, ...], where: str) -> _Roles:
 
 
 def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
-    query, documents = _string(row, roles.query, where), _strings(row, roles.positive, where)
+    query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
     instruction = _instruction(row, roles.instructions, where)
     if roles.labels is None:
-        negatives = [t for name in roles.negatives if row[name] is not None for t in _strings(row, name, where)]
+        negatives = [t for name in roles.negatives if row[name] is not None for t in texts_of(row, name, where)]
         return Raw(where, _id(row), query, documents, negatives, instruction=instruction)
     labels = row[roles.labels]
     if not isinstance(labels, list) or not isinstance(row[roles.positive], list):
@@ -359,26 +367,7 @@ def _instruction(row: dict[str, Any], names: Sequence[str], where: str) -> str:
     filled = [name for name in names if row.get(name)]
     if len(filled) > 1:
         raise InputError(f"{where}: {' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them")
-    return _string(row, filled[0], where) if filled else ""
-
-
-def _string(row: dict[str, Any], key: str, where: str) -> str:
-    if not isinstance(row.get(key), str):
-        raise InputError(f"{where}: expected a text as {key!r}, got {_got(row, key)}")
-    return row[key]
-
-
-def _strings(row: dict[str, Any], key: str, where: str, default: list[str] | None = None) -> list[str]:
-    texts = row.get(key, default)
-    if isinstance(texts, str):
-        return [texts]
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"{where}: expected a text or a list of texts as {key!r}, got {_got(row, key)}")
-    return texts
-
-
-def _got(row: dict[str, Any], key: str) -> str:
-    return f"{str(row[key])[:80]!r}" if key in row else keys(row)
+    return text_of(row, filled[0], where) if filled else ""
 
 
 def _kind(line: str) -> str:

@@ -6,13 +6,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any
 
 from runnel.errors import InputError
 from runnel.evaluation.qa.records import Category, QaDocument, QaQuestion, QaSet
 from runnel.evaluation.qa.sets import SUITES, SetFacts
 from runnel.text.dialogue import AnswerType
-from runnel.text.lines import keys
 from runnel.training.data import Dropped
 
 _CHOICE = re.compile(r"^[ \t]*\(?([A-Z])[.):]", re.MULTILINE)
@@ -96,36 +94,6 @@ class SetBuilder:
             self._license,
             (*self._notes, *notes),
         )
-
-
-# ---- fields ------------------------------------------------------------------------------------------------------------
-
-
-def text_of(row: Mapping[str, Any], name: str, where: object) -> str:
-    """Return a text of a row.
-
-    Raises:
-        InputError: it is missing or not a text.
-    """
-    if not isinstance(row.get(name), str):
-        raise InputError(f'{where}: expected a text as "{name}", got {_got(row, name)}')
-    return str(row[name])
-
-
-def texts_of(row: Mapping[str, Any], name: str, where: object) -> list[str]:
-    """Return a list of texts of a row; a text alone is a list of one.
-
-    Raises:
-        InputError: it is missing or something else.
-    """
-    values = [row[name]] if isinstance(row.get(name), str) else row.get(name)
-    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
-        raise InputError(f'{where}: expected a text or a list of texts as "{name}", got {_got(row, name)}')
-    return values
-
-
-def _got(row: Mapping[str, Any], name: str) -> str:
-    return keys(row) if name not in row else f"{type(row[name]).__name__} {str(row[name])[:40]!r}"
 
 
 # ---- multiple choice ---------------------------------------------------------------------------------------------------

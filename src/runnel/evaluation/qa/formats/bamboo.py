@@ -24,10 +24,10 @@ from typing import Any
 
 from runnel.errors import InputError
 from runnel.evaluation.benchmarks import read_rows
-from runnel.evaluation.qa.building import SetBuilder, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
-from runnel.text.lines import parse_object, read_lines
+from runnel.text.lines import parse_object, read_lines, text_of, texts_of
 
 _PARTS = re.compile(r"^(Document|Question):[ \t]*\n", re.MULTILINE)
 _END = "said by"

@@ -14,10 +14,11 @@ from typing import Any
 
 from runnel.errors import InputError
 from runnel.evaluation.benchmarks import read_rows
-from runnel.evaluation.qa.building import SetBuilder, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder
 from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
+from runnel.text.lines import text_of, texts_of
 
 
 def read(files: list[Path], facts: SetFacts) -> QaSet:

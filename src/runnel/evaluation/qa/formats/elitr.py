@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError, ReadError
-from runnel.evaluation.qa.building import SetBuilder, text_of
+from runnel.evaluation.qa.building import SetBuilder
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
+from runnel.text.lines import text_of
 from runnel.text.reading import decode, open_bytes
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from runnel.errors import InputError
 from runnel.evaluation.benchmarks import read_rows
-from runnel.evaluation.qa.building import SetBuilder, lettered, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder, lettered
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
+from runnel.text.lines import text_of, texts_of
 
 _MASKED = (
     "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with the name before the colon."

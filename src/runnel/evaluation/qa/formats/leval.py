@@ -17,9 +17,10 @@ from pathlib import Path
 
 from runnel.errors import InputError
 from runnel.evaluation.benchmarks import read_rows
-from runnel.evaluation.qa.building import SetBuilder, chosen, find_choices, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder, chosen, find_choices
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
+from runnel.text.lines import text_of, texts_of
 
 _WITHOUT_REPEATS = ("legal_contract_qa", "scientific_qa")
 _LETTERS = re.compile(r"\s*\(?([A-Z]+)(?:[.):\s]|\Z)")

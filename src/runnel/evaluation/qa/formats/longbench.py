@@ -11,9 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from runnel.evaluation.benchmarks import read_rows
-from runnel.evaluation.qa.building import SetBuilder, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
+from runnel.text.lines import text_of, texts_of
 
 
 def read(files: list[Path], facts: SetFacts) -> QaSet:

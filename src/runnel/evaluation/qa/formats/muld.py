@@ -15,9 +15,10 @@ from pathlib import Path
 
 from runnel.errors import InputError
 from runnel.evaluation.benchmarks import read_rows
-from runnel.evaluation.qa.building import SetBuilder, lettered, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder, lettered
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
+from runnel.text.lines import text_of, texts_of
 
 _QUESTION = re.compile(r"\s*([^?\n]{1,300}\?)\s*(.*)", re.DOTALL)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.building import SetBuilder, lettered, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder, lettered
 from runnel.evaluation.qa.records import QaSet
 from runnel.evaluation.qa.sets import SetFacts
-from runnel.text.lines import read_json
+from runnel.text.lines import read_json, text_of, texts_of
 
 _FIELDS = ("id", "question", "document", "answers", "choices", "answer_type", "category")
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from runnel.errors import InputError
-from runnel.evaluation.qa.building import SetBuilder, text_of, texts_of
+from runnel.evaluation.qa.building import SetBuilder
 from runnel.evaluation.qa.json_values import read_values
 from runnel.evaluation.qa.records import Category, QaSet
 from runnel.evaluation.qa.sets import SETS, SetFacts
 from runnel.text.dialogue import AnswerType
-from runnel.text.lines import find
+from runnel.text.lines import find, text_of, texts_of
 from runnel.training.released import LICENSE
 
 TEST, BY_CATEGORY = "mambaretriever_test.json", "mambaretriever_test_per_category.json"
