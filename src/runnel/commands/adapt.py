@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runnel.commands.display import print_json, print_text, say
-from runnel.commands.options import Json, Model
+from runnel.commands.options import Json, Model, TestSets
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ def adapt(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the model and the work.")],
     dev: Annotated[Path | None, typer.Option(metavar="EVIDENCE", help="Your own questions, to measure the gain on.")] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),
-    ] = None,
+    exclude: TestSets = None,
     limit: Annotated[int, typer.Option(min=1, help="The most questions, to train on and held back.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="For the choice of questions and the training.")] = 0,
     model: Model = "pocket",

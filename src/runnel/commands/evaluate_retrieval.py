@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -278,9 +279,8 @@ def _missing(task: Task, place: str) -> list[str]:
     from runnel.evaluation.stored import names_of
     from runnel.search.stores import open_store
 
-    store = open_store(place)
-    _, missing = names_of(store.content_hashes(), task)
-    store.close()
+    with closing(open_store(place)) as store:
+        _, missing = names_of(store.content_hashes(), task)
     return [f"{len(missing):,} relevant documents are not in {place}, the first is {missing[0]!r}"] if missing else []
 
 
@@ -296,9 +296,8 @@ def state_of(place: str) -> dict[str, object]:
     """Return what results depend on of an index: its place and its last commit."""
     from runnel.search.stores import open_store
 
-    store = open_store(place)
-    last = store.commits()[-1]
-    store.close()
+    with closing(open_store(place)) as store:
+        last = store.commits()[-1]
     return {"index": place, "commit": last.number, "documents": last.documents}
 
 

@@ -49,6 +49,10 @@ Llm = Annotated[
 LlmModel = Annotated[
     str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
 ]
+TestSets = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 NoUpdate = Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")]
 Verbose = Annotated[

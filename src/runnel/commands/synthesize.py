@@ -11,7 +11,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.inquiries import AskingOptions, costs
-from runnel.commands.options import Json, Model, refuse_others
+from runnel.commands.options import Json, Model, TestSets, refuse_others
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ def synthesize(
     unit: Annotated[Literal["sentence", "clauses"], typer.Option(help="What is numbered and chosen as evidence.")] = "sentence",
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
     language: Annotated[str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),
-    ] = None,
+    exclude: TestSets = None,
     asking: AskingOptions = AskingOptions(),
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     budget_money: Annotated[float | None, typer.Option(min=0, help="The most money, over all runs.")] = None,

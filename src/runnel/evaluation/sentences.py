@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from runnel.errors import InputError
 from runnel.evaluation.metrics import Metrics, evaluate, mean
 from runnel.records import Document
 from runnel.text.sentences import split_sentences
-from runnel.training.candidates import bm25_ranker
+from runnel.training.candidates import Ranker, bm25_ranker
 from runnel.training.corpora import Texts
 
 if TYPE_CHECKING:
@@ -123,7 +124,14 @@ def by_retriever(
 
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
     """
-    last: dict[str, Any] = {}
+
+    @lru_cache(maxsize=1)
+    def read(document: str) -> tuple[list[tuple[int, int]], Sequence[Any]]:
+        pieces = [(0, len(document))]
+        if context is not None:
+            pieces = cut_into_pieces(document, retriever.model.tokenizer.encode(document).starts, context)
+        texts = [document[start:end] for start, end in pieces]
+        return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
         spans = units.get(document) if units and context is None else None
@@ -131,15 +139,8 @@ def by_retriever(
             size, stride = window or (None, None)
             scored = retriever.score(query, document, spans=spans, window=size, stride=stride)
             return np.array([(one.start, one.end) for one in scored]), np.array([one.score for one in scored], np.float32)
-        if document not in last:
-            last.clear()
-            pieces = [(0, len(document))]
-            if context is not None:
-                pieces = cut_into_pieces(document, retriever.model.tokenizer.encode(document).starts, context)
-            texts = [document[start:end] for start, end in pieces]
-            last[document] = pieces, list(retriever.remember(texts)) if retriever.remembers else texts
-        pieces, read = last[document]
-        scanned = list(retriever.scan(query, read))
+        pieces, texts = read(document)
+        scanned = list(retriever.scan(query, texts))
         parts = [one.spans + start for one, (start, _) in zip(scanned, pieces, strict=True)]
         return np.concatenate(parts), np.concatenate([one.scores for one in scanned])
 
@@ -167,14 +168,15 @@ def cut_into_pieces(document: str, starts: np.ndarray, context: int) -> list[tup
 
 def by_bm25(k1: float, b: float, *, split: Split = split_sentences) -> Scorer:
     """Score by BM25 with the sentences of the document, or other parts of it, as the collection."""
-    last: dict[str, Any] = {}
+
+    @lru_cache(maxsize=1)
+    def index(document: str) -> tuple[np.ndarray, Ranker]:
+        spans = split(document)
+        return spans, bm25_ranker(Texts(Document(str(i), document[s:e]) for i, (s, e) in enumerate(spans)), k1=k1, b=b)
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        spans = split(document)
-        if document not in last:
-            last.clear()
-            last[document] = bm25_ranker(Texts(Document(str(i), document[s:e]) for i, (s, e) in enumerate(spans)), k1=k1, b=b)
-        ((rows, found),) = last[document]([query], len(spans))
+        spans, rank = index(document)
+        ((rows, found),) = rank([query], len(spans))
         scores = np.zeros(len(spans), np.float32)
         scores[rows] = found
         return spans, scores
@@ -190,15 +192,15 @@ def by_embedder(
     split: Split = split_sentences,
 ) -> Scorer:
     """Score by the cosine of the query and each sentence, or other part, which is read by itself; longer ones are cut."""
-    last: dict[str, Any] = {}
+
+    @lru_cache(maxsize=1)
+    def read(document: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        spans = split(document)
+        full = np.array([bool(document[s:e].strip()) for s, e in spans])
+        return spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens)
 
     def score(query: str, document: str) -> tuple[np.ndarray, np.ndarray]:
-        if document not in last:
-            last.clear()
-            spans = split(document)
-            full = np.array([bool(document[s:e].strip()) for s, e in spans])
-            last[document] = spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens)
-        spans, full, vectors = last[document]
+        spans, full, vectors = read(document)
         scores = np.full(len(spans), -1.0, np.float32)
         scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens)[0]
         return spans, scores

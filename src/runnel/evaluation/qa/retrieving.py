@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -69,16 +70,12 @@ def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: T
 
 def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
     """Read the whole document, in windows of whole sentences of at most `size` tokens."""
-    last: dict[str, Parts] = {}
 
-    def choose(question: str, document: str) -> Parts:
-        if document not in last:
-            last.clear()
-            spans = split_sentences(document)
-            edges = np.append(spans[:, 0], len(document))
-            bounds = np.searchsorted(tokenizer.encode(document).starts, edges)
-            cuts = windows(bounds, size, stride)
-            last[document] = [[(int(edges[first]), int(edges[end]))] for first, end in cuts]
-        return last[document]
+    @lru_cache(maxsize=1)
+    def cut(document: str) -> Parts:
+        spans = split_sentences(document)
+        edges = np.append(spans[:, 0], len(document))
+        bounds = np.searchsorted(tokenizer.encode(document).starts, edges)
+        return [[(int(edges[first]), int(edges[end]))] for first, end in windows(bounds, size, stride)]
 
-    return choose
+    return lambda question, document: cut(document)
