@@ -148,24 +148,21 @@ def _scan_item(
     while t < end:
         four = t + 4 <= end
         for g in range(first, last):
-            at, rate_at, row = (g - first) * N * LANES, g * N * LANES, t * 2 * N
+            states_, rates_ = shift(h, (g - first) * N * LANES), shift(rate, g * N * LANES)
             i, z = t * width + g * LANES, t * wide + column + g * LANES
-            D, bias = load(address(skip), g * LANES), load(address(dt_bias), g * LANES)
+            D, bias, row = load(address(skip), g * LANES), load(address(dt_bias), g * LANES), shift(bc, t * 2 * N)
             d0, x0 = softplus(load(dt_, i) + bias), load(x_, i)
             if four:
                 j, k, m = i + width, i + 2 * width, i + 3 * width
                 d1, x1 = softplus(load(dt_, j) + bias), load(x_, j)
                 d2, x2 = softplus(load(dt_, k) + bias), load(x_, k)
                 d3, x3 = softplus(load(dt_, m) + bias), load(x_, m)
-                y0, y1, y2, y3 = advance4(
-                    h, at, rate, rate_at, bc, row, N,
-                    d0, d1, d2, d3, d0 * x0, d1 * x1, d2 * x2, d3 * x3, D * x0, D * x1, D * x2, D * x3,
-                )  # fmt: skip
+                d, u, y = (d0, d1, d2, d3), (d0 * x0, d1 * x1, d2 * x2, d3 * x3), (D * x0, D * x1, D * x2, D * x3)
+                y0, y1, y2, y3 = advance4(states_, rates_, row, N, d, u, y)
                 store(out_, i, y0 * silu(load(gate, z)))
                 store(out_, j, y1 * silu(load(gate, z + wide)))
                 store(out_, k, y2 * silu(load(gate, z + 2 * wide)))
                 store(out_, m, y3 * silu(load(gate, z + 3 * wide)))
             else:
-                y = advance(h, at, rate, rate_at, bc, row, N, d0, d0 * x0, D * x0)
-                store(out_, i, y * silu(load(gate, z)))
+                store(out_, i, advance(states_, rates_, row, N, d0, d0 * x0, D * x0) * silu(load(gate, z)))
         t += 4 if four else 1

@@ -5,7 +5,7 @@ S sequences, T tokens, Di channels, N state size, G tiles of 16 channels, Q toke
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +17,38 @@ from torch.autograd.function import once_differentiable
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, parallel
 from runnel.ops.selective_scan.lanes import zero
 from runnel.ops.selective_scan.tiles import advance, advance4, from_tiles, rate_tiles, tiles_per_item, to_tiles
-from runnel.ops.simd import LANES, address, ceil_div, exp2, load, splat, store, total
+from runnel.ops.simd import LANES, address, ceil_div, exp2, load, shift, splat, store, total
 
 _CHUNK = 32  # tokens whose states the backward pass holds at once, in addition to one state per chunk
 _LN_2 = np.float32(0.6931471805599453)
+
+
+class _Inputs(NamedTuple):
+    """The inputs of all tiles, fp32; of one tile, rates are (N, 16)."""
+
+    x: Array  # (T, 16 G)
+    dt: Array  # (T, 16 G)
+    rates: Array  # (G, N, 16), see `rate_tiles`
+    coefficients: Array  # (T, 2N), B and C
+
+
+class _Gradients(NamedTuple):
+    """What the backward kernel writes, fp32; of one tile without (S, G) and blocks."""
+
+    states: Array  # (S, G, N, 16), of the end states on entry and of the start states on return
+    rates: Array  # (S, G, N, 16), of A; zeros, added to
+    coefficients: Array  # (blocks, T, 2N); zeros, added to
+    x: Array  # (T, 16 G)
+    dt: Array  # (T, 16 G)
+
+
+class _Scratch(NamedTuple):
+    """Memory for one tile, fp32, Q tokens of a chunk."""
+
+    kept: Array  # (chunks + 1, N, 16), the state before each chunk
+    history: Array  # (Q + 1, N, 16), the state before each token of a chunk
+    u: Array  # (Q, 16), the gradients of dt x
+    steps: Array  # (Q, 16), the gradients of the exponents over log2(e)
 
 
 def selective_scan_cpu(
@@ -49,9 +77,8 @@ class _Scan(torch.autograd.Function):
         states = to_tiles(state)  # (S, G, N, 16), a copy
         y = torch.empty(x.shape[0], states.shape[1] * LANES)
         group = tiles_per_item(*states.shape[:2])
-        arrays = _arrays(_channels(x), _channels(dt), rate_tiles(A), _coefficients(B, C), _channels(D), cu, states, y)
         with parallel():
-            _forward(*arrays, group)
+            _forward(_inputs(x, dt, A, B, C), _array(_channels(D)), _array(cu), _array(states), _array(y), group)
         return y[:, : x.shape[1]].to(x.dtype), from_tiles(states, x.shape[1])
 
     @staticmethod
@@ -66,9 +93,9 @@ class _Scan(torch.autograd.Function):
         dx, d_dt = torch.empty(2, x.shape[0], tiles * LANES)
         d_rates = torch.zeros_like(d_states)
         d_coefficients = torch.zeros(ceil_div(tiles, group), x.shape[0], 2 * N)
-        inputs = (_channels(x), _channels(dt), rate_tiles(A), _coefficients(B, C), _channels(wide_dy), cu, to_tiles(state))
+        starts, out = to_tiles(state), _Gradients(*(_array(d) for d in (d_states, d_rates, d_coefficients, dx, d_dt)))
         with parallel():
-            _backward(*_arrays(*inputs, d_states, d_rates, d_coefficients, dx, d_dt), group)
+            _backward(_inputs(x, dt, A, B, C), _array(_channels(wide_dy)), _array(cu), _array(starts), out, group)
         dB, dC = d_coefficients.sum(0).split(N, dim=1)
         dx = dx[:, :channels] + wide_dy * D
         gradients = (dx, d_dt[:, :channels], from_tiles(d_rates, channels).sum(0), dB, dC, (wide_dy * x).sum(0))
@@ -81,108 +108,112 @@ def _channels(values: Tensor) -> Tensor:
     return F.pad(values.float(), (0, -values.shape[-1] % LANES)).contiguous()
 
 
-def _coefficients(B: Tensor, C: Tensor) -> Tensor:
-    return torch.cat([B.float(), C.float()], dim=1)
+def _inputs(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> _Inputs:
+    coefficients = torch.cat([B.float(), C.float()], dim=1)
+    return _Inputs(_array(_channels(x)), _array(_channels(dt)), _array(rate_tiles(A)), _array(coefficients))
 
 
-def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, Any]]:
-    return [tensor.detach().numpy() for tensor in tensors]
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    return tensor.detach().numpy()
 
 
 @njit(**PARALLEL)
-def _forward(
-    x: Array, dt: Array, rates: Array, coefficients: Array, skip: Array, cu: Array, states: Array, y: Array, group: int
-) -> None:
+def _forward(inputs: _Inputs, skip: Array, cu: Array, states: Array, y: Array, group: int) -> None:
     """Fill y (T, 16 G) and move states (S, G, N, 16) to the end of each sequence."""
-    S, G, N, _ = states.shape
+    S, G, _, _ = states.shape
     for item in prange(S * ceil_div(G, group)):
         s, first = item % S, item // S * group
-        tiles = first, min(G, first + group), G
-        _forward_item(x, dt, rates, coefficients, skip, cu[s], cu[s + 1], states[s], y, tiles, N)
+        _forward_item(inputs, skip, cu[s], cu[s + 1], states[s], first, min(G, first + group), y)
 
 
 @njit(**SERIAL)
-def _forward_item(
-    x: Array, dt: Array, rates: Array, coefficients: Array, skip: Array, t: int, end: int, states: Array, y: Array, tiles: Any,
-    N: int,
-) -> None:  # fmt: skip
-    """Process one sequence, tokens t .. end - 1; tiles (first, last, G)."""
-    first, last, G = tiles
+def _forward_item(inputs: _Inputs, skip: Array, t: int, end: int, states: Array, first: int, last: int, y: Array) -> None:
+    """Process tokens t .. end - 1 of one sequence and tiles first .. last - 1."""
+    x, dt, y_, coefficients = address(inputs.x), address(inputs.dt), address(y), address(inputs.coefficients)
+    G, N, _ = states.shape
     width = G * LANES
-    x_, dt_, bc, h, y_ = address(x), address(dt), address(coefficients), address(states), address(y)
     while t < end:
-        four = t + 4 <= end
+        four, bc = t + 4 <= end, shift(coefficients, t * 2 * N)
         for g in range(first, last):
-            at, i, row = g * N * LANES, t * width + g * LANES, t * 2 * N
-            D = load(address(skip), g * LANES)
-            d0, x0 = load(dt_, i), load(x_, i)
+            h, rates = shift(address(states), g * N * LANES), shift(address(inputs.rates), g * N * LANES)
+            i, D = t * width + g * LANES, load(address(skip), g * LANES)
+            d0, x0 = load(dt, i), load(x, i)
             if four:
                 j, k, m = i + width, i + 2 * width, i + 3 * width
-                d1, x1, d2, x2, d3, x3 = load(dt_, j), load(x_, j), load(dt_, k), load(x_, k), load(dt_, m), load(x_, m)
-                y0, y1, y2, y3 = advance4(
-                    h, at, address(rates), at, bc, row, N,
-                    d0, d1, d2, d3, d0 * x0, d1 * x1, d2 * x2, d3 * x3, D * x0, D * x1, D * x2, D * x3,
-                )  # fmt: skip
+                d1, x1, d2, x2, d3, x3 = load(dt, j), load(x, j), load(dt, k), load(x, k), load(dt, m), load(x, m)
+                d, u, out = (d0, d1, d2, d3), (d0 * x0, d1 * x1, d2 * x2, d3 * x3), (D * x0, D * x1, D * x2, D * x3)
+                y0, y1, y2, y3 = advance4(h, rates, bc, N, d, u, out)
                 store(y_, i, y0)
                 store(y_, j, y1)
                 store(y_, k, y2)
                 store(y_, m, y3)
             else:
-                store(y_, i, advance(h, at, address(rates), at, bc, row, N, d0, d0 * x0, D * x0))
+                store(y_, i, advance(h, rates, bc, N, d0, d0 * x0, D * x0))
         t += 4 if four else 1
 
 
 @njit(**PARALLEL)
-def _backward(
-    x: Array, dt: Array, rates: Array, coefficients: Array, dy: Array, cu: Array, starts: Array,
-    d_states: Array, d_rates: Array, d_coefficients: Array, dx: Array, d_dt: Array, group: int,
-) -> None:  # fmt: skip
-    """Fill dx and d_dt (T, 16 G), d_coefficients (blocks, T, 2N) and d_rates (S, G, N, 16), the gradient of A.
-
-    d_states contains the gradient of the end states on entry and of the start states, `starts`, on return.
-    """
+def _backward(inputs: _Inputs, dy: Array, cu: Array, starts: Array, out: _Gradients, group: int) -> None:
+    """Fill `out` from dy (T, 16 G) and the start states (S, G, N, 16)."""
     S, G, N, _ = starts.shape
     for item in prange(S * ceil_div(G, group)):
         s, block = item % S, item // S
-        chunks = ceil_div(cu[s + 1] - cu[s], _CHUNK)
-        kept = np.empty((chunks + 1, N, LANES), np.float32)  # the state before each chunk
-        history = np.empty((_CHUNK + 1, N, LANES), np.float32)  # the state before each token of a chunk
-        local = np.empty((2, _CHUNK, LANES), np.float32)
+        m = _Scratch(
+            np.empty((ceil_div(cu[s + 1] - cu[s], _CHUNK) + 1, N, LANES), np.float32),
+            np.empty((_CHUNK + 1, N, LANES), np.float32),
+            np.empty((_CHUNK, LANES), np.float32),
+            np.empty((_CHUNK, LANES), np.float32),
+        )
         for g in range(block * group, min(G, (block + 1) * group)):
-            inputs = x, dt, rates[g], coefficients, dy
-            outputs = d_states[s, g], d_rates[s, g], d_coefficients[block], dx, d_dt
-            kept[0] = starts[s, g]
-            for chunk in range(chunks):
-                t = cu[s] + chunk * _CHUNK
-                kept[chunk + 1] = kept[chunk]
-                _chunk_forward(inputs, t, min(cu[s + 1], t + _CHUNK), kept[chunk + 1], g, G, N)
-            for chunk in range(chunks - 1, -1, -1):
-                t = cu[s] + chunk * _CHUNK
-                history[0] = kept[chunk]
-                _chunk_backward(inputs, outputs, t, min(cu[s + 1], t + _CHUNK), history, local[0], local[1], g, G, N)
+            of_tile = _Inputs(inputs.x, inputs.dt, inputs.rates[g], inputs.coefficients)
+            gradients = _Gradients(out.states[s, g], out.rates[s, g], out.coefficients[block], out.x, out.dt)
+            _tile_backward(of_tile, dy, cu[s], cu[s + 1], starts[s, g], g, gradients, m)
 
 
 @njit(**SERIAL)
-def _chunk_forward(inputs: Any, t0: int, t1: int, state: Array, g: int, G: int, N: int) -> None:
+def _copy(source: Array, out: Array) -> None:
+    """Copy states (N, 16)."""
+    for n in range(source.shape[0]):
+        store(address(out), n * LANES, load(address(source), n * LANES))
+
+
+@njit(**SERIAL)
+def _tile_backward(inputs: _Inputs, dy: Array, t0: int, t1: int, start: Array, g: int, out: _Gradients, m: _Scratch) -> None:
+    """Process tile g over tokens t0 .. t1 - 1 of a sequence."""
+    chunks = ceil_div(t1 - t0, _CHUNK)
+    _copy(start, m.kept[0])
+    for chunk in range(chunks):
+        t = t0 + chunk * _CHUNK
+        _copy(m.kept[chunk], m.kept[chunk + 1])
+        _chunk_forward(inputs, t, min(t1, t + _CHUNK), m.kept[chunk + 1], g)
+    for chunk in range(chunks - 1, -1, -1):
+        t = t0 + chunk * _CHUNK
+        _copy(m.kept[chunk], m.history[0])
+        _chunk_backward(inputs, dy, t, min(t1, t + _CHUNK), g, out, m)
+
+
+@njit(**SERIAL)
+def _chunk_forward(inputs: _Inputs, t0: int, t1: int, state: Array, g: int) -> None:
     """Move `state` (N, 16) over tokens t0 .. t1 - 1."""
-    x, dt, rates, coefficients, _ = inputs
+    x, dt, coefficients, N = address(inputs.x), address(inputs.dt), address(inputs.coefficients), state.shape[0]
     for t in range(t0, t1):
-        i = (t * G + g) * LANES
-        d = load(address(dt), i)
-        advance(address(state), 0, address(rates), 0, address(coefficients), t * 2 * N, N, d, d * load(address(x), i), zero())
+        i = t * inputs.x.shape[1] + g * LANES
+        d = load(dt, i)
+        advance(address(state), address(inputs.rates), shift(coefficients, t * 2 * N), N, d, d * load(x, i), zero())
 
 
 @njit(**SERIAL)
-def _chunk_backward(
-    inputs: Any, outputs: Any, t0: int, t1: int, history: Array, d_u: Array, d_step: Array, g: int, G: int, N: int
-) -> None:
-    """Process one tile backward over tokens t0 .. t1 - 1. `history` contains the state before t0.
-
-    d_u and d_step are scratch for the gradients of dt x and of the exponents over log2(e), (t1 - t0, 16) each.
-    """
-    x, dt, rates, bc, dy = (address(inputs[0]), address(inputs[1]), address(inputs[2]), address(inputs[3]), address(inputs[4]))
-    d_states, d_rates, d_bc = address(outputs[0]), address(outputs[1]), address(outputs[2])
-    dx, d_dt, states, du, ds = address(outputs[3]), address(outputs[4]), address(history), address(d_u), address(d_step)
+def _chunk_backward(inputs: _Inputs, dy_: Array, t0: int, t1: int, g: int, out: _Gradients, m: _Scratch) -> None:
+    """Process one tile backward over tokens t0 .. t1 - 1. `history` contains the state before t0."""
+    x, dt, rates, bc, dy = (
+        address(inputs.x), address(inputs.dt), address(inputs.rates), address(inputs.coefficients), address(dy_),
+    )  # fmt: skip
+    d_states, d_rates, d_bc, dx, d_dt = (
+        address(out.states), address(out.rates), address(out.coefficients), address(out.x), address(out.dt),
+    )  # fmt: skip
+    states, du, ds = address(m.history), address(m.u), address(m.steps)
+    _, N, _ = m.history.shape
+    width, column = inputs.x.shape[1], g * LANES
     for q in range(t1 - t0):
         store(du, q * LANES, zero())
         store(ds, q * LANES, zero())
@@ -190,13 +221,13 @@ def _chunk_backward(
         rate = load(rates, n * LANES)
         h = load(states, n * LANES)
         for t in range(t0, t1):  # forward again, now keeping every state
-            i = (t * G + g) * LANES
+            i = t * width + column
             d = load(dt, i)
             h = exp2(rate * d) * h + d * load(x, i) * splat(bc[t * 2 * N + n])
             store(states, ((t - t0 + 1) * N + n) * LANES, h)
         d_h, d_rate = load(d_states, n * LANES), load(d_rates, n * LANES)
         for t in range(t1 - 1, t0 - 1, -1):
-            i, q, row = (t * G + g) * LANES, (t - t0) * LANES, t * 2 * N
+            i, q, row = t * width + column, (t - t0) * LANES, t * 2 * N
             d, grad = load(dt, i), load(dy, i)
             d_bc[row + N + n] += total(grad * load(states, ((t - t0 + 1) * N + n) * LANES))
             d_h = d_h + grad * splat(bc[row + N + n])
@@ -209,6 +240,6 @@ def _chunk_backward(
         store(d_states, n * LANES, d_h)
         store(d_rates, n * LANES, d_rate)
     for t in range(t0, t1):
-        i, q = (t * G + g) * LANES, (t - t0) * LANES
+        i, q = t * width + column, (t - t0) * LANES
         store(dx, i, load(du, q) * load(dt, i))
         store(d_dt, i, load(ds, q) * splat(_LN_2) + load(du, q) * load(x, i))

@@ -47,45 +47,38 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
 
 
 @njit(inline="always")
-def advance(
-    states: Pointer, at: int, rates: Pointer, rates_at: int, coefficients: Pointer, row: int, N: int, d: Vector, u: Vector,
-    y: Vector,
-) -> Any:  # fmt: skip
-    """Move one tile over one token. Arrays are pointers.
+def advance(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector) -> Any:
+    """Move one tile over one token.
 
     Args:
-        states: the tile's states start at element `at`; updated.
-        rates: the tile's rates start at element `rates_at`.
-        coefficients: the token's B starts at element `row`, its C at `row + N`.
-        d, u, y: dt, dt x and the output so far, 16 lanes each.
+        states, rates: of the tile; states are updated.
+        coefficients: the token's row.
+        d, u, y: dt, dt x and the output so far.
 
     Returns:
         y with C h added.
     """
     for n in range(N):
-        h = exp2(load(rates, rates_at + n * LANES) * d) * load(states, at + n * LANES) + u * splat(coefficients[row + n])
-        store(states, at + n * LANES, h)
-        y = y + h * splat(coefficients[row + N + n])
+        h = exp2(load(rates, n * LANES) * d) * load(states, n * LANES) + u * splat(coefficients[n])
+        store(states, n * LANES, h)
+        y = y + h * splat(coefficients[N + n])
     return y
 
 
 @njit(inline="always")
-def advance4(
-    states: Pointer, at: int, rates: Pointer, rates_at: int, coefficients: Pointer, row: int, N: int, d0: Vector, d1: Vector,
-    d2: Vector, d3: Vector, u0: Vector, u1: Vector, u2: Vector, u3: Vector, y0: Vector, y1: Vector, y2: Vector, y3: Vector,
-) -> Any:  # fmt: skip
-    """Run `advance` over four tokens: states and rates are loaded once, and four dependency chains overlap."""
-    row1, row2, row3 = row + 2 * N, row + 4 * N, row + 6 * N
+def advance4(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Any, u: Any, y: Any) -> Any:
+    """Run `advance` over four tokens; d, u and y are tuples. States and rates are loaded once, four dependency chains overlap."""
+    (d0, d1, d2, d3), (u0, u1, u2, u3), (y0, y1, y2, y3) = d, u, y
     for n in range(N):
-        rate = load(rates, rates_at + n * LANES)
-        h = load(states, at + n * LANES)
-        h = exp2(rate * d0) * h + u0 * splat(coefficients[row + n])
-        y0 = y0 + h * splat(coefficients[row + N + n])
-        h = exp2(rate * d1) * h + u1 * splat(coefficients[row1 + n])
-        y1 = y1 + h * splat(coefficients[row1 + N + n])
-        h = exp2(rate * d2) * h + u2 * splat(coefficients[row2 + n])
-        y2 = y2 + h * splat(coefficients[row2 + N + n])
-        h = exp2(rate * d3) * h + u3 * splat(coefficients[row3 + n])
-        y3 = y3 + h * splat(coefficients[row3 + N + n])
-        store(states, at + n * LANES, h)
+        rate = load(rates, n * LANES)
+        h = load(states, n * LANES)
+        h = exp2(rate * d0) * h + u0 * splat(coefficients[n])
+        y0 = y0 + h * splat(coefficients[N + n])
+        h = exp2(rate * d1) * h + u1 * splat(coefficients[2 * N + n])
+        y1 = y1 + h * splat(coefficients[3 * N + n])
+        h = exp2(rate * d2) * h + u2 * splat(coefficients[4 * N + n])
+        y2 = y2 + h * splat(coefficients[5 * N + n])
+        h = exp2(rate * d3) * h + u3 * splat(coefficients[6 * N + n])
+        y3 = y3 + h * splat(coefficients[7 * N + n])
+        store(states, n * LANES, h)
     return y0, y1, y2, y3
