@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numba import njit, prange
+from numba.core.caching import IndexDataCacheFile
 
 from runnel.ops import numba_math as math
 from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
@@ -166,3 +169,12 @@ def test_multiply(columns: int, scale: float, triangle: int) -> None:
 def test_rounding_up() -> None:
     assert [round_up(n, LANES) for n in (0, 1, LANES, LANES + 1)] == [0, LANES, LANES, 2 * LANES]
     assert [ceil_div(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("missing", ["crunnel.ops.chunks\nFormerPlan\n.", "crunnel.ops.former\nPlan\n."])
+def test_stored_kernels_of_a_former_version_are_compiled_again(tmp_path: Path, missing: str) -> None:
+    stored = IndexDataCacheFile(str(tmp_path), "kernel", (1.0, 2))
+    (tmp_path / "kernel.nbi").write_bytes(pickle.dumps(stored._version) + missing.encode())
+    assert stored.load("key") is None
+    stored.save("key", "code")
+    assert stored.load("key") == "code"

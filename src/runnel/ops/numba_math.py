@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 from torch import Tensor
@@ -36,6 +37,21 @@ def _features() -> frozenset[str]:
 
 
 FEATURES = _features()
+
+
+def _load_index(self: IndexDataCacheFile) -> Any:
+    """Read the list of a kernel's stored code; none if its arguments' types are of a former version of this package.
+
+    numba compares versions only after it has created these types, so an upgrade that renames one would end in an AttributeError.
+    """
+    try:
+        return _load_numbas_index(self)
+    except (AttributeError, ImportError):
+        return {}
+
+
+_load_numbas_index = IndexDataCacheFile._load_index
+IndexDataCacheFile._load_index = _load_index
 
 # Parameters of kernels, for the reader: mypy sees nothing in compiled code.
 Array = Any  # a numpy array
