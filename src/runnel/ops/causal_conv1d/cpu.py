@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.causal_conv1d.kernels import convolve, convolve_back
+from runnel.ops.causal_conv1d.kernels import Gradients, Inputs, convolve, convolve_back
 from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
 
 
@@ -30,13 +30,8 @@ class _Convolution(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         channels, width = weight.shape
         y, end = torch.empty(x.shape, dtype=x.dtype), torch.empty(cu.numel() - 1, channels, width - 1)
-        line, row = flat_rows(x)
-        taps = weight.detach().t()
         with parallel():
-            convolve(
-                line, row, float_array(taps), float_array(bias, channels), cu.numpy(), float_array(state, 0, channels,
-                width - 1), silu, as_array(y), as_array(end),
-            )  # fmt: skip
+            convolve(_inputs(x, weight, bias, cu, state), silu, as_array(y), as_array(end))
         ctx.save_for_backward(x, weight, bias, cu, state)
         ctx.silu = silu
         ctx.set_materialize_grads(False)
@@ -49,15 +44,19 @@ class _Convolution(torch.autograd.Function):
         channels, width = weight.shape
         dx, dstate = torch.empty(x.shape, dtype=x.dtype), torch.empty(cu.numel() - 1, channels, width - 1)
         dtaps, dbias = torch.empty(width, channels, dtype=torch.float64), torch.empty(channels, dtype=torch.float64)
-        (line, row), (dy_line, dy_row) = flat_rows(x), flat_rows(torch.zeros_like(x) if dy is None else dy)
-        no_state = (0, channels, width - 1)
+        out = Gradients(as_array(dx), as_array(dtaps), as_array(dbias), as_array(dstate))
         with parallel():
             convolve_back(
-                line, row, dy_line, dy_row, float_array(weight.t()), float_array(bias, channels), cu.numpy(),
-                float_array(state, *no_state), float_array(dend, *no_state), ctx.silu, as_array(dx), as_array(dtaps),
-                as_array(dbias), as_array(dstate),
+                _inputs(x, weight, bias, cu, state), flat_rows(torch.zeros_like(x) if dy is None else dy),
+                float_array(dend, 0, channels, width - 1), ctx.silu, out,
             )  # fmt: skip
         return (
             dx, dtaps.t().to(weight.dtype), None if bias is None else dbias.to(bias.dtype), None,
             None if state is None else dstate.to(state.dtype), None,
         )  # fmt: skip
+
+
+def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None) -> Inputs:
+    channels, width = weight.shape
+    taps, biases = float_array(weight.t()), float_array(bias, channels)
+    return Inputs(*flat_rows(x), taps, biases, cu.numpy(), float_array(state, 0, channels, width - 1))

@@ -8,14 +8,47 @@ T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, as_f32, rounded_for, silu, silu_grad
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, as_f32, rounded_for, silu, silu_grad
 from runnel.ops.simd import ceil_div
 
 TOKENS = 64  # tokens per block
 CHANNELS = 64  # channels per task: several vectors wide, and small enough that window and sums fit the first-level cache
+
+
+class Inputs(NamedTuple):
+    """The inputs of all channels; fp32, x fp32 or bf16 bits."""
+
+    x: Array  # flat rows (T, C), see `flat_rows`
+    x_row: int
+    taps: Array  # (w, C)
+    bias: Array  # (C,)
+    cu: Array  # (S+1,)
+    state: Array  # (S, C, w-1), or (0, ...) for zeros
+
+
+class Gradients(NamedTuple):
+    """What `convolve_back` writes."""
+
+    dx: Array  # (T, C)
+    dtaps: Array  # (w, C) fp64
+    dbias: Array  # (C,) fp64
+    dstate: Array  # (S, C, w-1)
+
+
+class _Scratch(NamedTuple):
+    """Memory of one task, fp32."""
+
+    taps: Array  # (w, channels of the task)
+    bias: Array  # (channels of the task,)
+    window: Array  # (TOKENS + w-1, CHANNELS)
+    value: Array  # (CHANNELS,)
+    back: Array  # (TOKENS + w-1, CHANNELS), gradients of the window
+    sums: Array  # (w+1, CHANNELS), gradients of taps and bias of one block of tokens
 
 
 @njit(**SERIAL)
@@ -55,15 +88,13 @@ def _weigh(window: Array, taps: Array, bias: Array, j: int, count: int, out: Arr
 
 
 @njit(**PARALLEL)
-def convolve(
-    x: Array, x_row: int, taps: Array, bias: Array, cu: Array, state: Array, activate: bool, y: Array, end: Array
-) -> None:
+def convolve(inputs: Inputs, activate: bool, y: Array, end: Array) -> None:
     """Compute outputs and end states.
 
     Args:
-        x: flat rows (T, C).   taps: (w, C).   bias: (C,).   cu: (S+1,).   state: (S, C, w-1), or (0, ...) for zeros.
         activate: apply SiLU.   y: out (T, C).   end: out (S, C, w-1).
     """
+    x, x_row, taps, bias, cu, state = inputs  # outside the loop, which then takes plain arrays
     channels, before = y.shape[1], taps.shape[0] - 1
     for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
@@ -93,14 +124,13 @@ def convolve(
 
 
 @njit(**SERIAL)
-def _spread_back(
-    dy: Array, dy_row: int, taps: Array, bias: Array, t: int, size: int, channel: int, count: int, activate: bool, window: Array,
-    value: Array, back: Array, dtaps: Array, dbias: Array,
-) -> None:  # fmt: skip
-    """Add the gradients of one block: of its window rows to `back`, of taps and bias to fp32 sums."""
+def _spread_back(dy: FlatRows, t: int, size: int, channel: int, count: int, activate: bool, m: _Scratch) -> None:
+    """Add the gradients of one block: of its window to `back`, of taps and bias to `sums`."""
+    taps, bias, window, value, back, sums = m
+    dtaps, dbias = sums[:-1], sums[-1]
     for j in range(size):
-        at = (t + j) * dy_row + channel
-        source = dy[at : at + count]
+        at = (t + j) * dy.distance + channel
+        source = dy.line[at : at + count]
         if activate:
             _weigh(window, taps, bias, j, count, value)
             for c in range(count):
@@ -117,75 +147,71 @@ def _spread_back(
 
 
 @njit(**SERIAL)
-def _write_back(
-    back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, before: int, dx: Array, dstate: Array
-) -> None:
+def _write_back(back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, out: Gradients) -> None:
     """Write rows 0.. of `back` to positions first.. of a sequence, whose first w-1 positions are its start state."""
+    before = out.dstate.shape[2]
     for r in range(rows):
         place = first + r
         if place < before:
             for c in range(count):
-                dstate[s, channel + c, place] = back[r, c]
+                out.dstate[s, channel + c, place] = back[r, c]
         else:
-            target = dx[start + place - before, channel : channel + count]
+            target = out.dx[start + place - before, channel : channel + count]
             for c in range(count):
                 target[c] = rounded_for(target, back[r, c])
 
 
-@njit(**PARALLEL)
-def convolve_back(
-    x: Array, x_row: int, dy: Array, dy_row: int, taps: Array, bias: Array, cu: Array, state: Array, dend: Array, activate: bool,
-    dx: Array, dtaps: Array, dbias: Array, dstate: Array,
-) -> None:  # fmt: skip
-    """Compute gradients. Arguments as in `convolve`; dend: (S, C, w-1), or (0, ...) for zeros.
-
-    Out: dx (T, C), dtaps (w, C) fp64, dbias (C,) fp64, dstate (S, C, w-1).
-    """
-    channels, width = dx.shape[1], taps.shape[0]
+@njit(**SERIAL)
+def _channels_back(
+    inputs: Inputs, dy: FlatRows, dend: Array, activate: bool, channel: int, count: int, out: Gradients, m: _Scratch
+) -> None:
+    """Process `count` channels from `channel` on."""
+    cu, window, back, sums, width = inputs.cu, m.window, m.back, m.sums, m.taps.shape[0]
     before = width - 1
+    out.dtaps[:, channel : channel + count] = 0.0
+    out.dbias[channel : channel + count] = 0.0
+    for s in range(cu.shape[0] - 1):
+        _read_state(inputs.state, s, channel, count, before, window)
+        back[:before] = np.float32(0.0)
+        for t in range(cu[s], cu[s + 1], TOKENS):
+            size = min(TOKENS, cu[s + 1] - t)
+            _read_block(inputs.x, inputs.x_row, channel, count, t, size, before, window)
+            back[before:] = np.float32(0.0)
+            sums[:] = np.float32(0.0)
+            _spread_back(dy, t, size, channel, count, activate, m)
+            for c in range(count):
+                out.dbias[channel + c] += sums[width, c]
+                for k in range(width):
+                    out.dtaps[k, channel + c] += sums[k, c]
+            _write_back(back, size, t - cu[s], cu[s], s, channel, count, out)
+            for k in range(before):
+                for c in range(count):
+                    window[k, c] = window[size + k, c]
+                    back[k, c] = back[size + k, c]
+        if dend.shape[0] > 0:
+            for k in range(before):
+                for c in range(count):
+                    back[k, c] += dend[s, channel + c, k]
+        _write_back(back, before, cu[s + 1] - cu[s], cu[s], s, channel, count, out)
+
+
+@njit(**PARALLEL)
+def convolve_back(inputs: Inputs, dy: FlatRows, dend: Array, activate: bool, out: Gradients) -> None:
+    """Compute gradients.
+
+    Args:
+        dy: (T, C).   dend: (S, C, w-1), or (0, ...) for zeros.   activate: as for `convolve`.
+    """
+    channels, width = out.dx.shape[1], inputs.taps.shape[0]
     for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
         count = min(CHANNELS, channels - channel)
-        own_taps, own_bias = taps[:, channel : channel + count].copy(), bias[channel : channel + count]
-        window, back = np.empty((TOKENS + before, CHANNELS), np.float32), np.zeros((TOKENS + before, CHANNELS), np.float32)
-        value, sums = np.empty(CHANNELS, np.float32), np.zeros((width + 1, CHANNELS), np.float32)
-        dtaps[:, channel : channel + count] = 0.0
-        dbias[channel : channel + count] = 0.0
-        for s in range(cu.shape[0] - 1):
-            _read_state(state, s, channel, count, before, window)
-            back[:before] = np.float32(0.0)
-            for t in range(cu[s], cu[s + 1], TOKENS):
-                size = min(TOKENS, cu[s + 1] - t)
-                _read_block(x, x_row, channel, count, t, size, before, window)
-                back[before:] = np.float32(0.0)
-                sums[:] = np.float32(0.0)
-                _spread_back(
-                    dy,
-                    dy_row,
-                    own_taps,
-                    own_bias,
-                    t,
-                    size,
-                    channel,
-                    count,
-                    activate,
-                    window,
-                    value,
-                    back,
-                    sums[:width],
-                    sums[width],
-                )
-                for c in range(count):
-                    dbias[channel + c] += sums[width, c]
-                    for k in range(width):
-                        dtaps[k, channel + c] += sums[k, c]
-                _write_back(back, size, t - cu[s], cu[s], s, channel, count, before, dx, dstate)
-                for k in range(before):
-                    for c in range(count):
-                        window[k, c] = window[size + k, c]
-                        back[k, c] = back[size + k, c]
-            if dend.shape[0] > 0:
-                for k in range(before):
-                    for c in range(count):
-                        back[k, c] += dend[s, channel + c, k]
-            _write_back(back, before, cu[s + 1] - cu[s], cu[s], s, channel, count, before, dx, dstate)
+        m = _Scratch(
+            inputs.taps[:, channel : channel + count].copy(),
+            inputs.bias[channel : channel + count],
+            np.empty((TOKENS + width - 1, CHANNELS), np.float32),
+            np.empty(CHANNELS, np.float32),
+            np.empty((TOKENS + width - 1, CHANNELS), np.float32),
+            np.empty((width + 1, CHANNELS), np.float32),
+        )
+        _channels_back(inputs, dy, dend, activate, channel, count, out, m)

@@ -18,6 +18,7 @@ from runnel.ops.numba_math import (
     PARALLEL,
     SERIAL,
     Array,
+    FlatRows,
     Number,
     as_array,
     as_f32,
@@ -53,21 +54,22 @@ def _gate(y: Array, z: Array, eps: Number, v: Array) -> Any:
 
 
 @njit(**SERIAL)
-def _group(line: Array, row: int, t: int, g: int, size: int) -> Any:
-    """Return group g of token t in flat rows."""
-    return line[t * row + g * size : t * row + (g + 1) * size]
+def _group(rows: FlatRows, t: int, g: int, size: int) -> Any:
+    """Return group g of token t."""
+    at = t * rows.distance
+    return rows.line[at + g * size : at + (g + 1) * size]
 
 
 @njit(**PARALLEL)
-def _normalise(y: Array, y_row: int, z: Array, z_row: int, weight: Array, eps: Number, groups: int, out: Array) -> None:
-    """Compute the norm. y, z: flat rows (T, C).   out: (T, C)."""
+def _normalize(y: FlatRows, z: FlatRows, weight: Array, eps: Number, groups: int, out: Array) -> None:
+    """Compute the norm. y, z, out: (T, C)."""
     tokens, channels = out.shape
     size = channels // groups
     for share in prange(ceil_div(tokens, _ROWS)):
         v = np.empty(size, np.float32)
         for t in range(share * _ROWS, min(tokens, (share + 1) * _ROWS)):
             for g in range(groups):
-                scale = _gate(_group(y, y_row, t, g, size), _group(z, z_row, t, g, size), eps, v)
+                scale = _gate(_group(y, t, g, size), _group(z, t, g, size), eps, v)
                 weights, target = weight[g * size : (g + 1) * size], out[t, g * size : (g + 1) * size]
                 for c in range(size):
                     target[c] = rounded_for(target, v[c] * scale * weights[c])
@@ -94,11 +96,10 @@ def _group_back(
 
 
 @njit(**PARALLEL)
-def _normalise_back(
-    y: Array, y_row: int, z: Array, z_row: int, weight: Array, eps: Number, groups: int, dout: Array, dout_row: int, dy: Array,
-    dz: Array, dweight: Array,
-) -> None:  # fmt: skip
-    """Compute gradients. y, z, dout: flat rows (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
+def _normalize_back(
+    y: FlatRows, z: FlatRows, weight: Array, eps: Number, groups: int, dout: FlatRows, dy: Array, dz: Array, dweight: Array
+) -> None:
+    """Compute gradients. y, z, dout: (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
     tokens, channels = dy.shape
     size = channels // groups
     for share in prange(dweight.shape[0]):
@@ -108,8 +109,8 @@ def _normalise_back(
             for g in range(groups):
                 at, to = g * size, (g + 1) * size
                 _group_back(
-                    _group(y, y_row, t, g, size), _group(z, z_row, t, g, size), weight[at:to], eps, _group(dout, dout_row, t,
-                    g, size), v, dy[t, at:to], dz[t, at:to], dweight[share, at:to],
+                    _group(y, t, g, size), _group(z, t, g, size), weight[at:to], eps, _group(dout, t, g, size), v,
+                    dy[t, at:to], dz[t, at:to], dweight[share, at:to],
                 )  # fmt: skip
 
 
@@ -117,9 +118,8 @@ class _GatedNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
         out = torch.empty(y.shape, dtype=y.dtype)
-        (y_line, y_row), (z_line, z_row) = flat_rows(y), flat_rows(z)
         with parallel():
-            _normalise(y_line, y_row, z_line, z_row, float_array(weight), np.float32(eps), groups, as_array(out))
+            _normalize(flat_rows(y), flat_rows(z), float_array(weight), np.float32(eps), groups, as_array(out))
         ctx.save_for_backward(y, z, weight)
         ctx.eps, ctx.groups = eps, groups
         return out
@@ -131,10 +131,9 @@ class _GatedNorm(torch.autograd.Function):
         tokens, channels = y.shape
         dy, dz = torch.empty(y.shape, dtype=y.dtype), torch.empty(z.shape, dtype=z.dtype)
         dweight = torch.empty(ceil_div(tokens, _ROWS), channels)
-        (y_line, y_row), (z_line, z_row), (out_line, out_row) = flat_rows(y), flat_rows(z), flat_rows(dout)
         with parallel():
-            _normalise_back(
-                y_line, y_row, z_line, z_row, float_array(weight), np.float32(ctx.eps), ctx.groups, out_line, out_row,
+            _normalize_back(
+                flat_rows(y), flat_rows(z), float_array(weight), np.float32(ctx.eps), ctx.groups, flat_rows(dout),
                 as_array(dy), as_array(dz), as_array(dweight),
             )  # fmt: skip
         return dy, dz, dweight.sum(0, dtype=torch.float64).to(weight.dtype), None, None
