@@ -19,7 +19,7 @@ from tools.train_pocket.encode import WIDTH
 from tools.train_pocket.evaluate import LISTED, MEASURED, RetrievalSet, load_set, ndcg
 
 log = logging.getLogger(__name__)
-_MOST_QUERIES = 250  # of a set
+_QUERIES, _FEWER = 250, {"medquad": 150, "qmsum_meetings": 150}  # of a set, at most
 SETS = (*MEASURED, "qmsum_meetings")
 # Options of `Index.search`.
 WAYS: Mapping[str, Mapping[str, float]] = {
@@ -45,7 +45,7 @@ def indexed(out: Path, one: RetrievalSet, embedder: Embedder, store: Store) -> I
 
 def searched(index: Index, one: RetrievalSet, reranker: Reranker) -> dict[str, NDArray[np.float64]]:
     """nDCG@10 of each query by every way."""
-    chosen = np.random.default_rng(0).permutation(len(one.queries))[:_MOST_QUERIES].tolist()
+    chosen = np.random.default_rng(0).permutation(len(one.queries))[: _FEWER.get(one.name, _QUERIES)].tolist()
     found, grades = {}, [one.grades[n] for n in chosen]
     for way, options in WAYS.items():
         hits = [index.search(one.queries[n], top_k=10, sentences=0, **options) for n in chosen]  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def measured(data: Path, out: Path, model: Path, store: Store) -> dict[str, dict
     """By set and way, nDCG@10 of each query."""
     embedder, reranker, found = Embedder.load(model), Reranker.load(model), {}
     for name in SETS:
-        one = load_set(data, name)
+        one = load_set(data, name, pool=False)
         with indexed(out, one, embedder, store) as index:
             found[name] = searched(index, one, reranker)
         log.info("%s: %s", name, ", ".join(f"{way} {values.mean():.3f}" for way, values in found[name].items()))
