@@ -183,7 +183,7 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
     with Index.open(tmp_path / "index", embedder) as again:
         assert again.search("river")[0].id == "river"
     other = Embedder(tiny_model(tmp_path / "other", seed=1))
-    with pytest.raises(StoreError, match=r"made with the model 'tiny'.* gives other vectors"):
+    with pytest.raises(StoreError, match="made with a former 'tiny', which gave other vectors"):
         Index.open(tmp_path / "index", other)
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
@@ -24,6 +25,7 @@ from runnel.text.shards import Shard
 RNG = np.random.default_rng(4)
 WORDS = "the a of finally clause is executed cat dog sat on mat river runs to sea".split()
 QUERY = "the river of the cat"
+FORMER = r"{} was made with a former '{}', which gave other vectors; delete it and index its documents again, or use the version"
 
 
 def text_of(sentences: int) -> str:
@@ -177,8 +179,33 @@ def test_sentences_of_another_version_of_the_model_are_refused(tmp_path, monkeyp
     monkeypatch.setattr(SentenceVectors, "to_bytes", lambda self: whole(replace(self, passages=None)))
     with Index.create(tmp_path / "old", embedder, store="local") as made:
         made.add(documents())
-        with pytest.raises(StoreError, match="read by another version of the model; add the document again"):
-            made.search(QUERY)
+        for call in (lambda: made.search(QUERY), lambda: made.add(documents())):  # no document has changed
+            with pytest.raises(StoreError, match=FORMER.format("old", "tiny encoder")):
+                call()
+
+
+def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path):
+    embedder = Embedder(tiny_encoder(tmp_path / "tiny", sentence_layers=1))
+    Index.create(tmp_path / "made", embedder, store="local").close()
+    vectors = embedder.encode(QUERY)
+    with torch.no_grad():
+        for block in embedder.model.backbone.sentence_blocks:
+            for parameter in block.parameters():
+                parameter.add_(torch.randn(parameter.shape))
+    embedder.model.save(tmp_path / "trained")
+    trained = Embedder.load(tmp_path / "trained", "float32")
+    trained.model.source = "tiny encoder"
+    assert np.array_equal(trained.encode(QUERY), vectors)
+    with pytest.raises(StoreError, match=FORMER.format("the index", "tiny encoder")):
+        Index.open(tmp_path / "made", trained)
+
+
+def test_an_index_from_before_probes_of_sentences_is_opened(embedder, tmp_path):
+    settings = new_settings(embedder)
+    assert len(settings.probe) == 6
+    store = create_store(tmp_path / "old", replace(settings, probe=settings.probe[:3]), "local")
+    with Index(store, embedder) as made:
+        assert made.add(documents()).failed == {}
 
 
 def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, embedder):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from runnel.errors import InputError, StoreError
+from runnel.errors import InputError, StateError, StoreError
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.passages import ReadDocument, read_documents
+from runnel.models.precision import truncated
 from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Document, Places, expect_count
 from runnel.search.files import left_out
 from runnel.search.filters import typed
@@ -28,6 +33,7 @@ from runnel.search.records import (
     check_storable,
     content_hash,
 )
+from runnel.search.store import Store
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
@@ -69,6 +75,16 @@ class DocumentEncoder:
         sentences = settings.remember and remembers_sentences(embedder)
         self._reranker = reranker_of(embedder) if settings.remember and not sentences else None
         self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
+
+    def expect_current(self, store: Store, known: Iterable[str]) -> None:
+        """Raise StoreError if the first of the documents `known` was read by a former version of the model."""
+        remembers = self.settings.remember and remembers_sentences(self._embedder)
+        for row in store.documents([*itertools.islice(known, remembers)]).values():
+            for piece in store.memories([row.id]).values():
+                with suppress(StateError):  # damage is for `check` and searches
+                    found = SentenceVectors.from_bytes(piece, row.text, self._embedder.model.backbone.hidden_size)
+                    if is_former(found, self._embedder):
+                        raise former_model(store.uri, self.settings.model)
 
     def row(self, document: Document | DocumentRow) -> DocumentRow:
         """Check a document and return its row, without the model's outputs.
@@ -201,7 +217,7 @@ def new_settings(
         reranker = reranker_of(embedder)
         if reranker is None or not reranker.remembers:
             raise InputError("this model cannot remember documents: it has no reranker that reads the document first")
-    probe = embedder.encode(_PROBES).astype(float).round(6).tolist()
+    probe = _probe(embedder).astype(float).round(6).tolist()
     return IndexSettings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
 
 
@@ -231,11 +247,37 @@ def _passage_tokens(embedder: Embedder, wanted: int | None) -> int:
     return backbone.block
 
 
+def _probe(embedder: Embedder) -> np.ndarray:
+    """Return unit vectors (n, d) of fixed texts and, if an index stores sentences, of their sentences."""
+    vectors = embedder.encode(_PROBES)
+    if not remembers_sentences(embedder):
+        return vectors
+    sums = np.stack([one.sums().sum(0).numpy() for one in SentenceRetriever(embedder.model).remember(_PROBES)])
+    return np.concatenate([vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)])
+
+
+def same_model(probe: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    """Return whether probes of two indexes are of one model; older indexes have none of sentences."""
+    pair = [np.array(vectors)[: min(len(probe), len(other))] for vectors in (probe, other)]
+    return pair[0].shape == pair[1].shape and bool((pair[0] * pair[1]).sum(1).min() >= SAME_MODEL)
+
+
+def is_former(document: SentenceVectors, embedder: Embedder) -> bool:
+    """Return whether a stored document was read by a former version of the model, without the same layers."""
+    return (document.passages is not None) != embedder.model.backbone.own_sentences
+
+
+def former_model(place: str, model: str) -> StoreError:
+    """Return the error for an index that a former version of a model made."""
+    return StoreError(
+        f"{place} was made with a former {model!r}, which gave other vectors; delete it and index its documents again, or use "
+        "the version of runnel that made it"
+    )
+
+
 def _gives(embedder: Embedder, settings: IndexSettings) -> bool:
     """Return whether a model produces the vectors of an index."""
-    vectors = embedder.encode(_PROBES)
-    same: bool = vectors.shape[1] == settings.dimension and (vectors * np.array(settings.probe)).sum(1).min() >= SAME_MODEL
-    return same
+    return embedder.dimension == settings.dimension and same_model(_probe(embedder).tolist(), settings.probe)
 
 
 def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
@@ -248,6 +290,8 @@ def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> Non
                 f"{place} was made by the former {settings.model!r}, which is now called {name!r}: "
                 "use that name, or make a new one"
             )
+    if embedder.model.source == settings.model:
+        raise former_model(place, settings.model)
     raise StoreError(
         f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
         "Use that model, or choose another place"

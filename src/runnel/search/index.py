@@ -173,6 +173,7 @@ class Index:
     ) -> Changes:
         changes = Changes()
         known = self.store.content_hashes()
+        self._encoder.expect_current(self.store, known)
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
             for batch in self._encoder.batches(self._new_rows(documents, known, changes)):

@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 import numpy as np
 
 from runnel.errors import InputError, StoreError
-from runnel.search.encoding import SAME_MODEL
+from runnel.search.encoding import same_model
 from runnel.search.filters import Condition
 from runnel.search.index import Index
 from runnel.search.records import Commit, ContentHashes, DocumentRow, PassageRow, ScoredPassage
@@ -58,8 +58,7 @@ class JoinedStore:
         self._stores = dict(stores)
         (name, first), *others = self._stores.items()
         for other, store in others:
-            vectors = [np.array(one.settings.probe) for one in (first, store)]
-            if vectors[0].shape != vectors[1].shape or (vectors[0] * vectors[1]).sum(1).min() < SAME_MODEL:
+            if not same_model(first.settings.probe, store.settings.probe):
                 models = f"{name} was made with the model {first.settings.model!r}, {other} with {store.settings.model!r}"
                 raise StoreError(f"{models}: their scores cannot be compared; search them one by one")
         every = [store.settings for store in self._stores.values()]

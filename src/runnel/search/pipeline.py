@@ -24,6 +24,7 @@ from runnel.models.sentence_retriever import Scored, SentenceRetriever
 from runnel.models.sentence_vectors import SentenceMemory, SentenceVectors
 from runnel.records import Explanation, Hit, Places, RankPart, Sentence, expect_count, group_repeats
 from runnel.request import Progress, total_progress
+from runnel.search.encoding import former_model, is_former
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.matrix import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
@@ -218,8 +219,8 @@ class Pipeline:
         try:
             backbone = self._embedder.model.backbone
             found = SentenceVectors.from_bytes(piece, document.text, backbone.hidden_size)
-            if (found.passages is not None) != backbone.own_sentences:
-                raise StateError("its sentences were read by another version of the model; add the document again")
+            if is_former(found, self._embedder):
+                raise former_model(self._store.uri, self._store.settings.model)
             return found
         except StateError as error:
             now = self._store.documents([document.id])

@@ -19,13 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from runnel.errors import StoreError, needing
 from runnel.files import sweep, write
 from runnel.lock import WriterLock
 from runnel.models.embedder import Embedder
-from runnel.search.encoding import SAME_MODEL, DocumentEncoder, EncodedDocuments
+from runnel.search.encoding import DocumentEncoder, EncodedDocuments, same_model
 from runnel.search.files import check_paths
 from runnel.search.records import DocumentRow, IndexSettings
 from runnel.search.tables import document_table, passage_table
@@ -264,8 +262,7 @@ def part_files(place: Path, number: int) -> tuple[Path, Path]:
 
 def check_settings(found: IndexSettings, wanted: IndexSettings, what: str, advice: str) -> None:
     """Raise StoreError if settings belong to different indexes, or to models with different vectors."""
-    same = found.dimension == wanted.dimension
-    if not same or (np.array(found.probe) * np.array(wanted.probe)).sum(1).min() < SAME_MODEL:
+    if found.dimension != wanted.dimension or not same_model(found.probe, wanted.probe):
         kind = "former" if found.model == wanted.model else "model"
         raise StoreError(f"{what} was made with the {kind} {found.model!r}; {wanted.model!r} gives other vectors{advice}")
     for name in ("fields", "passage_tokens", "remember"):
