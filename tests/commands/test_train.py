@@ -84,6 +84,13 @@ def test_default_folder_and_smoke(run, tmp_path):
     assert "seed = 3" in (tmp_path / "runs" / "pairs" / "recipe.toml").read_text()
 
 
+@pytest.mark.parametrize("option", ["--data", "--model"])
+def test_smoke_reads_no_data_and_no_model(run, option):
+    done = run("train", "pairs", "--smoke", option, "mine")
+    assert (done.code, done.out) == (1, "")
+    assert "error: --smoke trains a tiny random model on a few texts of its own; omit --data and --model\n" in done.err
+
+
 def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "p.csv").write_text("query,positive\nwhat,this\nwho,that\n")

@@ -139,6 +139,8 @@ REFUSED = {
     "unused table": ('job = "sentences"\n[search]\nlearning_rates = [1.0]', "'search' is not used by the job 'sentences'"),
     "wrong type": (MINIMAL + "[train]\nbatch = 2.5", "train: batch must be a whole number, got 2.5"),
     "true is no number": (MINIMAL + "[train]\nlearning_rate = true", "learning_rate must be a number, got True"),
+    "not a number": (MINIMAL + "[train]\nlearning_rate = nan", "train: learning_rate must be a number, got nan"),
+    "infinite": (MINIMAL + "[train]\nbetas = [0.9, inf]", "train: betas must be a number, got inf"),
     "list of wrong type": (MINIMAL + '[train]\nbetas = ["a", "b"]', "betas must be a number, got 'a'"),
     "no list": (MINIMAL + "[train]\nbetas = 0.9", "betas must be a list, got 0.9"),
     "not among the choices": (MINIMAL + '[train]\nschedule = "cosin"', "schedule must be one of linear, cosine, constant, got"),
@@ -163,6 +165,12 @@ def test_mistakes_are_named(file, case):
     text, message = REFUSED[case]
     with pytest.raises(InputError, match=re.escape(message)):
         read(file(text))
+
+
+def test_a_mistake_is_in_smoke_only_if_there_is_one(file):
+    path = file(MINIMAL + "[train]\nbach = 1")
+    with pytest.raises(InputError, match=re.escape(f"{path}: train: unknown key 'bach'")):
+        read(path)
 
 
 def test_unknown_names_list_the_known():

@@ -13,7 +13,7 @@ import typer
 
 from runnel.commands.display import note_compiling, print_json, print_text, say
 from runnel.commands.options import Json
-from runnel.errors import MissingDependency
+from runnel.errors import InputError, MissingDependency
 
 if TYPE_CHECKING:
     from runnel.training.run import Summary
@@ -39,6 +39,8 @@ def train(
     """
     from runnel.training import recipes
 
+    if smoke and (data is not None or model is not None):
+        raise InputError("--smoke trains a tiny random model on a few texts of its own; omit --data and --model")
     name = Path(recipe).stem
     changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
     wanted = recipes.read(recipe, size=size, smoke=smoke, changes=tuple(changes))  # its errors come before heavy imports

@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import functools
 import json
+import math
 import tomllib
 import types
 import typing
@@ -80,7 +81,7 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
     if smoke and not quick:
         raise InputError(f"{path} has no [smoke] table; add one, or run without --smoke")
     facts = {"architecture": quick.pop("architecture")} if "architecture" in quick else {}
-    checked = build(Recipe, _merged(content, quick) | {"smoke": facts}, f"{path}: smoke")
+    checked = build(Recipe, _merged(content, quick) | {"smoke": facts}, f"{path}: smoke" if quick else str(path))
     if smoke:
         content = _merged(content, quick) | {"smoke": facts}
     build(Recipe, content, str(path))
@@ -231,7 +232,7 @@ def _value(hint: Any, value: Any, place: str, job: str | None) -> Any:
         return tuple(_value(typing.get_args(hint)[0], item, place, job) for item in value)
     if hint is float and type(value) is int:
         return float(value)
-    if type(value) is not hint:
+    if type(value) is not hint or (hint is float and not math.isfinite(value)):
         raise InputError(f"{place} must be {_A[hint]}, got {value!r}")
     return value
 
