@@ -1,7 +1,10 @@
 """The command line as a whole: usage, exit codes, errors in one line."""
 
 import logging
+import shlex
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -79,3 +82,15 @@ def test_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, caplog, argum
     fake.find.scan = logging_too
     assert run(*arguments.split()).code == 0
     assert caplog.messages.count("at work") == told
+
+
+@pytest.mark.parametrize(
+    ("closed", "out"), [("<&-", "Die Wiese ist grün.\n"), (">&-", ""), ("2>&-", "Die Wiese ist grün.\n"), ("<&- >&- 2>&-", "")]
+)
+def test_standard_streams_may_be_closed(tmp_path, closed, out):
+    """The text is read, and the note about its encoding is written, if there is a place for them."""
+    (tmp_path / "a.txt").write_bytes("Die Wiese ist grün.\n".encode("cp1252"))
+    command = f"{shlex.quote(sys.executable)} -m runnel read a.txt {closed}"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=120)
+    assert (done.returncode, done.stdout) == (0, out), done.stderr
+    assert ("read as cp1252" in done.stderr) == ("2>" not in closed) and "Traceback" not in done.stderr
