@@ -25,7 +25,7 @@ def gated_rms_norm_gpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups:
         (y, y_row), (z, z_row), size = rows(y), rows(z), y.shape[1] // groups
         if out.numel():
             with on_device_of(y):
-                _normalise[(y.shape[0], groups)](
+                _normalize[(y.shape[0], groups)](
                     y, y_row, z, z_row, weight.detach().float().contiguous(), out, out.shape[1], eps,
                     SIZE=size, BLOCK=power_of_two(size), num_warps=4 if size <= 2048 else 8,
                 )  # fmt: skip
@@ -38,7 +38,7 @@ def gated_rms_norm_gpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups:
 
 
 @triton.jit
-def _normalise(
+def _normalize(
     y: tensor, y_row: tensor, z: tensor, z_row: tensor, weight: tensor, out: tensor, channels: tensor, eps: tensor,
     SIZE: constexpr, BLOCK: constexpr,
 ) -> None:  # fmt: skip

@@ -80,6 +80,14 @@ _SQUARE = CHUNK * CHUNK
 _SAVED = 5 * CHUNK  # numbers of `_Saved`
 
 
+class _Shape(NamedTuple):
+    """Sizes of a head, and what its denominators are kept from zero by."""
+
+    K: int
+    V: int
+    eps: Number
+
+
 class _Saved(NamedTuple):
     """What the first pass saves of a chunk for the second, lines of CHUNK."""
 
@@ -120,16 +128,16 @@ class _Scratch(NamedTuple):
 
 
 @njit(**SERIAL)
-def _scratch_size(K: int, V: int, chunks: int) -> int:
+def _scratch_size(shape: _Shape, chunks: int) -> int:
     """Return how many fp32 numbers of scratch a head of so many chunks needs."""
-    wk, wv = wide(K), wide(V)
+    wk, wv = wide(shape.K), wide(shape.V)
     return 5 * CHUNK * (wk + wv + CHUNK) + 8 * CHUNK + 3 * wk * wv + 2 * wk + chunks * _SAVED
 
 
 @njit(**SERIAL)
-def _divide(memory: Pointer, K: int, V: int) -> Any:
+def _divide(memory: Pointer, shape: _Shape) -> Any:
     """Return `_Scratch` of `_scratch_size` numbers."""
-    wk, wv = wide(K), wide(V)
+    wk, wv = wide(shape.K), wide(shape.V)
     valued = shift(memory, 5 * CHUNK * wk)
     squares = shift(valued, 5 * CHUNK * wv)
     lines = shift(squares, 5 * _SQUARE)
@@ -158,8 +166,9 @@ def _saved(memory: Pointer, t: int) -> Any:
 
 
 @njit(**SERIAL)
-def _read_chunk(inputs: HeadInputs, dh: Rows, count: int, K: int, V: int, m: _Scratch) -> None:
+def _read_chunk(inputs: HeadInputs, dh: Rows, count: int, shape: _Shape, m: _Scratch) -> None:
     """Read q, k, v and dh, and compute the transposed panels and the products of q and k, and of v and dh."""
+    K, V, _ = shape
     rows, wk, wv, fresh = (count + LANES - 1) // LANES * LANES, wide(K), wide(V), Rows(m.dots, -1)
     turned_keys, turned_values = Panels(m.turned_keys, wk * TILE_COLUMNS), Panels(m.turned_values, wv * TILE_COLUMNS)
     read(inputs.q, count, rows, K, np.float32(1.0 / np.sqrt(K)), m.queries)
@@ -204,8 +213,9 @@ def _differentiate_denominator(m: _Scratch, wk: int, count: int, eps: Number, ou
 
 
 @njit(**SERIAL)
-def _first_chunk_pass(gates: Gates, count: int, K: int, V: int, eps: Number, dq: Rows, saved: _Saved, m: _Scratch) -> Any:
+def _first_chunk_pass(gates: Gates, count: int, shape: _Shape, dq: Rows, saved: _Saved, m: _Scratch) -> Any:
     """Compute dq, `saved` and the state after the chunk: C and n in place, m returned. `saved` has m. After `_read_chunk`."""
+    K, V, eps = shape
     wk, wv, g = wide(K), wide(V), m.factors
     out, panels, C = Panels(m.out_k, _STRIP), Panels(m.key_panels, _STRIP), Panels(m.C_turned, wv * TILE_COLUMNS)
 
@@ -233,8 +243,9 @@ def _first_chunk_pass(gates: Gates, count: int, K: int, V: int, eps: Number, dq:
 
 
 @njit(**SERIAL)
-def _second_chunk_pass(gates: Gates, count: int, K: int, V: int, saved: _Saved, dk: Rows, dv: Rows, m: _Scratch) -> None:
+def _second_chunk_pass(gates: Gates, count: int, shape: _Shape, saved: _Saved, dk: Rows, dv: Rows, m: _Scratch) -> None:
     """Compute dk, dv, `dots` and the gradients before the chunk, Z and z. After `_read_chunk`."""
+    K, V, _ = shape
     wk, wv, g, fresh = wide(K), wide(V), m.factors, Rows(m.dots, -1)
     leave, Z, Z_turned = Rows(g.leave, 1), Panels(m.Z, wk * TILE_COLUMNS), Panels(m.Z_turned, wv * TILE_COLUMNS)
     grads, queries = Panels(m.grad_panels, _STRIP), Panels(m.key_panels, _STRIP)
@@ -308,13 +319,14 @@ def _inner(a: Pointer, b: Pointer, size: int) -> float:
 
 @njit(**SERIAL)
 def _head(
-    inputs: HeadInputs, dh: Rows, tokens: int, K: int, V: int, eps: Number, known: bool, start: HeadState, ended: bool,
-    end: HeadState, out: HeadInputs, dstart: HeadState, m: _Scratch,
+    inputs: HeadInputs, dh: Rows, tokens: int, shape: _Shape, known: bool, start: HeadState, ended: bool, end: HeadState,
+    out: HeadInputs, dstart: HeadState, m: _Scratch,
 ) -> None:  # fmt: skip
     """Process a head of a sequence from its first token on: the gradients of `inputs` and of `start`.
 
     The start state is zero unless `known`, its gradient at the end, `end`, is zero unless `ended`.
     """
+    K, V, _ = shape
     wk, state_size = wide(K), wide(K) * wide(V)
 
     _load_state(start, known, K, V, m.Z, m.n)
@@ -323,8 +335,8 @@ def _head(
     for t in range(0, tokens, CHUNK):
         count, now, saved = min(CHUNK, tokens - t), from_token(inputs, t), _saved(m.saved, t)
         saved.m[0] = top
-        _read_chunk(now, from_row(dh, t), count, K, V, m)
-        top = _first_chunk_pass(now.gates, count, K, V, eps, from_row(out.q, t), saved, m)
+        _read_chunk(now, from_row(dh, t), count, shape, m)
+        top = _first_chunk_pass(now.gates, count, shape, from_row(out.q, t), saved, m)
 
     _load_state(end, ended, K, V, m.Z, m.z)
     turn_panels(m.Z, K, V, m.Z_turned)
@@ -332,8 +344,8 @@ def _head(
     of_m = (np.float64(end.m[0]) if ended else 0.0) - r
     for t in range((tokens - 1) // CHUNK * CHUNK, -1, -CHUNK):
         count, now, saved, out_now = min(CHUNK, tokens - t), from_token(inputs, t), _saved(m.saved, t), from_token(out, t)
-        _read_chunk(now, from_row(dh, t), count, K, V, m)
-        _second_chunk_pass(now.gates, count, K, V, saved, out_now.k, out_now.v, m)
+        _read_chunk(now, from_row(dh, t), count, shape, m)
+        _second_chunk_pass(now.gates, count, shape, saved, out_now.k, out_now.v, m)
         r, of_m = _gate_gradients(now.gates, count, saved, m, r, of_m, out_now.gates)
         if t > 0:
             turn_panels(m.Z, K, V, m.Z_turned)
@@ -371,14 +383,15 @@ def scan(
     for s in range(cu.shape[0] - 1):
         longest = max(longest, cu[s + 1] - cu[s])
     for share in prange(share_heads.shape[0]):
-        memory = np.empty(_scratch_size(K, V, ceil_div(longest, CHUNK)), np.float32)
+        shape = _Shape(K, V, eps)
+        memory = np.empty(_scratch_size(shape, ceil_div(longest, CHUNK)), np.float32)
         for at in range(share_first[share], share_first[share + 1]):
             s = share_order[at]
             for head in range(share_heads[share, 0], share_heads[share, 1]):
                 own = s * H + head
                 _head(
                     head_inputs(inputs, cu[s], head, K, V, 0), head_rows(dh.line, dh.distance, cu[s], head * V),
-                    cu[s + 1] - cu[s], K, V, eps, known, _head_state(start, own if known else 0, K, V), ended,
+                    cu[s + 1] - cu[s], shape, known, _head_state(start, own if known else 0, K, V), ended,
                     _head_state(end, own if ended else 0, K, V), head_inputs(out, cu[s], head, K, V, 0),
-                    _head_state(dstart, own, K, V), _divide(address(memory), K, V),
+                    _head_state(dstart, own, K, V), _divide(address(memory), shape),
                 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 T tokens, H heads, K key size, V value size, N chunks. `table` is (3, N): the sequence, first token and the token
 after the last token of each chunk. Rows of q, k, v, i and f are `..._row` elements apart; everything else is contiguous.
+Arguments are listed one by one: Triton takes named tuples too, but a kernel is changed only together with a run on a GPU.
 An fp32 product takes three tf32 products, which are as accurate as fp32 to within a bit or two.
 """
 
@@ -100,7 +101,7 @@ def _read(
     """Return q k^T (CHUNK, CHUNK), q C (CHUNK, TILE_V) and q n (CHUNK,) with the state before the chunk."""
     scores = tl.zeros((CHUNK, CHUNK), tl.float32)
     read = tl.zeros((CHUNK, TILE_V), tl.float32)
-    normaliser = tl.zeros((CHUNK,), tl.float32)
+    normalizer = tl.zeros((CHUNK,), tl.float32)
     for first in range(0, K, TILE_K):
         key = first + tl.arange(0, TILE_K)
         queries, keys = _tile(q, q_row, token, stop, head, key, K), _tile(k, k_row, token, stop, head, key, K)
@@ -109,8 +110,8 @@ def _read(
         n = tl.load(n_in + index * K + key, mask=key < K, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), scores, input_precision=EXACT)
         read = tl.dot(queries, C, read, input_precision="tf32x3")
-        normaliser += tl.sum(queries * n[None, :], 1)
-    return scores, read, normaliser
+        normalizer += tl.sum(queries * n[None, :], 1)
+    return scores, read, normalizer
 
 
 @triton.jit
@@ -126,7 +127,7 @@ def outputs(
     token = tl.load(table + chunks + chunk) + tl.arange(0, CHUNK)
     stop = tl.load(table + 2 * chunks + chunk)
     index = chunk * heads + head
-    scores, read, normaliser = _read(
+    scores, read, normalizer = _read(
         q, q_row, k, k_row, C_in, n_in, token, stop, head, index, column, K, V, CHUNK, TILE_K, TILE_V, EXACT
     )  # fmt: skip
     forget = _forget_gate(f, f_row, token, stop, head)
@@ -137,7 +138,7 @@ def outputs(
     entering = tl.exp(kept + (m - m_token)) * scale
     values = _tile(v, v_row, token, stop, head, column, V)
     numerator = entering[:, None] * read + tl.dot(mix, values, input_precision="tf32x3")
-    weight = entering * normaliser + tl.sum(mix, 1)
+    weight = entering * normalizer + tl.sum(mix, 1)
     denominator = tl.maximum(tl.abs(weight), tl.exp(-m_token)) + eps
     inside = (token < stop)[:, None] & (column < V)[None, :]
     at = (token[:, None] * heads + head) * V + column[None, :]

@@ -2,6 +2,7 @@
 
 T tokens, Di channels, n state size, N chunks. `table` is (3, N): the sequence, first token and the token after the last token of
 each chunk. Rows of x, dt, B, C and dy are `..._row` elements apart; everything else is contiguous.
+Arguments are listed one by one: Triton takes named tuples too, but a kernel is changed only together with a run on a GPU.
 """
 
 from __future__ import annotations
