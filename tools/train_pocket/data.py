@@ -24,7 +24,7 @@ EVIDENCE = (
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a .jsonl.zst file."""
+    """Yield the records of a .jsonl.zst file."""
     with path.open("rb") as raw:
         stream = zstandard.ZstdDecompressor(max_window_size=2**31).stream_reader(raw)
         for line in io.TextIOWrapper(stream, encoding="utf-8", newline="\n"):
@@ -33,11 +33,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def held_back(document_id: str) -> bool:
-    """True for one document in ten: never trained on. Two set-ups of one question (`...-long`) fall together."""
+    """Return True for one document in ten, which is never trained on. Two set-ups of one question (`...-long`) fall together."""
     key = document_id.removesuffix("-long")
     return hashlib.blake2b(key.encode(), digest_size=4).digest()[0] % 10 == 0
 
 
 def evidence(data: Path, name: str) -> Iterator[dict[str, Any]]:
-    """The records of one evidence set."""
+    """Yield the records of an evidence set."""
     return read_lines(data / "evidence" / f"{name}.jsonl.zst")

@@ -32,7 +32,7 @@ class EvidenceSet:
 
 
 def _spans(record: dict[str, Any], narrow: bool) -> tuple[tuple[int, int], ...]:
-    """Evidence spans; `narrow`: the answer's sentence in a set that marks it (fairytaleqa), and nothing where it is missing."""
+    """Return the evidence spans; `narrow`: the answer's sentence in a set that marks it (fairytaleqa), else nothing."""
     given = record["evidence"]
     if narrow and "evidence_sentence" in record:
         given = record["evidence_sentence"] or []
@@ -42,7 +42,7 @@ def _spans(record: dict[str, Any], narrow: bool) -> tuple[tuple[int, int], ...]:
 
 @functools.cache
 def load_evidence(data: Path, name: str, *, measure: bool) -> EvidenceSet:
-    """The training part of a set, or with `measure` its held-back documents."""
+    """Load the training part of a set, or with `measure` its held-back documents."""
     texts: dict[str, str] = {}
     asked: dict[str, list[Question]] = {}
     for record in evidence(data, name):

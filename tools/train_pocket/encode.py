@@ -1,7 +1,7 @@
-"""Which documents are read, and what is kept of them: one file for each document, so that an interrupted run goes on.
+"""Which documents are read, and their files: one for each document, so that an interrupted run resumes.
 
-`OUT/vectors/KEY` is what `SentenceVectors.to_bytes` gives, and a document is named by its set and its id. `OUT/questions` holds
-the questions' vectors. All of it is read by the model folder `OUT/encoder`, which has the encoder that ships.
+`OUT/vectors/KEY` is the result of `SentenceVectors.to_bytes`; KEY is made from the set and the document's id. `OUT/questions`
+holds the questions' vectors. The model in `OUT/encoder` reads all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GROUP_CHARACTERS = 200_000
 
 @dataclass(frozen=True)
 class Chosen:
-    """A set and the questions of it that are used; its documents are those that the questions ask."""
+    """A set and its chosen questions; its documents are the ones that these questions ask about."""
 
     found: EvidenceSet
     questions: list[Question]
@@ -48,29 +48,29 @@ class Chosen:
 
 @cache
 def chosen_sets(data: Path, *, measure: bool) -> list[Chosen]:
-    """The held-back questions that measure, or all questions about training documents."""
+    """Return the held-back questions that measure, or all questions about training documents."""
     sets = [load_evidence(data, name, measure=measure) for name in (LONG if measure else EVIDENCE)]
     return [Chosen(s, chosen_questions(s, HELD_BACK_QUESTIONS) if measure else s.questions) for s in sets if s.questions]
 
 
 def document_path(out: Path, set_name: str, document: str) -> Path:
-    """Where the document's file is."""
+    """Return the path of a document's file."""
     return out / "vectors" / hashlib.blake2b(f"{set_name}/{document}".encode(), digest_size=10).hexdigest()
 
 
 def stored(out: Path, set_name: str, document: str, text: str) -> SentenceVectors:
-    """What was kept of a document."""
+    """Load a document that has been read."""
     return SentenceVectors.from_bytes(document_path(out, set_name, document).read_bytes(), text, WIDTH)
 
 
 def vectors(out: Path, name: str, texts: Sequence[str], max_tokens: int | None = None) -> NDArray[np.float32]:
-    """(n, D) unit vectors of texts, cut to `max_tokens` tokens if given, which are kept under this name."""
+    """Return (n, D) unit vectors of texts, cut to `max_tokens` tokens if given, and store them under this name."""
     embedder = Embedder(_model(out))
     return _kept(out, name, len(texts), lambda: embedder.encode(list(texts), max_tokens=max_tokens))
 
 
 def question_vectors(out: Path, one: Chosen, measure: bool) -> NDArray[np.float32]:
-    """(n, D) unit vectors of the chosen questions of a set, which are kept; sentence layers read them if there are any."""
+    """Return (n, D) unit vectors of a set's chosen questions, and store them; sentence layers read them if the model has any."""
     scorer, texts = VectorScorer(_model(out)), [question.text for question in one.questions]
     name = f"{one.found.name}-{'held' if measure else 'train'}"
     return _kept(out, name, len(texts), lambda: np.stack([read.vector.numpy() for read in scorer.read_queries(texts)]))
@@ -91,7 +91,7 @@ def _model(out: Path) -> Model:
 
 
 def encode(data: Path, out: Path, *, measure: bool, wanted: Callable[[str], bool] = lambda document: True) -> None:
-    """Read what is wanted and not yet on disk, in random order, so that what there is at any time is a sample of all sets."""
+    """Read the wanted documents that are not on disk, in random order, so that the files are a sample of all sets at any time."""
     sets = chosen_sets(data, measure=measure)
     for one in sets:
         log.info("%s: %d questions, %d documents", one.found.name, len(one.questions), len(one.documents))
@@ -100,7 +100,7 @@ def encode(data: Path, out: Path, *, measure: bool, wanted: Callable[[str], bool
 
 
 def read_documents(out: Path, wanted: list[tuple[str, str, str]]) -> None:
-    """Write the files of (set, document, text) that are not there."""
+    """Read and store the documents (set, name, text) that have no file."""
     wanted = [one for one in wanted if not document_path(out, *one[:2]).exists()]
     random.Random(0).shuffle(wanted)
     retriever = SentenceRetriever.load(out / "encoder")

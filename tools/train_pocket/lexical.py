@@ -19,13 +19,13 @@ _STOP = frozenset(
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words without stop words; a plural s is dropped."""
+    """Return lower-case words without stop words and without a plural s."""
     found = (w for w in _WORD.findall(text.lower()) if w not in _STOP)
     return [w[:-1] if len(w) > 3 and w.endswith("s") and not w.endswith("ss") else w for w in found]
 
 
 class Bm25:
-    """Scores all documents for a query."""
+    """An index that scores all its documents for a query."""
 
     def __init__(self, documents: Sequence[str], k1: float = 0.9, b: float = 0.4) -> None:
         lists: dict[str, list[tuple[int, int]]] = {}
@@ -44,7 +44,7 @@ class Bm25:
             self.lists[word] = numbers, idf * counts_ / (counts_ + norm[numbers])
 
     def scores(self, query: str) -> NDArray[np.float64]:
-        """(number of documents,)"""
+        """Return the score of each document."""
         total = np.zeros(self.size)
         for word in set(words(query)):
             if word in self.lists:
@@ -53,7 +53,7 @@ class Bm25:
         return total
 
     def top(self, query: str, count: int) -> NDArray[np.int64]:
-        """The best documents with a score above zero, best first; earlier documents win ties."""
+        """Return the best documents with a score above zero, best first; earlier documents win ties."""
         scores = self.scores(query)
         best = np.argsort(-scores, kind="stable")[:count]
         return best[scores[best] > 0]

@@ -38,7 +38,7 @@ class LongDocuments:
 
 
 def measured(data: Path, out: Path) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """By set, with the number of its documents, and way: nDCG@10 of each question."""
+    """Return nDCG@10 of each question, by set (with the number of its documents) and way."""
     found = {}
     for name in SETS:
         one = load(data, out, name)
@@ -48,7 +48,7 @@ def measured(data: Path, out: Path) -> dict[str, dict[str, NDArray[np.float64]]]
 
 
 def load(data: Path, out: Path, name: str) -> LongDocuments:
-    """The documents of a set, trained on and held back, and questions about them, chosen at random; the documents are read."""
+    """Choose documents of a set, trained on and held back, and questions about them at random; read the documents."""
     parts = [(one, measure) for measure in (False, True) for one in chosen_sets(data, measure=measure) if one.found.name == name]
     texts = {document: one.found.texts[document] for one, _ in parts for document in one.documents}
     rng, names = np.random.default_rng(0), list(texts)
@@ -81,7 +81,7 @@ def _ranked(out: Path, name: str, one: LongDocuments) -> dict[str, NDArray[np.fl
 def cosines(
     queries: NDArray[np.float32], passages: Sequence[NDArray[np.float32]]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Cosines of unit vectors (n, D) with each whole document and with its nearest passage, both (n, documents).
+    """Return the cosines of unit vectors (n, D) with each whole document and with its nearest passage, both (n, documents).
 
     Args:
         passages: of each document the sums of hidden vectors (P, D) of its passages.
@@ -92,6 +92,6 @@ def cosines(
 
 
 def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows of unit length."""
+    """Return the rows with unit length."""
     found: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-9)
     return found

@@ -42,36 +42,36 @@ Rows = Mapping[str, Sequence[NDArray[np.float32]]]  # of each way the scores of 
 
 
 def recalls(examples: Sequence[Example], given: Sequence[NDArray[np.float32]], depth: int) -> NDArray[np.float64]:
-    """(questions,) recall at a depth."""
+    """Return the recall (questions,) at a depth."""
     return np.array([recall(one.evidence, score, depth) for one, score in zip(examples, given, strict=True)])
 
 
 def by_set(examples: Sequence[Example], values: NDArray[np.float64]) -> dict[str, float]:
-    """Mean of each set, in order."""
+    """Return the mean of each set, in order."""
     sets = np.array([one.set for one in examples])
     return {name: float(values[sets == name].mean()) for name in dict.fromkeys(sets.tolist())}
 
 
 def documents_of(data: Path, out: Path, examples: Sequence[Example]) -> dict[tuple[str, str], SentenceVectors]:
-    """Every document that is asked, by set and document."""
+    """Load every document that is asked about, by set and name."""
     sets = {one.found.name: one.found for one in chosen_sets(data, measure=True)}
     return {key: stored(out, *key, sets[key[0]].texts[key[1]]) for key in dict.fromkeys((e.set, e.document) for e in examples)}
 
 
 def sentences_of(document: SentenceVectors) -> list[str]:
-    """The sentences of a document."""
+    """Return the sentences of a document."""
     return [document.text[start:end] for start, end in document.spans]
 
 
 def bm25_scores(data: Path, examples: Sequence[Example], documents: Documents) -> list[NDArray[np.float32]]:
-    """BM25 over words with the document's sentences as the collection."""
+    """Score by BM25 over words, with the document's sentences as the collection."""
     sets = {one.found.name: one for one in chosen_sets(data, measure=True)}
     indexes = {key: Bm25(sentences_of(document)) for key, document in documents.items()}
     return [indexes[e.set, e.document].scores(sets[e.set].questions[e.number].text).astype(np.float32) for e in examples]
 
 
 def alone_scores(out: Path, examples: Sequence[Example], documents: Documents) -> list[NDArray[np.float32]]:
-    """The encoder's cosine of each sentence alone."""
+    """Score by the encoder's cosine of each sentence alone."""
     read = {
         key: vectors(out, f"alone/{key[0]}-{key[1]}", [text if text.strip() else "." for text in sentences_of(document)])
         for key, document in documents.items()
@@ -80,7 +80,7 @@ def alone_scores(out: Path, examples: Sequence[Example], documents: Documents) -
 
 
 def scanned_scores(data: Path, model: str, examples: Sequence[Example], documents: Documents) -> list[NDArray[np.float32]]:
-    """The scores of another built-in model, which reads every document again for every question."""
+    """Score by another built-in model, which reads every document again for every question."""
     sets = {one.found.name: one for one in chosen_sets(data, measure=True)}
     retriever = SentenceRetriever.load(model)
     found = []
@@ -95,7 +95,7 @@ def scanned_scores(data: Path, model: str, examples: Sequence[Example], document
 def sentence_rows(
     data: Path, out: Path, examples: Sequence[Example], tuned: Sequence[Example], documents: Documents, head: VectorScore
 ) -> dict[str, list[NDArray[np.float32]]]:
-    """Scores of every question by every way; `tuned` are the same questions as the tuned layers read them."""
+    """Score every question by every way; `tuned` are the same questions read by the tuned layers."""
     rows = {"BM25 in document": bm25_scores(data, examples, documents)}
     rows[ALONE] = alone_scores(out, examples, documents)
     rows[OTHER] = scanned_scores(data, OTHER, examples, documents)
@@ -109,7 +109,7 @@ def sentence_rows(
 
 
 def sentence_tables(examples: Sequence[Example], rows: Rows) -> str:
-    """Recall of each way: by depth, by set at 10, and against BM25 with an interval; with and without the sets of fixed forms."""
+    """Format the recall of each way: by depth, by set at 10, and against BM25, with and without the sets of fixed forms."""
     lines = ["| way | " + " | ".join(f"@{d}" for d in DEPTHS) + " | @10 against BM25 | without the fixed forms |"]
     lines += ["|---" * (len(DEPTHS) + 3) + "|"]
     sets = [one.set for one in examples]
@@ -130,7 +130,7 @@ def sentence_tables(examples: Sequence[Example], rows: Rows) -> str:
 
 
 def context_table(examples: Sequence[Example], documents: Documents, rows: Rows) -> str:
-    """recall@10 by length of the document, and by the third of it that holds the evidence; all questions weigh alike."""
+    """Format recall@10 by length of the document and by the third of it that holds the evidence; all questions weigh alike."""
     parts: dict[str, list[Sequence[tuple[int, int]]]] = {}  # of each question the spans that count
     tokens = [len(documents[e.set, e.document].ids) for e in examples]
     for name, low, high in _LENGTHS:
@@ -159,7 +159,7 @@ def _difference(gains: NDArray[np.float64]) -> str:
 
 
 def asked_elsewhere(data: Path, out: Path, table: WordTable, examples: Sequence[Example], *, measure: bool) -> list[Example]:
-    """Each question asked to the next document of its set, for sets whose questions are about one document."""
+    """Ask each question to the next document of its set, for sets whose questions are about one document."""
     sets = {one.found.name: one for one in chosen_sets(data, measure=measure)}
     tokenizer = Tokenizer.load(out / "encoder")
     documents: dict[str, list[str]] = {}
@@ -180,13 +180,13 @@ def asked_elsewhere(data: Path, out: Path, table: WordTable, examples: Sequence[
 
 
 def area(right: NDArray[np.float64], wrong: NDArray[np.float64]) -> float:
-    """Share of pairs in which the right one is larger; equal ones count half."""
+    """Return the share of pairs in which the right one is larger; equal ones count half."""
     order = np.searchsorted(np.sort(wrong), right, side="left") + np.searchsorted(np.sort(wrong), right, side="right")
     return float(order.mean() / 2 / len(wrong))
 
 
 def calibration_table(head: VectorScore, examples: Sequence[Example], strangers: Sequence[Example]) -> str:
-    """How often sentences of a probability answer, and how well the best one tells documents that answer from others."""
+    """Format how often sentences of a probability answer, and how well the best one separates answering documents from others."""
     given, other = scores(head, examples), scores(head, strangers)
     chance = torch.cat([s.sigmoid() for s in given]).numpy()
     answers = torch.cat([mark_answers(len(one.vectors), one.evidence) for one in examples]).numpy()
@@ -205,5 +205,5 @@ def calibration_table(head: VectorScore, examples: Sequence[Example], strangers:
 
 
 def best(score: Tensor) -> float:
-    """The largest score."""
+    """Return the largest score."""
     return float(score.amax()) if len(score) else -np.inf

@@ -22,7 +22,7 @@ DEPTH = 10
 
 
 def chosen_questions(found: EvidenceSet, most: int) -> list[Question]:
-    """At most `most` questions, spread over the documents: the same ones on every call."""
+    """Choose at most `most` questions, spread over the documents, the same ones on every call."""
     number = {name: i for i, name in enumerate(found.texts)}
     by_document: dict[int, list[Question]] = {}
     for question in found.questions:
@@ -35,12 +35,12 @@ def chosen_questions(found: EvidenceSet, most: int) -> list[Question]:
 
 
 def recall(evidence: Sequence[tuple[int, int]], scores: NDArray[np.float32], depth: int = DEPTH) -> float:
-    """Share of the evidence spans that one of the `depth` best sentences overlaps."""
+    """Return the share of the evidence spans that one of the `depth` best sentences overlaps."""
     best = np.argsort(-scores, kind="stable")[:depth]
     return float(np.mean([((best >= a) & (best < b)).any() for a, b in evidence]))
 
 
 def standard(x: NDArray[np.floating]) -> NDArray[np.floating]:
-    """z-scores."""
+    """Return z-scores."""
     z: NDArray[np.floating] = (x - x.mean()) / (x.std() + 1e-6)
     return z

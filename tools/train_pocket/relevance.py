@@ -1,6 +1,6 @@
 """The reranker's weights: fitted on passages of the training documents, measured on retrieval sets never trained on.
 
-What is known of a candidate, the features of `VectorRelevance`, does not depend on the other candidates.
+The features of a candidate are those of `VectorRelevance`, which do not depend on the other candidates.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_DOCUMENTS = 300  # of a set whose passages are listed
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """A query's list: known (n, 3), and which of it are relevant (n,) float."""
+    """A query's list: the features (n, 3) of its documents, and 1 for the relevant ones (n,) float."""
 
     known: NDArray[np.float32]
     relevant: NDArray[np.float32]
@@ -67,7 +67,7 @@ class Read:
 
 
 def passages(name: str, document: SentenceVectors) -> list[Read]:
-    """The passages of a document."""
+    """Return the passages of a document."""
     cuts = passage_bounds(document.bounds, PASSAGE_TOKENS)
     found = []
     for first, last in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
@@ -83,7 +83,7 @@ def passages(name: str, document: SentenceVectors) -> list[Read]:
 
 
 def training_lists(data: Path, out: Path, table: WordTable) -> list[Candidates]:
-    """Lists by BM25 of passages, and of whole documents, of a set: those that answer, and those of other documents."""
+    """Make BM25's lists of passages and of whole documents: the ones that answer, and ones of other documents."""
     lists: list[Candidates] = []
     for one in chosen_sets(data, measure=False):
         if one.found.name in FITTED:
@@ -137,7 +137,7 @@ def _minimize(start: Sequence[float], loss: Callable[[Tensor], Tensor]) -> Tenso
 
 
 def fit(lists: Sequence[Candidates]) -> tuple[NDArray[np.float64], float]:
-    """Weights (3,) and bias: softmax over each list, then the bias and the factor that make the sigmoid a probability."""
+    """Fit weights (3,) and bias: softmax over each list, then the bias and the factor that make the sigmoid a probability."""
     rows = [(torch.from_numpy(c.known).double(), torch.from_numpy(c.relevant).double()) for c in lists]
 
     def ranked(w: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def fit(lists: Sequence[Candidates]) -> tuple[NDArray[np.float64], float]:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A retrieval set with BM25's lists and what is known of each document in them."""
+    """A retrieval set with BM25's lists and the features of each document in them."""
 
     one: RetrievalSet
     lists: list[NDArray[np.int64]]
@@ -170,7 +170,7 @@ def encode_sets(data: Path, out: Path, names: Sequence[str] = MEASURED) -> None:
 
 
 def measured(data: Path, out: Path, name: str, table: WordTable) -> Measured:
-    """What is known of the documents in the lists of a set; documents without text are zeros."""
+    """Compute the features of the documents in the lists of a set; zeros for documents without text."""
     (tokenizer, backbone), one = _encoder(out), load_set(data, name)
     lists, index = one.listed(), Bm25(one.documents)
     queries = torch.from_numpy(vectors(out, f"{name}-retrieval", one.queries))
@@ -185,7 +185,7 @@ def measured(data: Path, out: Path, name: str, table: WordTable) -> Measured:
 
 
 def rows_of(found: Measured, weights: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """nDCG@10 of each query, for each way to order BM25's list."""
+    """Return nDCG@10 of each query for each way to order BM25's list."""
     ways: dict[str, list[NDArray[Any]]] = {
         "BM25": [-np.arange(len(listed), dtype=np.float64) for listed in found.lists],
         "static BM25": [k[:, 2] for k in found.known],
@@ -200,13 +200,13 @@ def rows_of(found: Measured, weights: NDArray[np.float64]) -> dict[str, NDArray[
 
 
 def load(out: Path) -> tuple[NDArray[np.float64], float]:
-    """The weights (3,) and the bias that `fit_relevance` kept."""
+    """Load the weights (3,) and the bias that `fit_relevance` wrote."""
     kept = json.loads((out / "relevance.json").read_text(encoding="utf-8"))
     return np.array(kept["weights"]), kept["bias"]
 
 
 def fit_relevance(data: Path, out: Path) -> None:
-    """Fit the weights on training passages and keep them in `out`/relevance.json."""
+    """Fit the weights on training passages and write them to `out`/relevance.json."""
     lists = training_lists(data, out, load_table(data, out))
     weights, bias = fit(lists)
     log.info("%d lists: nearest %.2f, whole %.2f, BM25 %.2f, bias %.2f", len(lists), *weights, bias)

@@ -1,6 +1,7 @@
 """The steps: read the documents once, tune layers for sentences, fit the heads on what these read, print every table.
 
-`OUT` holds what the encoder as it was published reads, `OUT/sentences` what it reads with the tuned layers.
+`OUT` holds the documents as the published encoder reads them, `OUT/sentences` as the tuned one does, and `OUT/model-DIGEST` as
+the exported model does.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ASKED_ELSEWHERE = 4  # one question in so many is also asked to another documen
 
 
 def encode(data: Path, out: Path, folder: Path) -> None:
-    """Read the held-back documents, the training documents, and those of the retrieval sets."""
+    """Read the held-back documents, the training documents, and the documents of the retrieval sets."""
     write_encoder(folder, out)
     reading.encode(data, out, measure=True)
     reading.encode(data, out, measure=False)
@@ -40,14 +41,14 @@ def encode(data: Path, out: Path, folder: Path) -> None:
 
 
 def tune(data: Path, out: Path, folder: Path, minutes: float) -> None:
-    """Write `out`/tuned, the encoder tuned on two in three of the training documents."""
+    """Write `out`/tuned, the encoder tuned on six in ten of the training documents."""
     read = load_examples(data, out, load_table(data, out), measure=False)
     examples = [one for one in read if fitting.tuned_on(one.document)]
     tuning.tune(data, out, folder, examples, minutes)
 
 
 def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
-    """Examples and strangers that the heads are trained on, and those kept aside for the calibration."""
+    """Load examples and strangers to train the heads on, and others for the calibration."""
     table = load_table(data, out)
     examples = [one for one in load_examples(data, out, table, measure=False) if not fitting.tuned_on(one.document)]
     strangers = measuring.asked_elsewhere(data, out, table, examples[::_ASKED_ELSEWHERE], measure=False)
@@ -63,7 +64,7 @@ def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list
 
 
 def _read_tuned(data: Path, out: Path) -> Path:
-    """Read with the tuned encoder what the heads are fitted and measured on; return the folder."""
+    """Read the documents that fit and measure the heads with the tuned encoder; return the folder."""
     if not (out / "tuned").is_dir():
         raise FileNotFoundError(f"{out / 'tuned'} is missing; run the step tune")
     sentences = out / "sentences"
@@ -99,7 +100,7 @@ def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
 
 
 def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
-    """Mean recall@10 over the held-back sets."""
+    """Return and log the mean recall@10 over the held-back sets."""
     values = measuring.recalls(held, [score.numpy() for score in fitting.scores(head, held)], 10)
     sets = measuring.by_set(held, values)
     mean = float(np.mean(list(sets.values())))
@@ -108,7 +109,7 @@ def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
 
 
 def measure(data: Path, out: Path, folder: Path, model: Path) -> None:
-    """Read what is not read yet, and print the tables of the lab book.
+    """Read the missing documents, and print the tables of the lab book.
 
     Args:
         folder: of the encoder as it was published.
@@ -139,7 +140,7 @@ def measure(data: Path, out: Path, folder: Path, model: Path) -> None:
 
 
 def _read_shipped(out: Path, model: Path) -> Path:
-    """Return the folder, named by the weights, for what the exported model reads."""
+    """Return the folder, named by the weights, for the documents that the exported model reads."""
     digest = hashlib.blake2b((model / "model.safetensors").read_bytes(), digest_size=8).hexdigest()
     target = out / f"model-{digest}"
     if not (target / "encoder").exists():
@@ -149,7 +150,7 @@ def _read_shipped(out: Path, model: Path) -> Path:
 
 
 def _ndcg_table(columns: Mapping[str, Mapping[str, NDArray[np.float64]]], baseline: str) -> str:
-    """The mean of each set and way, and the difference to the way `baseline` with its interval."""
+    """Format the mean of each set and way, and the difference to the way `baseline` with its interval."""
     ways = list(next(iter(columns.values())))
     lines = ["| way | " + " | ".join(columns) + f" | mean | against {baseline} |", "|---" * (len(columns) + 3) + "|"]
     sets = [name for name, rows in columns.items() for _ in rows[baseline]]

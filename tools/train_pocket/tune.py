@@ -53,7 +53,7 @@ class _Passage(NamedTuple):
 
 
 def hidden(model: Any, rows: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
-    """Hidden vectors (n, T, D) fp32 of [CLS] row [SEP], computed in bf16, and which of them are of a token (n, T) bool."""
+    """Return hidden vectors (n, T, D) fp32 of [CLS] row [SEP], computed in bf16, and (n, T) bool, False for padding."""
     width = max(len(row) for row in rows) + 2
     ids, mask = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.bool)
     for i, row in enumerate(rows):
@@ -65,12 +65,12 @@ def hidden(model: Any, rows: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tenso
 
 
 def means(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Unit vectors (n, D) of texts (n, T, D): the mean over their tokens, as the encoder was trained with."""
+    """Return unit vectors (n, D) of texts (n, T, D): the mean over their tokens, as the encoder was trained with."""
     return F.normalize((vectors * mask[..., None]).sum(1), dim=-1)
 
 
 def chosen_passages(one: Example, document: SentenceVectors, rng: np.random.Generator) -> tuple[list[_Passage], Tensor]:
-    """Passages that answer and those that look most like it, and the z-scores (S,) of BM25 of all sentences of the document."""
+    """Choose passages that answer and ones that look most like it; return them, and BM25's z-scores (S,) of all sentences."""
     numbers = known(one.query, one.vectors, one.features)
     plain = (numbers[:, 1] + numbers[:, 2]).numpy()
     cuts = passage_bounds(document.bounds, PASSAGE_TOKENS)
@@ -90,7 +90,7 @@ def chosen_passages(one: Example, document: SentenceVectors, rng: np.random.Gene
 
 
 def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int], bm25: Tensor) -> tuple[Tensor, Tensor]:
-    """The list loss of a question (D,) and the sentences (S, D) at `places`, and the distance to the vectors as they were."""
+    """Return the list loss of a question (D,) and the sentences (S, D) at `places`, and the distance to the original vectors."""
     place = {number: i for i, number in enumerate(places)}
     evidence = [[place[s] for s in range(a, b) if s in place] for a, b in one.evidence]
     score = _SCALE * (vectors @ query) + bm25[list(places)]
@@ -102,7 +102,7 @@ def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int],
 def passage_loss(
     queries: Tensor, passages: Tensor, owner: Sequence[int], answers: Sequence[bool], documents: Sequence[str]
 ) -> Tensor:
-    """Softmax over all passages (P, D) of a step, for each query (n, D): the negative log of what those that answer it get.
+    """Return the mean over queries (n, D) of the negative log of what the answering passages have of the softmax over all (P, D).
 
     Args:
         owner: of each passage, the query it was chosen for.
@@ -119,7 +119,7 @@ def passage_loss(
 
 
 class _Tuning:
-    """The steps, over examples of which the documents are stored."""
+    """The training steps over examples whose documents are stored."""
 
     def __init__(self, model: Any, data: Path, out: Path, examples: Sequence[Example]) -> None:
         self.model, self.out, self.rng = model, out, np.random.default_rng(0)
@@ -129,7 +129,7 @@ class _Tuning:
         self.tokenizer = Tokenizer.load(out / "encoder")
 
     def losses(self) -> Tensor:
-        """Of a batch: the list loss, the distance, and the loss of whole passages."""
+        """Return the list loss, the distance, and the loss of whole passages of a batch."""
         asked = [self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)]
         texts = [self.sets[one.set].questions[one.number].text.strip() for one in asked]
         queries = means(*hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts]))
@@ -152,7 +152,7 @@ class _Tuning:
 
 
 def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minutes: float) -> None:
-    """Tune for a number of minutes and write `out`/tuned, every ten minutes and at the end: an average over the last steps."""
+    """Tune for a number of minutes; write `out`/tuned, an average over the last steps, every ten minutes and at the end."""
     from transformers import BertModel
 
     torch.manual_seed(0)
@@ -186,7 +186,7 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
 
 
 def _write(model: Any, weights: Sequence[Tensor], mean: Sequence[Tensor], folder: Path, target: Path) -> None:
-    """Write the model with the mean weights, and what else its folder holds."""
+    """Write the model with the mean weights, and the other files of its folder."""
     now = [new.detach().clone() for new in weights]
     with torch.no_grad():
         for kept, new in zip(mean, weights, strict=True):

@@ -32,7 +32,7 @@ Store = Literal["lance", "local"]
 
 
 def indexed(out: Path, one: RetrievalSet, embedder: Embedder, store: Store) -> Index:
-    """The index of a collection, made once and kept in `out`; a document without text is left out."""
+    """Open the index of a collection, which is made once in `out`, without documents that have no text."""
     path = out / "index" / store / one.name
     if not path.exists():
         part = path.with_suffix(".part")
@@ -44,7 +44,7 @@ def indexed(out: Path, one: RetrievalSet, embedder: Embedder, store: Store) -> I
 
 
 def searched(index: Index, one: RetrievalSet, reranker: Reranker) -> dict[str, NDArray[np.float64]]:
-    """nDCG@10 of each query by every way."""
+    """Return nDCG@10 of each query by every way."""
     chosen = np.random.default_rng(0).permutation(len(one.queries))[: _FEWER.get(one.name, _QUERIES)].tolist()
     found, grades = {}, [one.grades[n] for n in chosen]
     for way, options in WAYS.items():
@@ -61,7 +61,7 @@ def _numbers(hits: Sequence[Hit]) -> NDArray[np.int64]:
 
 
 def _reranked(index: Index, query: str, reranker: Reranker) -> list[Hit]:
-    """The best documents of the first stage in the order of the reranker's scores alone."""
+    """Return the best documents of the first stage in the order of the reranker's scores alone."""
     hits = index.search(query, top_k=LISTED, sentences=0, rerank=0)
     kept = index.store.memories([hit.id for hit in hits])
     return reranker.rank(
@@ -70,7 +70,7 @@ def _reranked(index: Index, query: str, reranker: Reranker) -> list[Hit]:
 
 
 def measured(data: Path, out: Path, model: Path, store: Store) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """By set and way, nDCG@10 of each query."""
+    """Return nDCG@10 of each query, by set and way."""
     embedder, reranker, found = Embedder.load(model), Reranker.load(model), {}
     for name in SETS:
         one = load_set(data, name, pool=False)
