@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     lengths.add_argument("model", help="a model folder, or a built-in model, whose tokenizer counts")
     lengths.add_argument("corpus", type=Path, metavar="CORPUS", help="a BEIR folder, or a jsonl, csv or tsv file")
     lengths.add_argument("--to", type=Path, required=True, metavar="FILE", help="the file to write")
-    lengths.add_argument("--pieces", metavar="WORDS", help="chunks of so many words, or: sentences (default: whole documents)")
+    lengths.add_argument("--pieces", metavar="WORDS", help="chunks of this many words, or: sentences (default: whole documents)")
     results = commands.add_parser("results", help="measure quality on a data folder and write FOLDER/results.md; resumes")
     results.add_argument("data", type=Path, metavar="DATA", help="folder with retrieval/ and evidence/")
     results.add_argument("work", type=Path, metavar="WORK", help="folder that keeps the runs")

@@ -80,7 +80,7 @@ def cases(model: Model, load: Load, seed: int = 0) -> tuple[list[Case], list[Cas
 
 
 def _text(rng: random.Random, words: Sequence[str], model: Model, tokens: int) -> str:
-    """Return sentences of about so many tokens."""
+    """Return sentences of about `tokens` tokens."""
     text = ""
     while len(model.tokenizer.encode(text)) < tokens:  # doubles, so that few rounds are needed
         count = max(1, min(10_000, len(text.split()) or tokens // 2))

@@ -1,4 +1,4 @@
-"""Times every operator on a GPU, its kernels beside plain torch, at the shapes of published models.
+"""Times every operator on a GPU, its kernels compared with plain torch, at the shapes of published models.
 
     python tools/gpu_operators.py                                # one text of 32,768 tokens, and 512 texts of 64
     python tools/gpu_operators.py --device cpu --tokens 128      # whether this script runs, nothing more

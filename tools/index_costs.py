@@ -34,7 +34,7 @@ _VECTORS = 7  # of such a document
 
 
 def texts(folder: Path, count: int) -> list[str]:
-    """Documents of the words of the files in a folder, which go on in the next file where one ends."""
+    """Documents of the words of the files in a folder, continued in the next file where one ends."""
     files = (path.read_text(encoding="utf-8", errors="replace").split() for path in sorted(folder.rglob("*.txt")))
     words = itertools.chain.from_iterable(files)
     found = [" ".join(itertools.islice(words, _WORDS)) for _ in range(count)]
@@ -96,7 +96,7 @@ def made_up(first: int, count: int, dimension: int) -> tuple[list[DocumentRow], 
 
 
 def filling(settings: IndexSettings, folder: Path, sizes: tuple[int, ...]) -> dict[str, object]:
-    """Seconds of processor time to commit a part to indexes that hold so many documents; bytes of memory of a known one."""
+    """Seconds of processor time to commit a part to indexes of these numbers of documents; bytes of memory of a known one."""
     store = LanceStore.create(str(folder), settings)
     there, seconds = 0, []
     for wanted in sizes:

@@ -53,7 +53,7 @@ def document_bytes() -> dict[str, float]:
 
 
 def filling_hours(documents: float) -> float:
-    """Processor hours of committing parts one after the other, if the time of one goes on as it was measured (a line)."""
+    """Processor hours of committing parts one after the other, if the time of one grows as measured (a line)."""
     found = costs()
     (few, quick), *_, (many, slow) = found["commit_seconds"]
     slope = max(0.0, (slow - quick) / (many - few))
@@ -133,8 +133,8 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for name, made in (("plan", plan()), ("storage", storage()), ("money", money())):
         print(f"{made}\n")
-        before, mark, behind = text.partition(f"<!-- {name} -->\n")
-        text = before + mark + made + "\n" + behind[behind.index("<!-- end -->") :]
+        before, mark, after = text.partition(f"<!-- {name} -->\n")
+        text = before + mark + made + "\n" + after[after.index("<!-- end -->") :]
     if "--write" in sys.argv:
         PAGE.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""How even shards are on your files: the text that each kind of file gives, and the tokens of each shard.
+"""How even shards are on your files: the text of each kind of file, and the tokens of each shard.
 
     python tools/shard_balance.py PATH... --shards 16
 

@@ -46,7 +46,7 @@ def measure(name: str, long: Long) -> str:
     model = Model(backbone_of(name), tokenizer, nn.ModuleDict({"embed": EndVector()}), {"document": DOCUMENT}, source=name)
     trainable(model)
     ids = np.random.default_rng(0).integers(4, 20_000, (TOKENS // MODELS[name], MODELS[name])).astype(np.int32)
-    vectors(model, [ids[0, :16]]).sum().backward()  # makes the gradients
+    vectors(model, [ids[0, :16]]).sum().backward()  # creates the gradients
     reset_peak("cpu")
     before = peak_bytes("cpu")
     vectors(model, list(ids), long).sum().backward()

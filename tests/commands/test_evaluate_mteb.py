@@ -52,7 +52,7 @@ def test_retrieval_is_reranked_from_the_predictions_of_another_model(run, tasks)
     done = run("evaluate", "tiny", "mteb:retrieval", "--as", "rerank")
     assert (
         done.code == 1
-        and "gives no candidates; to retrieval tasks give another model's: --run FOLDER/mteb/predictions" in done.err
+        and "has no candidates; for a retrieval task, name those of another model: --run FOLDER/mteb/predictions" in done.err
     )
     done = run("evaluate", "tiny", "mteb:retrieval", "--as", "rerank", "--run", "first/mteb/predictions", "--json")
     assert done.code == 0 and json.loads(done.out)["as"] == "rerank", done.err

@@ -127,5 +127,5 @@ def test_a_reranker_and_an_index_search(model, tmp_path):
         "MockRetrievalTask-default-test",
         "MockRetrievalTask-default-val",
     ]
-    with pytest.raises(InputError, match="this task gives candidates"):
+    with pytest.raises(InputError, match="this task has candidates"):
         score(index, reranking.MockRerankingTask())

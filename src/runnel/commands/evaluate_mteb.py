@@ -62,7 +62,7 @@ def _check(name: str, task: Any, system: System) -> None:
         raise InputError(f"{name} is about {', '.join(task.metadata.modalities)}; runnel reads text")
     if system.how == "rerank" and kind not in _RERANK and not (kind in _SEARCH and system.candidates):
         raise InputError(
-            f"{name} ({kind}) gives no candidates; to retrieval tasks give another model's: --run FOLDER/mteb/predictions"
+            f"{name} ({kind}) has no candidates; for a retrieval task, name those of another model: --run FOLDER/mteb/predictions"
         )
     if system.how == "index" and kind not in _SEARCH:
         raise InputError(f"{name} ({kind}) is no retrieval task, which an index needs; evaluate it as embed")

@@ -107,7 +107,7 @@ def show(result: Mapping[str, Any]) -> None:
 
 
 def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:
-    """Return what to make of a sweep, with the command to use. The default comes first, the best of the others second."""
+    """Return the conclusion of a sweep, with the command to use; `settings` has the default first, then the best."""
     default, best = settings[0], settings[1]
     count, tried = best.comparison.queries, len(settings) - 1
     options = ["--in", place, *(["--model", model] if model else []), *best.arguments.split()]

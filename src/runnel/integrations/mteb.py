@@ -203,12 +203,10 @@ class MtebIndex:
         """Return query id -> document id -> score, of the `top_k` best documents.
 
         Raises:
-            InputError: the task gives candidates to rerank.
+            InputError: the task has candidates to rerank.
         """
         if top_ranked is not None:
-            raise InputError(
-                "an index searches all documents, but this task gives candidates; evaluate a reranker or an embedder"
-            )
+            raise InputError("an index searches all documents, but this task has candidates; evaluate a reranker or an embedder")
         with Index.open(self._place(task_metadata, hf_split, hf_subset), self.model) as index:
             return {
                 str(row["id"]): {hit.id: hit.score for hit in index.search(row["text"], top_k, sentences=0, **self.options)}

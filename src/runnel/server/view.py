@@ -15,7 +15,7 @@ from runnel.text.sentences import split_paragraphs
 
 LEVELS = 4  # of marks, from the weakest, 1
 _MARKED = 20  # the most sentences of a document to mark, ...
-_SHARE = 4  # ... and at most one of so many
+_SHARE = 4  # ... and at most one in 4
 _BINS = 400  # parts of the heat strip
 _USUAL = 0.9  # the share of sentences without heat
 _BLOCK_CHARS = 4000  # longer blocks are shown as several: a browser lays out only the blocks in sight

@@ -36,7 +36,7 @@ def load_decoder(path: Path) -> Decode:
     """Return GPT-NeoX's decoder: of the tokenizer in the file's folder, else from the hub or its cache.
 
     Raises:
-        CheckpointError: neither is there; the message says which file to put where.
+        CheckpointError: neither exists; the message says which file to put where.
     """
     from runnel.models.bare import load_neox_tokenizer  # not needed for other formats
 

@@ -35,8 +35,8 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
         only: paper E's names of the sets to read; (): all that are found.
 
     Raises:
-        InputError: nothing is found, a name is unknown or its set is not there, a set is there twice, or a row has another form;
-            the message has the place.
+        InputError: nothing is found, a name is unknown or its set is missing, a set has files in two places, or a row has
+            another form; the message has the place.
         ReadError: a file is missing or damaged, or cannot be downloaded.
         MissingDependency: parquet needs pyarrow, zstd zstandard.
     """
