@@ -56,6 +56,12 @@ class Sentence:
     index: int  # position among the document's sentences, from 0
 
 
+def trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span [start, end) of a text without the whitespace at its ends; start >= end if it has nothing else."""
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
+
+
 def normalize(text: str) -> str:
     """Return a text without line breaks and repeated spaces."""
     return " ".join(text.split())

@@ -22,7 +22,7 @@ import numpy as np
 
 from runnel.errors import InputError
 from runnel.evaluation.metrics import Metrics, evaluate, mean
-from runnel.records import Document
+from runnel.records import Document, trim
 from runnel.text.sentences import split_sentences
 from runnel.training.candidates import Ranker, bm25_ranker
 from runnel.training.corpora import Texts
@@ -92,8 +92,7 @@ def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: b
 
 def _sentences_of(document: str, spans: np.ndarray, evidence: tuple[int, int]) -> np.ndarray:
     """Return the sentences that share a visible character with an evidence span."""
-    text = document[slice(*evidence)]
-    start, end = evidence[0] + len(text) - len(text.lstrip()), evidence[0] + len(text.rstrip())
+    start, end = trim(document, *evidence)
     found = range(int(np.searchsorted(spans[:, 1], start, side="right")), int(np.searchsorted(spans[:, 0], end, side="left")))
     bounds = [(max(start, int(spans[i, 0])), min(end, int(spans[i, 1]))) for i in found]
     return np.array([i for i, (a, b) in zip(found, bounds, strict=True) if document[a:b].strip()], dtype=np.int64)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runnel.integrations.sentences import trim
+from runnel.integrations.sentences import trimmed
 from runnel.records import Hit
 from runnel.search.filters import Filter
 from runnel.search.index import Index
@@ -56,7 +56,7 @@ def _whole(hit: Hit) -> SearchResult:
 
 def _sentences(hit: Hit) -> Iterator[SearchResult]:
     document = _whole(hit).metadata
-    for one in map(trim, hit.sentences):
+    for one in map(trimmed, hit.sentences):
         page, headings = hit.places.at(one.start)
         place: dict[str, Any] = {"start": one.start, "end": one.end, "sentence_score": one.score}
         place |= ({"page": page} if page is not None else {}) | ({"headings": list(headings)} if headings else {})

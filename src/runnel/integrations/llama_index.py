@@ -29,7 +29,7 @@ from runnel.integrations.sentences import best_sentences
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count
+from runnel.records import expect_count, trim
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 from runnel.text.sentences import read_sentences
@@ -159,8 +159,7 @@ class RunnelNodeParser(_Named, NodeParser):
         model = self._embedder.model
         tokens = read_sentences(text, model.templates["document"].encode_pieces(model.tokenizer, "document", text))
         edges = np.append(tokens.spans[:, 0], len(text))[passage_bounds(tokens.bounds, self.max_tokens)].tolist()
-        pieces = [(start, text[start:end]) for start, end in itertools.pairwise(edges)]
-        return [(start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())) for start, piece in pieces]
+        return [trim(text, start, end) for start, end in itertools.pairwise(edges)]
 
 
 class RunnelRetriever(BaseRetriever):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Sentence, expect_count, group_repeats, normalize
+from runnel.records import Sentence, expect_count, group_repeats, normalize, trim
 
 
 def best_sentences(
@@ -32,11 +32,10 @@ def best_sentences(
             if key and (key not in best or sentence.score > best[key][1].score):
                 best[key] = position, sentence
     ranked = sorted(best.values(), key=lambda one: (-one[1].score, one[0], one[1].start))[:top_k]
-    return [(position, trim(sentence)) for position, sentence in ranked if min_score is None or sentence.score >= min_score]
+    return [(position, trimmed(sentence)) for position, sentence in ranked if min_score is None or sentence.score >= min_score]
 
 
-def trim(sentence: Sentence) -> Sentence:
+def trimmed(sentence: Sentence) -> Sentence:
     """Return a sentence without whitespace at its ends."""
-    text = sentence.text.strip()
-    start = sentence.start + sentence.text.index(text)
-    return replace(sentence, text=text, start=start, end=start + len(text))
+    first, last = trim(sentence.text, 0, len(sentence.text))
+    return replace(sentence, text=sentence.text[first:last], start=sentence.start + first, end=sentence.start + last)

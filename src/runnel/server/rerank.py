@@ -14,6 +14,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from runnel.integrations.sentences import trimmed
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import Scored
 from runnel.models.sentence_vectors import SentenceMemory
@@ -204,8 +205,8 @@ def _spans(scored: Scored, wanted: RelevantSpans) -> list[Span]:
         score = _sigmoid(sentence.score)
         if score <= wanted.threshold or len(spans) == wanted.max_spans:
             break
-        start = sentence.end - len(sentence.text.lstrip())
-        spans.append(Span(start=start, end=sentence.start + len(sentence.text.rstrip()), score=score))
+        span = trimmed(sentence)
+        spans.append(Span(start=span.start, end=span.end, score=score))
     return spans
 
 

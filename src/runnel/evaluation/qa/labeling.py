@@ -21,6 +21,7 @@ from runnel.evaluation.qa.records import QaDocument, QaQuestion, QaSet
 from runnel.generation.endpoint import Reply
 from runnel.generation.replies import Replies
 from runnel.generation.synthesis.prompts import Rejected, number_sentences, read_reply
+from runnel.records import trim
 from runnel.text.dialogue import Message
 from runnel.text.sentences import split_sentences
 
@@ -88,13 +89,8 @@ def _label(replies: Replies, question: QaQuestion, document: QaDocument) -> Labe
 
 def _visible(document: QaDocument) -> list[Span]:
     """Return the sentences of a document without white space around them, and without those that have nothing else."""
-    visible = []
-    for start, end in document.sentences or split_sentences(document.text).tolist():
-        text = document.text[start:end]
-        if text.strip():
-            start += len(text) - len(text.lstrip())
-            visible.append((start, start + len(text.strip())))
-    return visible
+    spans = (trim(document.text, a, b) for a, b in document.sentences or split_sentences(document.text).tolist())
+    return [(start, end) for start, end in spans if start < end]
 
 
 def _ask(replies: Replies, messages: list[Message]) -> Reply:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.records import Places
+from runnel.records import Places, trim
 from runnel.search.finding import read_documents
 from runnel.search.store import Store
 from runnel.search.stores import open_store
@@ -208,12 +208,7 @@ class Cutter:
 
 
 def _subsequence(source: Source, units: SentenceTokens, first: int, last: int, length: int) -> Subsequence:
-    visible = []
-    for start, end in units.spans[first:last].tolist():
-        piece = source.text[start:end]
-        start += len(piece) - len(piece.lstrip())
-        if piece.strip():
-            visible.append((start, start + len(piece.strip())))
+    visible = [span for unit in units.spans[first:last].tolist() if (span := trim(source.text, *unit))[0] < span[1]]
     spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
     start, end = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
     tokens = int(units.bounds[last] - units.bounds[first])

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from runnel.records import trim
 from runnel.text.documents.document import is_heading
 from runnel.text.sentences import split_paragraphs, split_sentences
 
@@ -141,8 +142,8 @@ class _Sentences:
 
     def __init__(self, text: str, kind_at: Callable[[int], str | None]) -> None:
         self.text, self.kind_at = text, kind_at
-        self.spans = [span for a, b in split_sentences(text).tolist() if (span := _visible(text, a, b))[0] < span[1]]
-        paragraphs = {_visible(text, a, b)[0] for a, b in split_paragraphs(text).tolist()}
+        self.spans = [span for a, b in split_sentences(text).tolist() if (span := trim(text, a, b))[0] < span[1]]
+        paragraphs = {trim(text, a, b)[0] for a, b in split_paragraphs(text).tolist()}
         self.first = [start in paragraphs or self._is_item(start) for start, _ in self.spans]
 
     def __len__(self) -> int:
@@ -179,11 +180,6 @@ class _Sentences:
         return self.kind_at(start) == "item" or bool(re.match(r"[-*+\u2022\u2023\u25e6]\s", self.text[start : start + 2]))
 
 
-def _visible(text: str, start: int, end: int) -> Span:
-    piece = text[start:end]
-    return start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
-
-
 # ---- headings and questions ------------------------------------------------------------------------------------------
 
 
@@ -202,7 +198,7 @@ def _sections(sentences: _Sentences) -> Iterator[_Section]:
         stop = opened[place + 1][3][0] if place + 1 < len(opened) else len(sentences.text)
         last = bisect_left(sentences.spans, (stop, 0))
         label, title = _split_title(sentences.text[slice(*source)])
-        begin = _visible(sentences.text, after, max(sentences.spans[below][1], after))[0] if below < len(sentences) else after
+        begin = trim(sentences.text, after, max(sentences.spans[below][1], after))[0] if below < len(sentences) else after
         yield _Section(strategy, title, label, source, range(below, last), begin)
 
 
