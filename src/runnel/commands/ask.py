@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
-from runnel.commands.find import MinScore, check_percentage, expect_query_first, parse_min_score
+from runnel.commands.find import FileOptions, MinScore, check_percentage, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
-from runnel.commands.options import FileOptions, Json, Llm, LlmModel, NoUpdate, Query, refuse
+from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, refuse
 from runnel.commands.search import Places, open_places
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped

@@ -11,11 +11,15 @@ import time
 import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
+from runnel.commands.options import Json
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,6 +123,37 @@ def print_names(names: Iterable[str]) -> None:
         else:
             sys.stdout.flush()
             sys.stdout.buffer.write(os.fsencode(name) + b"\n")
+
+
+Form = Literal["layout", "plain", "files", "jsonl", "json"]
+
+
+@dataclass(frozen=True)
+class FormOptions:
+    """The form of the output."""
+
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).")
+    ] = False
+    files: Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print only the names of the results' files.")] = False
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")] = False
+    as_json: Json = False
+
+    def form(self) -> Form:
+        """Return the form that the options ask for; by default the layout on a terminal, and else plain lines.
+
+        FORCE_COLOR asks for the layout where there is no terminal, as for other programs.
+
+        Raises:
+            BadParameter: several forms.
+        """
+        options: dict[Form, bool] = {"plain": self.plain, "files": self.files, "jsonl": self.jsonl, "json": self.as_json}
+        forms = [form for form, wanted in options.items() if wanted]
+        if len(forms) > 1:
+            first, second = ("--files-with-matches" if form == "files" else f"--{form}" for form in forms[:2])
+            raise typer.BadParameter(f"{first} and {second} are two forms of output; give one of them")
+        terminal = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+        return forms[0] if forms else "layout" if terminal else "plain"
 
 
 _EDITOR = "RUNNEL_EDITOR_URI"

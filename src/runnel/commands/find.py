@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from runnel.commands.display import (
+    Form,
+    FormOptions,
     Meter,
     file_link,
     note_compiling,
@@ -28,20 +30,21 @@ from runnel.commands.display import (
     say,
     stdout_console,
 )
-from runnel.commands.options import DTYPES, Dtype, FileOptions, Form, FormOptions, Model, Query, refuse
+from runnel.commands.options import DTYPES, Dtype, Encoding, Exclude, Include, Model, NoIgnore, OcrOption, Query, refuse, select
 from runnel.errors import InputError
 from runnel.files import write
 from runnel.records import normalize
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import LINES
-from runnel.text.documents.reader import Skipped
+from runnel.text.documents.reader import DocumentReader, Skipped
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.server.report import Report
+    from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
 
 _INDENT = " " * 4
@@ -75,6 +78,42 @@ Explain = Annotated[bool, typer.Option("--explain", help="Also show what each pa
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.")
 ]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Which files are read, and how."""
+
+    include: Include = None
+    exclude: Exclude = None
+    no_ignore: NoIgnore = False
+    encoding: Encoding = None
+    ocr: OcrOption = None
+
+    def by_option(self) -> dict[str, object]:
+        """Return the values by the names of the options."""
+        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
+
+    def selection(self) -> Selection | None:
+        """Return the selection of files; None: the default one.
+
+        Raises:
+            InputError: an invalid glob.
+        """
+        given = self.include or self.exclude or self.no_ignore
+        return select(self.include, self.exclude, self.no_ignore) if given else None
+
+    def reader(self) -> DocumentReader:
+        """Return the reader of the files, to be used as a context.
+
+        Raises:
+            InputError: the encoding is unknown, or the command of --ocr is not usable.
+        """
+        if self.ocr is None:
+            return DocumentReader(encoding=self.encoding)
+        from runnel.text.documents.ocr import Ocr
+
+        return DocumentReader(encoding=self.encoding, ocr=Ocr(self.ocr))
 
 
 def find(

@@ -5,16 +5,13 @@ The fields of a dataclass are options that go together: a command has a paramete
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from runnel.text.documents.reader import DocumentReader
     from runnel.text.folders import Selection
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
@@ -80,75 +77,6 @@ class PromptOptions:
     def by_kind(self) -> dict[str, str]:
         """Return the prompts that were given, by "query" and "document"."""
         return given(query=self.prompt, document=self.document_prompt)
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """Which files are read, and how."""
-
-    include: Include = None
-    exclude: Exclude = None
-    no_ignore: NoIgnore = False
-    encoding: Encoding = None
-    ocr: OcrOption = None
-
-    def by_option(self) -> dict[str, object]:
-        """Return the values by the names of the options."""
-        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
-
-    def selection(self) -> Selection | None:
-        """Return the selection of files; None: the default one.
-
-        Raises:
-            InputError: an invalid glob.
-        """
-        given = self.include or self.exclude or self.no_ignore
-        return select(self.include, self.exclude, self.no_ignore) if given else None
-
-    def reader(self) -> DocumentReader:
-        """Return the reader of the files, to be used as a context.
-
-        Raises:
-            InputError: the encoding is unknown, or the command of --ocr is not usable.
-        """
-        from runnel.text.documents.reader import DocumentReader
-
-        if self.ocr is None:
-            return DocumentReader(encoding=self.encoding)
-        from runnel.text.documents.ocr import Ocr
-
-        return DocumentReader(encoding=self.encoding, ocr=Ocr(self.ocr))
-
-
-Form = Literal["layout", "plain", "files", "jsonl", "json"]
-
-
-@dataclass(frozen=True)
-class FormOptions:
-    """The form of the output."""
-
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).")
-    ] = False
-    files: Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print only the names of the results' files.")] = False
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")] = False
-    as_json: Json = False
-
-    def form(self) -> Form:
-        """Return the form that the options ask for; by default the layout on a terminal, and else plain lines.
-
-        FORCE_COLOR asks for the layout where there is no terminal, as for other programs.
-
-        Raises:
-            BadParameter: several forms.
-        """
-        options: dict[Form, bool] = {"plain": self.plain, "files": self.files, "jsonl": self.jsonl, "json": self.as_json}
-        forms = [form for form, wanted in options.items() if wanted]
-        if len(forms) > 1:
-            first, second = ("--files-with-matches" if form == "files" else f"--{form}" for form in forms[:2])
-            raise typer.BadParameter(f"{first} and {second} are two forms of output; give one of them")
-        terminal = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
-        return forms[0] if forms else "layout" if terminal else "plain"
 
 
 def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection:

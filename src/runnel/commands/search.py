@@ -14,6 +14,7 @@ import typer
 
 from runnel.commands import loading
 from runnel.commands.display import (
+    FormOptions,
     note_compiling,
     one_line,
     print_json,
@@ -23,7 +24,7 @@ from runnel.commands.display import (
 )
 from runnel.commands.find import place_link
 from runnel.commands.index_update import expect_project, refresh_project
-from runnel.commands.options import FormOptions, NoUpdate, OcrOption, Query, refuse
+from runnel.commands.options import NoUpdate, OcrOption, Query, refuse
 from runnel.errors import InputError
 from runnel.records import Sentence, normalize
 from runnel.text.documents.document import end_of_text_below

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runnel.commands.display import one_line, print_json, print_text, say
-from runnel.commands.options import FileOptions, Json
+from runnel.commands.find import FileOptions
+from runnel.commands.options import Json
 from runnel.errors import InputError
 from runnel.records import normalize
 from runnel.search.finding import read_documents
