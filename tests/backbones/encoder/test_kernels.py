@@ -11,7 +11,7 @@ from helpers.tiny_backbones import cumulative
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, memory_shape
+from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import as_array, flat_rows, parallel
 
@@ -31,7 +31,7 @@ def from_bytes(read: np.ndarray, scales: np.ndarray, size: int) -> Tensor:
 
 def run_attention(qkv: Tensor, bias: Tensor, cu: Tensor, heads: int, workers: int = 2) -> Tensor:
     out = torch.full((len(qkv), qkv.shape[1] // 3), torch.nan, dtype=qkv.dtype)
-    memory = np.empty(memory_shape(qkv.shape[1] // 3 // heads, int(cu.diff().max()), workers), np.float32)
+    memory = np.empty((workers, attention_memory(qkv.shape[1] // 3 // heads, int(cu.diff().max()))[-1]), np.float32)
     memory.fill(np.nan)  # whatever was there before
     with parallel():
         attend(as_array(qkv), bias.numpy(), cu.numpy(), heads, as_array(out), np.empty((len(out), 0), np.float32), memory)
@@ -89,7 +89,7 @@ def test_attention_in_8_bits(heads: int, size: int) -> None:
     qkv, bias = numbers(sum(LENGTHS), 3 * heads * size), numbers(3 * heads * size, seed=1)
     read = np.zeros((len(qkv), heads * bytes_per_group(heads * size, heads)), np.uint8)
     scales = np.zeros((len(qkv), heads), np.float32)
-    memory = np.empty(memory_shape(size, max(LENGTHS), 2), np.float32)
+    memory = np.empty((2, attention_memory(size, max(LENGTHS))[-1]), np.float32)
     with parallel():
         attend(as_array(qkv), bias.numpy(), cu.numpy(), heads, read, scales, memory)
     exact = run_attention(qkv, bias, cu, heads)

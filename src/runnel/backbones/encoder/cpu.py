@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
-from runnel.backbones.encoder.kernels import add_layer_norm, attend, bias_gelu, bias_gelu_bytes, memory_shape
+from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
 from runnel.backbones.encoder.model import Encoder, EncoderLayer, LayerNorm
 from runnel.ops.int8_matmul import quantize_rows
 from runnel.ops.numba_math import flat_rows, float_array, index_array, parallel
@@ -148,7 +148,7 @@ class EncoderCpu(CpuStep):
             middle=self._inputs("middle", tokens, c.intermediate_size, self._middle_groups) if self._int8 else up,
             out=self._numbers("out", tokens, c.hidden_size),
             cu_seqlens=cu_seqlens,
-            memory=self._memory.array("attention", *memory_shape(c.head_size, longest, count_workers())),
+            memory=self._memory.array("attention", count_workers(), attention_memory(c.head_size, longest)[-1]),
         )
 
     def _layer(self, layer: EncoderLayer) -> _Layer:

@@ -233,14 +233,9 @@ def _only(typing_context: Any, x: Any, count: Any) -> Any:
     return f32x16(f32x16, types.intp), generate
 
 
-def memory_shape(head_size: int, longest: int, workers: int) -> tuple[int, int]:
-    """Return the shape of the memory that `attend` needs for sequences of at most `longest` tokens."""
-    return workers, _offsets.py_func(head_size, longest)[-1]
-
-
 @njit(**SERIAL)
-def _offsets(head_size: int, tokens: int) -> Any:
-    """Return where keys, values, a block's rows, its scores and the weighted values end, in words (of fp32)."""
+def attention_memory(head_size: int, tokens: int) -> Any:
+    """Return where keys, values, a block's rows, its scores and the weighted values end in the memory of `attend`, in words."""
     wide, panels, long = round_up(head_size), round_up(head_size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
     keys, values = wide * long, (wide + panels) * long
     rows = values + _QUERIES * wide
@@ -331,7 +326,7 @@ def _head(
         out: pointer to the first token's output; rows are `out_row` apart.
         scales: (n,) of the bytes, or (0,).
     """
-    width, step, place = stride // 3, numbers_per_word(source), _offsets(size, tokens)
+    width, step, place = stride // 3, numbers_per_word(source), attention_memory(size, tokens)
     depth, panels, long = round_up(ceil_div(size, step)), round_up(size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
     keys, values, rows = address(memory), shift(address(memory), place[0]), shift(address(memory), place[1])
     scores, seen = shift(address(memory), place[2]), shift(address(memory), place[3])
@@ -377,7 +372,7 @@ def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, s
         heads: H.
         out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group: (T, H Kp) uint8.
         scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
-        memory: fp32 of `memory_shape`.
+        memory: (workers, last of `attention_memory` for the longest sequence) fp32.
     """
     stride, row = qkv.shape[1], out.shape[1]
     size = stride // 3 // heads
