@@ -29,6 +29,7 @@ LONGEST_FILES = (
     "server/test_load.py",
     "test_daemon.py",
     "training/test_run.py",
+    "training/test_shipped_recipes.py",
     "training/test_distributed.py",
     "training/test_resume.py",
     "commands/test_resume.py",

@@ -42,12 +42,11 @@ learning_rate = 1e-2
 """
 
 
-@pytest.fixture
-def place(tmp_path):
-    """An experiment file, and the data of two topics in each text, which its documents share."""
+def write_experiment(place):
+    """Write an experiment file, and the data of two topics in each text, which its documents share."""
     words = ["river", "heron", "frog", "sand", "tide", "reed", "stone", "moss", "crab", "wave", "fish", "gull"]
     pairs = [(f"the {a} and the {b}", f"a text about {a}, then one about {b}") for a in words for b in words if a < b]
-    data = tmp_path / "data"
+    data = place / "data"
     (data / "task" / "qrels").mkdir(parents=True)
     (data / "pairs.csv").write_text("query,positive\n" + "".join(f'{q},"{d}"\n' for q, d in pairs[10:]))
     for name, column in (("queries", 0), ("corpus", 1)):
@@ -55,8 +54,23 @@ def place(tmp_path):
         (data / "task" / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
     judged = "".join(f"{n}\t{n}\t1\n" for n in range(10))
     (data / "task" / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    (tmp_path / "experiment.toml").write_text(FILE)
-    return tmp_path
+    (place / "experiment.toml").write_text(FILE)
+    return place
+
+
+@pytest.fixture
+def place(tmp_path):
+    return write_experiment(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of an experiment that has run; its result and what was reported."""
+    place = write_experiment(tmp_path_factory.mktemp("finished"))
+    with pytest.MonkeyPatch.context() as patch:
+        result, said = run(place, patch)
+    assert json.loads((place / "to" / "control.json").read_text()) == result
+    return place, result, said
 
 
 def run(place, monkeypatch):
@@ -87,10 +101,9 @@ def test_active_parameters_are_all_but_the_embedding_table():
     assert shape.layers == round(22_000 / layer)
 
 
-def test_figures_over_seeds(place, monkeypatch):
-    result, said = run(place, monkeypatch)
+def test_figures_over_seeds(finished, tmp_path):
+    _, result, said = finished
     assert [part.split(": ")[1].split(",")[0] for part in said] == ["mamba2-0", "llama-0", "mamba2-1", "llama-1"]
-    assert json.loads((place / "to" / "control.json").read_text()) == result
     values = [part["metrics"]["task"]["nDCG@10"] for part in result["parts"] if part["shape"]["family"] == "llama"]
     llama = result["families"][1]
     assert llama["family"] == "llama" and llama["metrics"]["task"]["nDCG@10"]["values"] == values
@@ -101,12 +114,12 @@ def test_figures_over_seeds(place, monkeypatch):
     assert len(tokens) == 2, "with one seed all families read the same batches"
     text = page_text(result)
     assert f"{llama['metrics']['task']['nDCG@10']['mean']:.3f} ± " in text and "| BM25 |" in text
-    plot(result, place / "plot.png")
-    assert (place / "plot.png").read_bytes().startswith(b"\x89PNG")
+    plot(result, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_finished_is_not_run_again(place, monkeypatch):
-    first, _ = run(place, monkeypatch)
+def test_what_is_finished_is_not_run_again(finished, monkeypatch):
+    place, first, _ = finished
     again, said = run(place, monkeypatch)
     assert said == [] and again == first
     (place / "to" / "llama-0" / "part.json").unlink()  # as if it had been killed there

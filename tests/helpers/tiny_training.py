@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from helpers.tiny import tiny_model
 from helpers.tiny_backbones import tiny_backbone
@@ -18,6 +21,7 @@ from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 from runnel.models.base import Model
 from runnel.training import recipes
+from runnel.training.progress import Recorder
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
     "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),
@@ -81,3 +85,22 @@ class LiveBytes(TorchDispatchMode):
 def smoke_recipe(job: str, *changes: str) -> Any:
     """The smoke recipe of a job, with changes."""
     return recipes.read(JOBS[job], smoke=True, changes=changes)
+
+
+class _Stopped(Exception):
+    pass
+
+
+@contextmanager
+def stopped_after(step: int) -> Iterator[None]:
+    """Expect the run of a recipe inside to end in an error after a step, as if it had been interrupted there."""
+    on_step_end = Recorder.on_step_end
+
+    def stop(self: Recorder, args: Any, state: Any, control: Any, **more: Any) -> None:
+        on_step_end(self, args, state, control, **more)
+        if state.global_step == step:
+            raise _Stopped
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(_Stopped):
+        patch.setattr(Recorder, "on_step_end", stop)
+        yield

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from sentence_transformers.base.model import BaseModel
+
+from runnel.training import progress
 
 
 @pytest.fixture
@@ -13,3 +16,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw no curve and checkpoints have no model card, which take longer than the steps of a tiny run.
+
+    Both are tested by test_shipped_recipes.py, test_progress.py and test_sentence_transformers_trainers.py.
+    """
+    monkeypatch.setattr(progress, "draw", lambda rows, path: None)
+    monkeypatch.setattr(BaseModel, "_create_model_card", lambda *_: None)

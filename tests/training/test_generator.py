@@ -31,7 +31,7 @@ from runnel.training.preparing import prepared
 from runnel.training.run import train
 from runnel.training.segments import Long
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 FAMILIES = BACKBONES | {"mamba3": (Mamba3, Mamba3Config(128, 32, 2, state_size=16, head_size=16))}
 ROWS = [(40, 31), (9, 2), (33, 1), (3, 1)]  # tokens, and where the reply begins
 

@@ -1,4 +1,4 @@
-"""Runs of recipes: every shipped one in small, what they learn, going on after a stop,."""
+"""Runs of recipes: what they learn, going on after a stop, and their data."""
 
 import errno
 import json
@@ -13,57 +13,24 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from helpers.tiny_training import smoke_recipe
+from helpers.tiny_training import smoke_recipe, stopped_after
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import runnel
 from runnel.errors import InputError, NumericalError
 from runnel.models.base import load_model
-from runnel.models.language_model import LanguageModel
 from runnel.training import recipes, smoke
-from runnel.training.progress import Recorder, read_metrics
-from runnel.training.run import RECIPE, SEARCH, SUMMARY, train
+from runnel.training.progress import read_metrics
+from runnel.training.run import SEARCH, SUMMARY, train
 from runnel.training.settings import DataSet, DataTable
 from runnel.training.trainers import EmbedderBatches
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 
 
 def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
-
-
-# ---- every shipped recipe ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", recipes.shipped())
-def test_smoke_run_of_every_recipe(name, tmp_path):
-    recipe = recipes.read(name, smoke=True)
-    summary = train(recipe, tmp_path / "run")
-    assert summary.steps == recipe.train.max_steps and summary.tokens > 0 and summary.job == recipe.job
-    assert np.isfinite([summary.first_loss, summary.last_loss]).all()
-    assert recipes.used(tmp_path / "run" / RECIPE).train == recipe.train
-    assert len(read_metrics(tmp_path / "run")) == summary.steps
-    kept = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert set(kept) - {"adapter", SEARCH} == {
-        "checkpoints", "loss.png", "metrics.jsonl", "model", RECIPE, "smoke", SUMMARY, "tensorboard",
-    }  # fmt: skip
-    assert ("adapter" in kept) == (recipe.lora is not None) and (SEARCH in kept) == (recipe.search is not None)
-    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == recipe.train.checkpoints
-    use(summary)
-
-
-def use(summary):
-    """The result loads and does its job."""
-    if summary.job == "embed":
-        assert runnel.Embedder.load(summary.model).encode(["a text", "another"]).shape[0] == 2
-    elif summary.job == "generate":
-        assert len(LanguageModel.load(summary.model).generate("a query", max_tokens=2, stop_ids=()).ids) == 2
-    elif summary.job == "rerank":
-        assert len(runnel.Reranker.load(summary.model).score("a query", ["a text", "another"])) == 2
-    else:
-        assert len(runnel.SentenceRetriever.load(summary.model).score("a query", "One thing. Another thing.")) == 2
 
 
 def test_search_keeps_the_better_rate_and_does_not_try_twice(tmp_path, monkeypatch):
@@ -132,29 +99,16 @@ def test_a_recipe_sets_the_unit_of_its_sentence_retriever(tmp_path):
 # ---- going on ----------------------------------------------------------------------------------------------------------
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize(
     ("job", "lora"), [("embed", False), ("embed", True), ("rerank", True), ("sentences", False), ("generate", False)]
 )
-def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_and_ends_the_same(job, lora, tmp_path):
     changes = ("train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4", *(["lora.r=4"] * lora))
     recipe = smoke_recipe(job, *changes)
     whole = train(recipe, tmp_path / "whole")
-    once = Recorder.on_step_end
-
-    def stop(self, args, state, control, **more):
-        once(self, args, state, control, **more)
-        if state.global_step == 4:
-            raise Stop
-
-    monkeypatch.setattr(Recorder, "on_step_end", stop)
-    with pytest.raises(Stop):
+    with stopped_after(4):
         train(recipe, tmp_path / "stopped")
     assert not (tmp_path / "stopped" / SUMMARY).exists()
-    monkeypatch.setattr(Recorder, "on_step_end", once)
     resumed = train(recipe, tmp_path / "stopped")
     assert (resumed.steps, resumed.last_loss) == (whole.steps, pytest.approx(whole.last_loss, rel=1e-4))
     one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))

@@ -18,7 +18,7 @@ from runnel.training.progress import Recorder
 from runnel.training.run import LOCK, train
 from runnel.training.run_data import RunData
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 
 
 def test_other_settings_in_the_same_folder(tmp_path):

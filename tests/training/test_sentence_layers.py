@@ -17,7 +17,7 @@ from runnel.training.run import prepared, train
 from runnel.training.sentence_layers import QUESTIONS, LayerData, LayerModule
 from runnel.training.vector_data import read_vector_data
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 
 
 @pytest.fixture(scope="module")

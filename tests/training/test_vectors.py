@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from helpers.children import PATHS
 from helpers.tiny import tiny_encoder
+from helpers.tiny_training import stopped_after
 from safetensors.torch import load_file
 
 from runnel.errors import InputError, NumericalError
@@ -26,12 +27,12 @@ from runnel.models.lexical import FEATURES
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.training import recipes
 from runnel.training.losses import span_loss, yes_or_no_loss
-from runnel.training.progress import Recorder, read_metrics
+from runnel.training.progress import read_metrics
 from runnel.training.run import SUMMARY, prepared, train
 from runnel.training.vector_data import Question, ask_elsewhere, split_documents
 from runnel.training.vectors import VectorItem, VectorTrainer, calibrate, make_vector_item, mark_answers, score_items, thin
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 D, K = 16, 10
 
 
@@ -120,24 +121,11 @@ def test_held_out_documents_are_measured_as_inference_ranks_them(data, tmp_path)
     assert summary.held_out["recall_at_3_before"] == pytest.approx(np.mean(found))
 
 
-class Stop(Exception):
-    pass
-
-
 def test_a_stopped_run_resumes_without_reading_again_and_ends_the_same(data, tmp_path, monkeypatch):
     made = recipe(data, "train.max_steps=9", "train.checkpoints=2")
     whole = train(made, tmp_path / "whole", data=data / "evidence.jsonl")
-    once = Recorder.on_step_end
-
-    def stop(self, args, state, control, **more):
-        once(self, args, state, control, **more)
-        if state.global_step == 6:
-            raise Stop
-
-    monkeypatch.setattr(Recorder, "on_step_end", stop)
-    with pytest.raises(Stop):
+    with stopped_after(6):
         train(made, tmp_path / "stopped", data=data / "evidence.jsonl")
-    monkeypatch.setattr(Recorder, "on_step_end", once)
     read = sorted((tmp_path / "stopped" / "data" / "documents").iterdir())
     assert len(read) == 40
     read[0].unlink()

@@ -1,0 +1,41 @@
+"""Every shipped recipe is run in small, as a user runs it: with its curve, its checkpoints and their cards."""
+
+import numpy as np
+import pytest
+
+import runnel
+from runnel.models.language_model import LanguageModel
+from runnel.training import recipes
+from runnel.training.progress import read_metrics
+from runnel.training.run import RECIPE, SEARCH, SUMMARY, train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("name", recipes.shipped())
+def test_smoke_run_of_every_recipe(name, tmp_path):
+    recipe = recipes.read(name, smoke=True)
+    summary = train(recipe, tmp_path / "run")
+    assert summary.steps == recipe.train.max_steps and summary.tokens > 0 and summary.job == recipe.job
+    assert np.isfinite([summary.first_loss, summary.last_loss]).all()
+    assert recipes.used(tmp_path / "run" / RECIPE).train == recipe.train
+    assert len(read_metrics(tmp_path / "run")) == summary.steps
+    kept = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert set(kept) - {"adapter", SEARCH} == {
+        "checkpoints", "loss.png", "metrics.jsonl", "model", RECIPE, "smoke", SUMMARY, "tensorboard",
+    }  # fmt: skip
+    assert ("adapter" in kept) == (recipe.lora is not None) and (SEARCH in kept) == (recipe.search is not None)
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == recipe.train.checkpoints
+    use(summary)
+
+
+def use(summary):
+    """The result loads and does its job."""
+    if summary.job == "embed":
+        assert runnel.Embedder.load(summary.model).encode(["a text", "another"]).shape[0] == 2
+    elif summary.job == "generate":
+        assert len(LanguageModel.load(summary.model).generate("a query", max_tokens=2, stop_ids=()).ids) == 2
+    elif summary.job == "rerank":
+        assert len(runnel.Reranker.load(summary.model).score("a query", ["a text", "another"])) == 2
+    else:
+        assert len(runnel.SentenceRetriever.load(summary.model).score("a query", "One thing. Another thing.")) == 2
