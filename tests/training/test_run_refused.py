@@ -78,7 +78,7 @@ def test_rows_that_fill_no_batch(world, tmp_path, monkeypatch):
             train=lambda **_: None,
         )  # fmt: skip
 
-    monkeypatch.setattr(run, "_trainer", make)
+    monkeypatch.setattr(run, "make_trainer", make)
     sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
     message = "1,203 rows (a: 1,200, b: 3) do not fill a batch of train.batch = 4 rows, in which no text may repeat; "
     message += "2 processes share full batches only; " * (world > 1) + f"lower train.batch{', use one process' * (world > 1)} or "
@@ -130,7 +130,7 @@ def test_missing_data(tmp_path):
 def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
     from runnel.training import run
 
-    monkeypatch.setattr(run, "_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
+    monkeypatch.setattr(run, "make_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
     with pytest.raises(InputError, match=r"trainer of 'rerank' cannot save weights that FSDP"):
         run._fit(smoke_recipe("rerank"), None, None, tmp_path)
 
