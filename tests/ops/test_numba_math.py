@@ -15,8 +15,8 @@ from numba.core.caching import IndexDataCacheFile
 
 from runnel.ops import numba_math as math
 from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
-from runnel.ops.numba_matmul import FULL, LANES, LOWER, ROWS, UPPER, multiply
-from runnel.ops.simd import ceil_div, round_up
+from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, ceil_div, round_up
+from runnel.ops.simd_tile import FULL, LOWER, UPPER, multiply
 
 
 @njit(**SERIAL)
@@ -149,11 +149,11 @@ def test_parallel_follows_torchs_number_of_threads() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("columns", [LANES, 2 * LANES, 3 * LANES])
+@pytest.mark.parametrize("columns", [TILE_COLUMNS, 3 * TILE_COLUMNS])
 @pytest.mark.parametrize(("scale", "triangle"), [(0.0, FULL), (0.5, FULL), (1.0, LOWER), (0.0, UPPER)])
 def test_multiply(columns: int, scale: float, triangle: int) -> None:
     generator = np.random.default_rng(0)
-    rows = 2 * ROWS
+    rows = 2 * TILE_ROWS
     inner = rows if triangle != FULL else 7
     a = generator.standard_normal((rows, inner)).astype(np.float32)
     a = np.tril(a) if triangle == LOWER else np.triu(a) if triangle == UPPER else a

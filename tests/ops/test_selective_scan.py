@@ -10,9 +10,9 @@ from numba import njit
 from runnel.errors import InputError
 from runnel.ops import selective_scan
 from runnel.ops.numba_math import SERIAL
-from runnel.ops.selective_scan.lanes import silu, softplus
+from runnel.ops.selective_scan.lanes import softplus
 from runnel.ops.selective_scan.tiles import from_tiles, tiles_per_item, to_tiles
-from runnel.ops.simd import LANES, address, exp2, load, store
+from runnel.ops.simd import LANES, address, exp2, load, silu, store
 
 _UNCACHED = SERIAL | {"cache": False}
 

@@ -147,6 +147,29 @@ def rounded_for(typing_context: Any, array: Any, value: Any) -> Any:
     return array.dtype(array, types.float32), _same if array.dtype == types.float32 else _round
 
 
+def build_exp(builder: Any, x: Any) -> Any:
+    """Return exp(x) of a number or of all lanes; see `fast_exp`."""
+    kind, whole = x.type, _of(_I32, x.type)
+    suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+
+    def call(name: str, *arguments: Any) -> Any:
+        signature = ir.FunctionType(kind, [kind] * len(arguments))
+        return builder.call(builder.module.declare_intrinsic(f"llvm.{name}.{suffix}", (), signature), arguments)
+
+    low, high = build_constant(kind, -88.028), build_constant(kind, 88.37)
+    x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
+    x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
+    k = call("rint", builder.fmul(x, build_constant(kind, _LOG2_E)))
+    # Multiply-adds, because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
+    r = call("fmuladd", k, build_constant(kind, -_LN2_HIGH), x)
+    r = call("fmuladd", k, build_constant(kind, -_LN2_LOW), r)
+    result = build_constant(kind, _EXP[-1])
+    for coefficient in reversed(_EXP[:-1]):
+        result = call("fmuladd", result, r, build_constant(kind, coefficient))
+    exponent = builder.shl(builder.add(builder.fptosi(k, whole), build_constant(whole, 127)), build_constant(whole, 23))
+    return builder.fmul(result, builder.bitcast(exponent, kind))
+
+
 @intrinsic
 def fast_exp(typing_context: Any, value: Any) -> Any:
     """Return exp(value) in fp32, with a relative error below 1.2e-7.
@@ -154,26 +177,8 @@ def fast_exp(typing_context: Any, value: Any) -> Any:
     Exactly 0 below -88.03 (a decay never turns into slow denormal numbers), constant above 88.37 (never infinite), NaN for NaN.
     """
 
-    # Built from intrinsics because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def number(value: float) -> ir.Constant:
-            return ir.Constant(_F32, float(np.float32(value)))
-
-        def multiply_add(a: Any, b: Any, c: Any) -> Any:
-            function = builder.module.declare_intrinsic("llvm.fmuladd", [_F32], ir.FunctionType(_F32, [_F32] * 3))
-            return builder.call(function, [a, b, c])
-
-        x = arguments[0]
-        x = builder.select(builder.fcmp_ordered("<", x, number(-88.028)), number(-88.028), x)
-        x = builder.select(builder.fcmp_ordered(">", x, number(88.37)), number(88.37), x)
-        k = builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32]), [builder.fmul(x, number(_LOG2_E))])
-        r = multiply_add(k, number(-_LN2_HIGH), x)
-        r = multiply_add(k, number(-_LN2_LOW), r)
-        result = number(_EXP[-1])
-        for coefficient in reversed(_EXP[:-1]):
-            result = multiply_add(result, r, number(coefficient))
-        exponent = builder.add(builder.fptosi(k, _I32), ir.Constant(_I32, 127))
-        return builder.fmul(result, builder.bitcast(builder.shl(exponent, ir.Constant(_I32, 23)), _F32))
+        return build_exp(builder, arguments[0])
 
     return types.float32(types.float32), generate
 

@@ -20,7 +20,7 @@ from numba import types
 from numba.extending import intrinsic, models, register_jitable, register_model
 
 from runnel.ops import numba_math
-from runnel.ops.numba_math import FEATURES, build_constant, build_widen
+from runnel.ops.numba_math import FEATURES, build_constant, build_exp, build_widen
 
 LANES = 16
 NATIVE_BF16 = FEATURES >= {"avx512bf16", "avx512vl"}  # whether the bf16 dot product exists
@@ -122,7 +122,7 @@ def is_bf16(pointer: Any) -> bool:
 
 # 2^f on |f| <= 1/2, relative error 9.2e-8 before rounding, fitted by reweighted least squares in fp64; highest power first.
 EXP2 = (1.3264726056424689e-3, 9.671513044619755e-3, 5.5507337500530246e-2, 0.24022242078532924, 0.6931469775930709, 1.0)
-_EXACT = ("contract", "nsz")  # flags of additions that must stay in their order
+EXACT = ("contract", "nsz")  # flags of additions that must stay in their order
 
 
 # ---- elementwise -------------------------------------------------------------------------------------------------------
@@ -156,28 +156,13 @@ def build_polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> A
     return result
 
 
-def build_exp(builder: Any, x: Any) -> Any:
-    """Return exp(x); see `exp`."""
-    low, high = build_constant(VF32, -88.0), build_constant(VF32, 88.0)
-    zero = builder.fcmp_ordered("<", x, low)
-    x = builder.select(zero, low, x)
-    x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
-    k = build_call(builder, "llvm.rint.v16f32", VF32, [builder.fmul(x, build_constant(VF32, 1.44269502162933349609375))])
-    r = build_fma(builder, k, build_constant(VF32, -0.693359375), x)
-    r = build_fma(builder, k, build_constant(VF32, 2.12194440054690583e-4), r)
-    coefficients = (0.001388888923, 0.008333333768, 0.041666667908, 0.166666671634, 0.5, 1.0, 1.0)
-    result = build_polynomial(builder, r, coefficients)
-    exponent = builder.shl(builder.add(builder.fptosi(k, VI32), build_constant(VI32, 127)), build_constant(VI32, 23))
-    return builder.select(zero, build_constant(VF32, 0.0), builder.fmul(result, builder.bitcast(exponent, VF32)))
-
-
 def _build_exp2(builder: Any, t: Any) -> Any:
     """Return 2^t; see `exp2`."""
     lowest, rounder = build_constant(VF32, -127.0), build_constant(VF32, 1.5 * 2**23)
     t = builder.select(builder.fcmp_ordered("<", t, lowest), lowest, t)
     # The sum has the nearest integer in its low bits. Flags of its own, because fast-math would undo it by the subtraction.
-    shifted = builder.fadd(t, rounder, flags=_EXACT)
-    fraction = builder.fsub(t, builder.fsub(shifted, rounder, flags=_EXACT), flags=_EXACT)
+    shifted = builder.fadd(t, rounder, flags=EXACT)
+    fraction = builder.fsub(t, builder.fsub(shifted, rounder, flags=EXACT), flags=EXACT)
     exponent = builder.shl(builder.bitcast(shifted, VI32), build_constant(VI32, 23))
     power = builder.bitcast(build_polynomial(builder, fraction, EXP2), VI32)
     return builder.bitcast(builder.add(power, exponent), VF32)  # 1 and -127, whose bits are 0, where t is too low
@@ -214,7 +199,7 @@ add = elementwise(2, lambda builder, a, b: builder.fadd(a, b), "a + b")
 sub = elementwise(2, lambda builder, a, b: builder.fsub(a, b), "a - b")
 mul = elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
 fma = elementwise(3, build_fma, "a * b + c")
-exp = elementwise(1, build_exp, "exp(x), relative error below 2e-7; 0 below -88")
+exp = elementwise(1, build_exp, "exp(x); see `numba_math.fast_exp`")
 exp2 = elementwise(
     1, _build_exp2, "2^x for x < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN"
 )

@@ -5,6 +5,7 @@ See `simd` for pointers and words. `kind` is any pointer whose type selects the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, Number, Pointer, build_constant
+from runnel.ops.numba_math import SERIAL, Array, Number, Pointer, build_constant
 from runnel.ops.simd import (
     BF16_PAIRS,
     F32,
@@ -25,6 +26,7 @@ from runnel.ops.simd import (
     TILE_ROWS,
     VF32,
     VI32,
+    address,
     build_call,
     build_fma,
     build_pointer,
@@ -34,6 +36,7 @@ from runnel.ops.simd import (
     is_bf16,
     load,
     mul,
+    shift,
     splat,
     store,
 )
@@ -114,13 +117,11 @@ def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) ->
 
 
 class _Tile(NamedTuple):
-    """Arguments of a tile's product, as values of LLVM; see `tile_product` and `strided_product`."""
+    """The matrices of a tile's product, as values of LLVM; see `tile_product` and `strided_product`."""
 
     bf16: bool
     sums: Any
     sums_row: Any
-    factors: Any
-    factors_stride: Any
     left: Any
     left_row: Any
     left_depth: Any
@@ -129,22 +130,24 @@ class _Tile(NamedTuple):
     depth: Any
 
 
-def _build_tile(builder: Any, tile: _Tile) -> None:
+def _build_tile(builder: Any, tile: _Tile, fresh: Any, factor: Callable[[int], Any]) -> None:
+    """Emit a tile's product; the old sums are not read if `fresh`, else multiplied by their row's factor."""
+
     def at(row: int, stride: Any, column: int = 0) -> Any:
         return builder.add(builder.mul(stride, ir.Constant(I64, row)), ir.Constant(I64, column))
 
     starts = [[at(row, tile.sums_row, c) for c in range(0, TILE_COLUMNS, LANES)] for row in range(TILE_ROWS)]
     places = [[build_pointer(builder, tile.sums, start, VF32) for start in row] for row in starts]
     slots = [[cgutils.alloca_once(builder, VF32) for _ in row] for row in places]
-    with builder.if_else(builder.icmp_signed("<", tile.factors_stride, ir.Constant(I64, 0))) as (fresh, continued):
-        with fresh:
+    with builder.if_else(fresh) as (anew, continued):
+        with anew:
             for slot in (slot for row in slots for slot in row):
                 builder.store(build_constant(VF32, 0.0), slot)
         with continued:
             for row in range(TILE_ROWS):
-                scale = builder.load(build_pointer(builder, tile.factors, at(row, tile.factors_stride), F32), align=4)
+                scale = build_splat(builder, factor(row), VF32)
                 for slot, place in zip(slots[row], places[row], strict=True):
-                    builder.store(builder.fmul(build_splat(builder, scale, VF32), builder.load(place, align=4)), slot)
+                    builder.store(builder.fmul(scale, builder.load(place, align=4)), slot)
     with cgutils.for_range(builder, tile.depth) as loop:
         first = builder.mul(loop.index, tile.right_row)
         starts = [builder.add(first, ir.Constant(I64, c)) for c in range(0, TILE_COLUMNS, LANES)]
@@ -169,11 +172,17 @@ def tile_product(
     are left_depth apart; `right` has rows of TILE_COLUMNS words; `depth` counts words. With factors_stride < 0 the old sums
     are not read. Pairs of bf16 numbers in words (if `kind` points to uint16) are multiplied exactly and added in fp32.
     """
-    row = ir.Constant(I64, TILE_COLUMNS)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, base, scale, stride, *lefts, right_, length = values
-        _build_tile(builder, _Tile(is_bf16(kind), base, row, scale, stride, lefts[0], lefts[1], lefts[2], right_, row, length))
+        _, base, first, stride, left_, left_row_, left_depth_, right_, length = values
+        row = ir.Constant(I64, TILE_COLUMNS)
+
+        def factor(index: int) -> Any:
+            place = builder.mul(stride, ir.Constant(I64, index))
+            return builder.load(build_pointer(builder, first, place, F32), align=4)
+
+        tile = _Tile(is_bf16(kind), base, row, left_, left_row_, left_depth_, right_, row, length)
+        _build_tile(builder, tile, builder.icmp_signed("<", stride, ir.Constant(I64, 0)), factor)
         return context.get_dummy_value()
 
     offset = types.intp
@@ -182,17 +191,49 @@ def tile_product(
 
 @intrinsic
 def strided_product(
-    typing_context: Any, kind: Any, sums: Any, sums_row: Any, factors: Any, factors_stride: Any, left: Any, left_row: Any,
-    left_depth: Any, right: Any, right_row: Any, depth: Any,
+    typing_context: Any, kind: Any, sums: Any, sums_row: Any, factor: Any, left: Any, left_row: Any, left_depth: Any, right: Any,
+    right_row: Any, depth: Any,
 ) -> Any:  # fmt: skip
-    """Compute `tile_product` with rows of `sums` and `right` that start sums_row numbers and right_row words apart."""
+    """Compute `tile_product` where rows of `sums` and `right` start sums_row numbers and right_row words apart.
+
+    All rows have one fp32 factor; with 0 the old sums are not read.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _build_tile(builder, _Tile(is_bf16(kind), *values[1:]))
+        _, base, row, scale, *rest = values
+        fresh = builder.fcmp_ordered("==", scale, ir.Constant(F32, 0.0))
+        _build_tile(builder, _Tile(is_bf16(kind), base, row, *rest), fresh, lambda _: scale)
         return context.get_dummy_value()
 
     offset = types.intp
-    return types.none(kind, sums, offset, factors, offset, left, offset, offset, right, offset, offset), generate
+    return types.none(kind, sums, offset, types.float32, left, offset, offset, right, offset, offset), generate
+
+
+# The known zero elements of a square left side of a product; they are skipped, tile by tile.
+FULL, LOWER, UPPER = 0, 1, 2
+
+
+@njit(**SERIAL)
+def multiply(
+    out: Array, a: Array, a_row: int, a_step: int, b: Array, rows: int, inner: int, scale: Number, triangle: int = FULL
+) -> None:
+    """Set out = scale * out + a @ b, all fp32 and C-contiguous; with scale 0, `out` is not read.
+
+    Args:
+        out: (>= rows, columns); all its columns are written.
+        a: any shape; element (i, k) of the product's left side is the flat element i * a_row + k * a_step.
+        b: (>= inner, >= columns).
+        rows: multiple of TILE_ROWS.   columns: multiple of TILE_COLUMNS.   inner: any; with a triangle it equals `rows`.
+        triangle: LOWER: a is zero where k > i. UPPER: a is zero where k < i. Within tiles the zeros must be stored.
+    """
+    columns, b_row = out.shape[1], b.shape[1]
+    for column in range(0, columns, TILE_COLUMNS):
+        for row in range(0, rows, TILE_ROWS):
+            first = row if triangle == UPPER else 0
+            count = (row + TILE_ROWS if triangle == LOWER else inner) - first
+            sums, left = shift(address(out), row * columns + column), shift(address(a), row * a_row + first * a_step)
+            right = shift(address(b), first * b_row + column)
+            strided_product(sums, sums, columns, scale, left, a_row, a_step, right, b_row, count)
 
 
 @njit(**SERIAL)

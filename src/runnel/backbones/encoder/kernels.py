@@ -330,7 +330,7 @@ def _head(
     depth, panels, long = round_up(ceil_div(size, step)), round_up(size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
     keys, values, rows = address(memory), shift(address(memory), place[0]), shift(address(memory), place[1])
     scores, seen = shift(address(memory), place[2]), shift(address(memory), place[3])
-    soft, factors = splat(np.float32(_LOG2_E / np.sqrt(size))), np.empty(_QUERIES, np.float32)
+    zero, soft, factors = np.float32(0.0), splat(np.float32(_LOG2_E / np.sqrt(size))), np.empty(_QUERIES, np.float32)
     _lay_out_keys(shift(source, width), stride, tokens, size, depth, rows, keys)
     _lay_out_values(shift(source, 2 * width), stride, tokens, size, values)
     for first in range(0, tokens, _QUERIES):
@@ -343,7 +343,7 @@ def _head(
             for t in range(0, count, TILE_ROWS):
                 left, right = shift(rows, t * depth), shift(keys, s * depth)
                 target = shift(scores, t * long + s)
-                strided_product(source, target, long, target, -1, left, depth, 1, right, TILE_COLUMNS, ceil_div(size, step))
+                strided_product(source, target, long, zero, left, depth, 1, right, TILE_COLUMNS, ceil_div(size, step))
         for t in range(count):
             factors[t] = _mask(shift(scores, t * long), tokens, long)
         for t in range(count):
@@ -353,7 +353,7 @@ def _head(
             for t in range(0, count, TILE_ROWS):
                 left, right = shift(scores, t * long), shift(values, c * long // step)
                 target = shift(seen, t * panels + c)
-                strided_product(source, target, panels, target, -1, left, long, 1, right, TILE_COLUMNS, ceil_div(tokens, step))
+                strided_product(source, target, panels, zero, left, long, 1, right, TILE_COLUMNS, ceil_div(tokens, step))
         for t in range(count):
             own = shift(out, (first + t) * out_row)
             scale = _write(shift(seen, t * panels), factors[t], shift(bias, 2 * width), size, own)

@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array
-from runnel.ops.selective_scan.lanes import silu, softplus
+from runnel.ops.selective_scan.lanes import softplus
 from runnel.ops.selective_scan.tiles import advance, advance4
-from runnel.ops.simd import LANES, address, load, shift, store
+from runnel.ops.simd import LANES, address, load, shift, silu, store
 from runnel.ops.simd_tile import transpose
 
 _ROWS = 8  # tokens of a convolution window: the rows that stay in cache while 16 channels after another pass

@@ -12,13 +12,10 @@ import numpy as np
 from numba import njit
 
 from runnel.ops.chunks import CHUNK
-from runnel.ops.numba_math import SERIAL, Number, Pointer, build_constant, fast_exp, softplus
+from runnel.ops.numba_math import SERIAL, Number, Pointer, fast_exp, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
-    VF32,
-    build_exp,
-    elementwise,
     exp,
     fma,
     keep,
@@ -26,6 +23,7 @@ from runnel.ops.simd import (
     load_some,
     mul,
     number,
+    sigmoid,
     splat,
     store,
     store_some,
@@ -35,16 +33,6 @@ from runnel.ops.simd import (
 from runnel.ops.simd_tile import as_kind
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
-
-
-def _build_sigmoid(builder: Any, x: Any) -> Any:
-    power = build_exp(builder, builder.fsub(build_constant(VF32, -0.0), x))
-    one = build_constant(VF32, 1.0)
-    return builder.fdiv(one, builder.fadd(one, power))
-
-
-sigmoid = elementwise(1, _build_sigmoid, "1 / (1 + exp(-x))")
-
 
 # ---- gates ---------------------------------------------------------------------------------------------------------------
 

@@ -49,10 +49,7 @@ from runnel.ops.mlstm.forward import (
     weight_sums,
 )
 from runnel.ops.mlstm.tiles import (
-    FULL,
-    LOWER,
     LOWER_OUT,
-    UPPER,
     ZERO,
     Matrix,
     Panels,
@@ -73,6 +70,7 @@ from runnel.ops.mlstm.tiles import (
 )
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, Number, Pointer, fast_exp, sigmoid
 from runnel.ops.simd import LANES, TILE_COLUMNS, address, ceil_div, fma, keep, load, mul, shift, splat, store, total
+from runnel.ops.simd_tile import FULL, LOWER, UPPER
 
 _ONE = np.float32(1.0)
 _STRIP = CHUNK * TILE_COLUMNS  # one panel of a chunk's rows

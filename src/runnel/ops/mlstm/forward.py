@@ -21,8 +21,6 @@ from numba import njit, prange
 
 from runnel.ops.chunks import Shares
 from runnel.ops.mlstm.tiles import (
-    FULL,
-    LOWER,
     LOWER_OUT,
     ZERO,
     Matrix,
@@ -57,6 +55,7 @@ from runnel.ops.simd import (
     store_some,
     total,
 )
+from runnel.ops.simd_tile import FULL, LOWER
 
 CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state more often.
 _ONE = np.float32(1.0)

@@ -28,12 +28,10 @@ from runnel.ops.simd import (
     store_some,
     total,
 )
-from runnel.ops.simd_tile import tile_product, transpose
+from runnel.ops.simd_tile import LOWER, UPPER, tile_product, transpose
 
 ZERO = np.float32(0.0)
-# What a product may skip, in whole tiles: nothing; zeros of the left side where depth > row, or where depth < row;
-# columns > row of the result.
-FULL, LOWER, UPPER, LOWER_OUT = 0, 1, 2, 3
+LOWER_OUT = 3  # beside FULL, LOWER and UPPER: a product skips tiles of the result with columns > row
 
 
 class Rows(NamedTuple):

@@ -13,9 +13,7 @@ from numba import njit
 from numba.extending import overload
 
 from runnel.ops.numba_math import ATANH, Vector
-from runnel.ops.simd import elementwise, exp2, f32x16, splat
-
-_FLAGS = ("contract", "nsz")
+from runnel.ops.simd import EXACT, elementwise, exp2, f32x16, splat
 
 
 def _define(symbol: Any, function: Any) -> None:
@@ -26,17 +24,16 @@ def _define(symbol: Any, function: Any) -> None:
         return None
 
 
-_define(operator.add, elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=_FLAGS)))
-_define(operator.sub, elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=_FLAGS)))
-_define(operator.mul, elementwise(2, lambda builder, a, b: builder.fmul(a, b, flags=_FLAGS)))
-_define(operator.truediv, elementwise(2, lambda builder, a, b: builder.fdiv(a, b, flags=_FLAGS)))
+_define(operator.add, elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=EXACT)))
+_define(operator.sub, elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=EXACT)))
+_define(operator.mul, elementwise(2, lambda builder, a, b: builder.fmul(a, b, flags=EXACT)))
+_define(operator.truediv, elementwise(2, lambda builder, a, b: builder.fdiv(a, b, flags=EXACT)))
 # max(a, b) and min(a, b). If `a` is NaN the comparison is false and `a` is kept.
 at_least = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), b, a))
 at_most = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), b, a))
 
 _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _LOG2_E = np.float32(1.4426950408889634)
-_HIGHEST = np.float32(127.0)
 _A1, _A2, _A3, _A4 = (np.float32(c) for c in ATANH[1:])
 
 
@@ -44,12 +41,6 @@ _A1, _A2, _A3, _A4 = (np.float32(c) for c in ATANH[1:])
 def zero() -> Any:
     """Return 0 in all lanes."""
     return splat(_ZERO)
-
-
-@njit(inline="always")
-def silu(x: Vector) -> Any:
-    """Return x / (1 + exp(-x))."""
-    return x / (splat(_ONE) + exp2(at_most(zero() - x * splat(_LOG2_E), splat(_HIGHEST))))
 
 
 @njit(inline="always")

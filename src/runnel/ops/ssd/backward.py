@@ -21,9 +21,9 @@ from numba import njit, prange
 
 from runnel.ops.chunks import Shares
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, Number, as_f32, fast_exp, rounded_for
-from runnel.ops.numba_matmul import LANES, LOWER, ROWS, UPPER, multiply
 from runnel.ops.packed import Chunks
-from runnel.ops.simd import round_up
+from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
+from runnel.ops.simd_tile import LOWER, UPPER, multiply
 from runnel.ops.ssd.forward import Inputs, decayed, read_steps
 from runnel.ops.ssd.grid import Grid, of_chunk
 
@@ -73,7 +73,7 @@ def _allocate(chunks: int, chunk: int, columns: int, width: int) -> _Scratch:
 @njit(**SERIAL)
 def _read_chunk(inputs: Inputs, dy: FlatRows, h: int, t: int, size: int, P: int, m: _Scratch) -> int:
     """Read u, log and dy of one chunk of one head; return the number of rows with holes."""
-    rows = round_up(size, ROWS)
+    rows = round_up(size, TILE_ROWS)
     read_steps(inputs, h, t, size, rows, P, m.u, m.log)
     gradient = m.gradient
     for j in range(size):
@@ -244,7 +244,7 @@ def scan(
     for s in range(chunks.first.shape[0] - 1):
         most_chunks = max(most_chunks, chunks.first[s + 1] - chunks.first[s])
     for share in prange(share_heads.shape[0]):
-        m = _allocate(most_chunks, grid.keys.shape[2], round_up(out.dx.shape[2], LANES), grid.keys.shape[3])
+        m = _allocate(most_chunks, grid.keys.shape[2], round_up(out.dx.shape[2], TILE_COLUMNS), grid.keys.shape[3])
         of_share = _of_share(out, share % splits, share)
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]

@@ -14,9 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from runnel.ops.chunks import Shares
 from runnel.ops.numba_math import as_array, flat_rows, float_array, parallel
-from runnel.ops.numba_matmul import LANES
 from runnel.ops.packed import Chunks
-from runnel.ops.simd import round_up
+from runnel.ops.simd import TILE_COLUMNS, round_up
 from runnel.ops.ssd import backward as kernels_backward
 from runnel.ops.ssd import forward as kernels_forward
 from runnel.ops.ssd.backward import Gradients
@@ -68,7 +67,9 @@ class _SSD(torch.autograd.Function):
         dB, dC = torch.empty(B.shape, dtype=B.dtype), torch.empty(C.shape, dtype=C.dtype)
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
-        parts = [torch.empty(shares.splits, len(chunks.start), groups, CHUNK, round_up(width, LANES)).numpy() for _ in range(2)]
+        parts = [
+            torch.empty(shares.splits, len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy() for _ in range(2)
+        ]
         out = Gradients(as_array(dx), as_array(ddt), as_array(dweight), parts[0], parts[1], sums[0], sums[1], as_array(dstate))
         with parallel():
             kernels_backward.scan(
@@ -94,7 +95,7 @@ def _inputs(x: Tensor, dt: Tensor, A: Tensor, D: Tensor | None, weight: Tensor |
 def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> Grid:
     """Return B, C and their products on the chunk grid."""
     groups, width = B.shape[1:]
-    keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, round_up(width, LANES)).numpy() for _ in range(2))
+    keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy() for _ in range(2))
     out = Grid(queries, keys, torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy())
     spread(flat_rows(B), flat_rows(C), chunks, width, out)
     return out

@@ -15,9 +15,9 @@ from numba import njit, prange
 
 from runnel.ops.chunks import Shares
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, as_f32, fast_exp, rounded_for
-from runnel.ops.numba_matmul import LANES, LOWER, ROWS, multiply
 from runnel.ops.packed import Chunks
-from runnel.ops.simd import round_up
+from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
+from runnel.ops.simd_tile import LOWER, multiply
 from runnel.ops.ssd.grid import Grid, of_chunk
 
 
@@ -134,14 +134,14 @@ def scan(inputs: Inputs, grid: Grid, chunks: Chunks, shares: Shares, state: Arra
     _, H, P, N = end.shape
     per_group = H // grid.keys.shape[1]
     for share in prange(share_heads.shape[0]):
-        m = _allocate(grid.keys.shape[2], round_up(P, LANES), grid.keys.shape[3])
+        m = _allocate(grid.keys.shape[2], round_up(P, TILE_COLUMNS), grid.keys.shape[3])
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
             for h in range(share_heads[share, 0], share_heads[share, 1]):
                 _start(state, s, h, m.state)
                 for k in range(of_sequence[s], of_sequence[s + 1]):
                     size, t = sizes[k], starts[k]
-                    rows = round_up(size, ROWS)
+                    rows = round_up(size, TILE_ROWS)
                     read_steps(inputs, h, t, size, rows, P, m.u, m.log)
                     _chunk(of_chunk(grid, k, h // per_group), size, rows, N, m)
                     _write(inputs, h, t, size, m.out, y)

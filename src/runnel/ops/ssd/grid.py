@@ -11,11 +11,11 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.numba_math import PARALLEL, Array, FlatRows, as_f32, rounded_for
-from runnel.ops.numba_matmul import LANES, ROWS, multiply
 from runnel.ops.packed import Chunks
-from runnel.ops.simd import round_up
+from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
+from runnel.ops.simd_tile import multiply
 
-CHUNK = 2 * LANES  # Q; a multiple of LANES. Longer chunks do more work inside, shorter ones access the state more often.
+CHUNK = TILE_COLUMNS  # Q; a multiple of it. Longer chunks do more work inside, shorter ones access the state more often.
 
 
 class Grid(NamedTuple):
@@ -44,7 +44,7 @@ def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: Grid) -> N
     _, _, start, size = chunks
     for k in prange(start.shape[0]):
         turned = np.zeros((padded_width, chunk), np.float32)
-        rows = round_up(size[k], ROWS)
+        rows = round_up(size[k], TILE_ROWS)
         for g in range(groups):
             keys[k, g] = np.float32(0.0)
             queries[k, g] = np.float32(0.0)
