@@ -4,6 +4,9 @@ T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens pe
 With c the inclusive sum of dt*A inside a chunk, u = weight*x and S the state before it:
     y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j
     S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T                      (the state after it)
+
+For training, and for any caller of `ssd`: fp32, with a backward. Inference of the backbones has kernels of its own
+(`ops.chunk_tiles`), because they read the projection's output in its dtype and are fused with the rest of the block.
 """
 
 from __future__ import annotations
