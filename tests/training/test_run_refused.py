@@ -132,7 +132,7 @@ def test_fsdp_where_saving_would_lose_weights(monkeypatch, tmp_path):
 
     monkeypatch.setattr(run, "make_trainer", lambda *_: SimpleNamespace(is_fsdp_enabled=True))
     with pytest.raises(InputError, match=r"trainer of 'rerank' cannot save weights that FSDP"):
-        run._fit(smoke_recipe("rerank"), None, None, tmp_path)
+        run._fit(smoke_recipe("rerank"), None, RunData({}, None), tmp_path)
 
 
 def test_batches_that_cannot_be_shared():
