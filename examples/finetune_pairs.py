@@ -17,7 +17,8 @@ from runnel.integrations.sentence_transformers import sentence_transformer
 def main() -> None:
     """Train on names of chapters of the Python language reference and their first words, and say what it did."""
     chapters = {name.replace("-", " "): " ".join(topics[name].split()[5:15]) for name in sorted(topics)[:32]}
-    pairs = Dataset.from_dict({"query": list(chapters), "document": list(chapters.values())})
+    names, beginnings = list(chapters), list(chapters.values())
+    pairs = Dataset.from_dict({"query": names, "document": beginnings})
     model = sentence_transformer("pocket")
     target = sys.argv[1] if len(sys.argv) > 1 else "tuned-model"
     settings = SentenceTransformerTrainingArguments(
@@ -25,11 +26,11 @@ def main() -> None:
     )
     SentenceTransformerTrainer(model, settings, train_dataset=pairs, loss=MultipleNegativesRankingLoss(model)).train()
     model.save_pretrained(target)
-    for name in ("pocket", target):
-        embedder = Embedder.load(name)
-        scores = embedder.encode(chapters) @ embedder.encode(chapters.values()).T
+    for model_name in ("pocket", target):
+        embedder = Embedder.load(model_name)
+        scores = embedder.encode(names) @ embedder.encode(beginnings).T
         first = sum(int(row.argmax() == i) for i, row in enumerate(scores))
-        print(f"{name}: the right chapter is first for {first} of {len(chapters)} names")
+        print(f"{model_name}: the right chapter is first for {first} of {len(chapters)} names")
 
 
 if __name__ == "__main__":

@@ -39,24 +39,24 @@ def run_tests(folder: Path, environment: dict[str, str], *arguments: str) -> dic
     return found
 
 
-def check_code(found: dict[str, Any]) -> None:
+def check_code(found: dict[str, Any], multiply_adds: int) -> None:
     assert found["kernels"]
     assert found["wide"] == []
     assert found["calls"] == found["arm_calls"] == []
-    assert found["narrow"] > 50  # fused multiply-adds of 256 bits, and of Arm's 128
-    assert found["arm"] > 50
+    assert found["narrow"] >= multiply_adds  # of 256 bits
+    assert found["arm"] >= 2 * multiply_adds  # of 128 bits
 
 
 def test_a_matrix_product_of_another_processor(tmp_path: Path) -> None:
     found = run_tests(tmp_path, HASWELL, "tests/ops/test_numba_math.py", "-k", "multiply")
-    check_code(found)
+    check_code(found, 4 * 16 // 8)  # a tile of 4 rows and 16 columns, in a loop
     assert found["x86"] == []
 
 
 @pytest.mark.slow
 def test_contracts_hold_without_avx_512(tmp_path: Path) -> None:
     found = run_tests(tmp_path, HASWELL, *CONTRACTS, "-k", EVERY_KERNEL)
-    check_code(found)
+    check_code(found, 50)
     assert len(set(found["kernels"])) > 100
     assert found["x86"] == []
 
@@ -64,7 +64,7 @@ def test_contracts_hold_without_avx_512(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_8_bit_products_of_256_bits(tmp_path: Path) -> None:
     found = run_tests(tmp_path, ALDERLAKE, *CONTRACTS, "-k", "test_int8 or 8_bit")
-    check_code(found)
+    check_code(found, 50)
     assert {name.rpartition(".")[0] for name in found["x86"]} == {"runnel.ops.int8_matmul"}
 
 

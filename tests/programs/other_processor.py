@@ -54,6 +54,7 @@ def record_code() -> dict[CPUCodeLibrary, str]:
 
 
 def kernels() -> list[Dispatcher]:
+    gc.unfreeze()  # tests/conftest.py froze what was imported, and the collector does not list frozen objects
     found = (value for value in gc.get_objects() if isinstance(value, Dispatcher))
     return sorted((d for d in found if d.py_func.__module__.startswith("runnel.")), key=lambda d: d.py_func.__qualname__)
 
