@@ -14,7 +14,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, Array, Number, Pointer, build_constant
+from runnel.ops.numba_math import SERIAL, Array, Number, Pointer, Vector, build_constant
 from runnel.ops.simd import (
     BF16_PAIRS,
     F32,
@@ -35,10 +35,12 @@ from runnel.ops.simd import (
     f32x16,
     is_bf16,
     load,
+    load_some,
     mul,
     shift,
     splat,
     store,
+    store_some,
 )
 
 _ZERO = np.float32(0.0)
@@ -234,6 +236,21 @@ def multiply(
             sums, left = shift(address(out), row * columns + column), shift(address(a), row * a_row + first * a_step)
             right = shift(address(b), first * b_row + column)
             strided_product(sums, sums, columns, scale, left, a_row, a_step, right, b_row, count)
+
+
+@njit(**SERIAL)
+def load_up_to(base: Pointer, offset: int, count: int) -> Any:
+    """Return `load`, of no more than `count` numbers."""
+    return load(base, offset) if count >= LANES else load_some(base, offset, count)
+
+
+@njit(**SERIAL)
+def store_up_to(base: Pointer, offset: int, x: Vector, count: int) -> None:
+    """Run `store`, of no more than `count` numbers: a masked store of bf16 takes many times as long."""
+    if count >= LANES:
+        store(base, offset, x)
+    else:
+        store_some(base, offset, x, count)
 
 
 @njit(**SERIAL)

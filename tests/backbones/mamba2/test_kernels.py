@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.backbones.cpu_step import Memory
-from runnel.backbones.mamba2 import kernel_plan, kernels
+from runnel.backbones.mamba2 import kernel_parts, kernels
 from runnel.ops import causal_conv1d, gated_rms_norm, ssd
 from runnel.ops.chunks import plan_chunks
 from runnel.ops.int8_matmul import bytes_per_group
@@ -55,11 +55,11 @@ class Block:
         workers: int = 2,
         int8: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        shape = kernel_plan.Shape(self.heads, self.size, self.groups, self.n, 0.0, float("inf"))
+        shape = kernel_parts.Shape(self.heads, self.size, self.groups, self.n, 0.0, float("inf"))
         small = [t.numpy() for t in (self.dt_bias, self.A, self.D, self.norm)]
-        weights = kernel_plan.Weights(kernel_plan.pad_conv(self.conv.numpy(), self.bias.numpy(), shape), *small)
+        weights = kernel_parts.Weights(kernel_parts.pad_conv(self.conv.numpy(), self.bias.numpy(), shape), *small)
         plan = plan_chunks(cu.numpy(), np.array(reads), np.array(writes))
-        buffers = kernel_plan.allocate(Memory(), shape, self.width, int(plan.row[-1]), 4 // projected.dtype.itemsize, workers)
+        buffers = kernel_parts.allocate(Memory(), shape, self.width, int(plan.row[-1]), 4 // projected.dtype.itemsize, workers)
         for memory in buffers[:-1]:
             memory.fill(np.nan)  # as a former step may have left it
         padded = bytes_per_group(self.inner, self.heads)

@@ -14,16 +14,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.backbones.cpu_step import Memory
-from runnel.backbones.rwkv7 import kernel_math, kernel_plan, kernels, shift_kernels
+from runnel.backbones.rwkv7 import kernel_parts, kernels
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.ops import wkv7
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import SERIAL, parallel
-from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, address
+from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, address, sigmoid
+from runnel.ops.simd_tile import load_up_to, store_up_to
 
 DTYPES = [torch.float32, torch.bfloat16]
 LAYERS, LAYER = 3, 1
-BOTH = kernel_plan.BLOCK + kernel_plan.ROWS  # more than one block of every kernel
+BOTH = kernel_parts.BLOCK + kernel_parts.ROWS  # more than one block of every kernel
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -67,15 +68,15 @@ class Heads:
     def __post_init__(self) -> None:
         torch.manual_seed(0)
         self.width = self.heads * self.size
-        self.shape = kernel_plan.Shape(self.heads, self.size, 64e-5)
-        self.weights = [torch.randn(self.heads, self.size) for _ in kernel_plan.HeadWeights._fields]
+        self.shape = kernel_parts.Shape(self.heads, self.size, 64e-5)
+        self.weights = [torch.randn(self.heads, self.size) for _ in kernel_parts.HeadWeights._fields]
         self.downs = [torch.randn(rank, self.width) / self.width**0.5 for rank in self.ranks]
         self.ups = [torch.randn(self.width, rank) / rank**0.5 for rank in self.ranks]
 
-    def low_rank(self, layer: int, dtype: torch.dtype) -> kernel_plan.LowRank:
+    def low_rank(self, layer: int, dtype: torch.dtype) -> kernel_parts.LowRank:
         first = 0 if layer else 1  # there is no v in the first layer
         downs, ups = ([t.to(dtype) for t in pair[first:]] for pair in (self.downs, self.ups))
-        return kernel_plan.pack_low_rank(downs, ups, self.shape)
+        return kernel_parts.pack_low_rank(downs, ups, self.shape)
 
     def inputs(self, tokens: int, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
         """r, k, v, v_first (T, D); low-rank activations (T, rank)."""
@@ -96,10 +97,10 @@ class Heads:
         in_place: bool = False,
         int8: bool = False,
     ) -> Tensor:
-        weights = kernel_plan.HeadWeights(*(kernel_plan.pad_heads(w.numpy(), self.shape) for w in self.weights))
+        weights = kernel_parts.HeadWeights(*(kernel_parts.pad_heads(w.numpy(), self.shape) for w in self.weights))
         low_rank, dtype = self.low_rank(layer, x[0].dtype), x[0].dtype
-        plan = kernel_plan.plan_step(cu.numpy(), np.array(reads), np.array(writes))
-        buffers = kernel_plan.allocate(Memory(), self.shape, len(plan.first) + len(reads), workers)
+        plan = kernel_parts.plan_blocks(cu.numpy(), np.array(reads), np.array(writes))
+        buffers = kernel_parts.allocate(Memory(), self.shape, len(plan.first) + len(reads), workers)
         buffers.scratch.fill(np.nan)  # as a former step may have left it
         activations = torch.full((len(x[0]) + TILE_ROWS, _first(self.low_rank(LAYER, dtype))[-1]), float("nan"), dtype=dtype)
         for part, (begin, end) in enumerate(pairwise(_first(low_rank))):
@@ -133,7 +134,7 @@ class Heads:
         return ((o + (r * k * r_k).sum(-1, keepdim=True) * v) * g).flatten(-2), state
 
 
-def _first(low_rank: kernel_plan.LowRank) -> list[int]:
+def _first(low_rank: kernel_parts.LowRank) -> list[int]:
     """The first column of each low-rank activation, and their number."""
     return (low_rank.first * TILE_COLUMNS).tolist()
 
@@ -145,7 +146,7 @@ def _first(low_rank: kernel_plan.LowRank) -> list[int]:
     [
         (Heads(2, 64), [BOTH + 1, 1, 0, 0, 2, 3], [2, -1, 0, 3, -1, 2], [0, -1, -1, 3, 1, -1]),
         (Heads(3, 8), [5, 0, BOTH, 17], [-1, 0, 0, 1], [2, 3, -1, 1]),
-        (Heads(1, 80), [kernel_plan.BLOCK, 0, 3], [-1, -1, 2], [0, 1, 3]),
+        (Heads(1, 80), [kernel_parts.BLOCK, 0, 3], [-1, -1, 2], [0, 1, 3]),
         (Heads(2, 20), [0, 3, 0], [-1, 1, 2], [0, 1, 3]),
     ],
 )
@@ -214,11 +215,11 @@ def _shift(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Mixes for r, k, v (or the only one), and low-rank activations."""
     tokens, width = residual.shape
-    plan = kernel_plan.plan_step(cu.numpy(), np.array(reads), np.array(writes))
-    buffers = kernel_plan.allocate(Memory(), heads.shape, len(plan.first) + len(reads), workers)
+    plan = kernel_parts.plan_blocks(cu.numpy(), np.array(reads), np.array(writes))
+    buffers = kernel_parts.allocate(Memory(), heads.shape, len(plan.first) + len(reads), workers)
     buffers.before.fill(np.nan)
     buffers.scratch.fill(np.nan)
-    w = kernel_plan.ShiftWeights(*(kernel_plan.pad_columns(t.numpy()) for t in weights))
+    w = kernel_parts.ShiftWeights(*(kernel_parts.pad_columns(t.numpy()) for t in weights))
     parts, kept = ((0, 1, 2), (0, 1, 2, 3)) if len(weights[2]) == 6 else ((0,), ())
     out = torch.full((len(parts), tokens, width), float("nan"), dtype=added.dtype)
     scales = torch.full((len(parts), tokens, 1), float("nan"))
@@ -227,7 +228,7 @@ def _shift(
     low_rank = heads.low_rank(LAYER, added.dtype)
     low = torch.full((tokens, _first(low_rank)[-1]), float("nan"), dtype=added.dtype)
     with parallel():
-        shift_kernels.add_norm_shift(
+        kernels.add_norm_shift(
             residual.numpy(), _array(added), w, 1e-5, parts, pool.numpy(), LAYER, plan, buffers, _array(out),
             scales.numpy(), kept, low_rank, _array(low),
         )  # fmt: skip
@@ -298,10 +299,10 @@ def test_mixes_in_8_bits(heads: Heads, mixes: int, dtype: torch.dtype) -> None:
 def test_norm_alone_equals_fp64() -> None:
     torch.manual_seed(0)
     residual, added, norm, bias = torch.randn(BOTH, 37), torch.randn(BOTH, 37), torch.randn(37), torch.randn(37)
-    w = kernel_plan.ShiftWeights(*(kernel_plan.pad_columns(t.numpy()) for t in (norm, bias, torch.zeros(0, 37))))
+    w = kernel_parts.ShiftWeights(*(kernel_parts.pad_columns(t.numpy()) for t in (norm, bias, torch.zeros(0, 37))))
     out, kept = torch.empty(BOTH, 37), residual.clone()
     with parallel():
-        shift_kernels.add_norm(residual.numpy(), added.numpy(), w, 1e-5, out.numpy())
+        kernels.add_norm(residual.numpy(), added.numpy(), w, 1e-5, out.numpy())
     _near(out, F.layer_norm(residual.double() + added.double(), (37,), norm.double(), bias.double(), 1e-5), 2e-6)
     assert torch.equal(residual, kept)
 
@@ -311,7 +312,7 @@ def test_squared_relu_equals_torch(dtype: torch.dtype) -> None:
     values = torch.cat([torch.linspace(-100, 100, 5000), torch.tensor([0.0, -1e30, 1e15, float("nan")])]).to(dtype)
     squared = values.clone()
     with parallel():
-        shift_kernels.square_relu(_array(squared))
+        kernels.square_relu(_array(squared))
     assert torch.equal(squared.nan_to_num(-1), values.relu().square().nan_to_num(-1))
 
 
@@ -324,7 +325,7 @@ def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> 
     out = torch.zeros(len(x), groups * bytes_per_group(width, groups), dtype=torch.uint8)
     scales = torch.full((len(x), groups), float("nan"))
     with parallel():
-        shift_kernels.square_relu_bytes(_array(x), out.numpy(), scales.numpy())
+        kernels.square_relu_bytes(_array(x), out.numpy(), scales.numpy())
     exact = x.float().relu().square()
     largest = exact.unflatten(1, (groups, -1)).amax(-1, keepdim=True).expand(-1, -1, width // groups).flatten(1)
     assert ((_numbers(out, scales, width) - exact).abs() <= largest / 127 * 0.501).all()
@@ -333,10 +334,10 @@ def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> 
 @njit(**SERIAL)
 def _sixteen(x: np.ndarray, squashed: np.ndarray, gate: np.ndarray, decayed: np.ndarray) -> None:
     for i in range(0, len(x), 16):
-        v = kernel_math.read(address(x), i, len(x) - i)
-        kernel_math.write(address(squashed), i, kernel_math.tanh(v), len(x) - i)
-        kernel_math.write(address(gate), i, kernel_math.sigmoid(v), len(x) - i)
-        kernel_math.write(address(decayed), i, kernel_math.decay(kernel_math.sigmoid(v)), len(x) - i)
+        v = load_up_to(address(x), i, len(x) - i)
+        store_up_to(address(squashed), i, kernel_parts.tanh(v), len(x) - i)
+        store_up_to(address(gate), i, sigmoid(v), len(x) - i)
+        store_up_to(address(decayed), i, kernel_parts.decay(sigmoid(v)), len(x) - i)
 
 
 def test_functions_are_accurate() -> None:

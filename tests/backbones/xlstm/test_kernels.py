@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.backbones.cpu_step import Memory
-from runnel.backbones.xlstm import kernel_plan, kernels
+from runnel.backbones.xlstm import kernel_parts, kernels
 from runnel.ops import mlstm
 from runnel.ops.chunks import plan_chunks
 from runnel.ops.numba_math import parallel
@@ -41,16 +41,16 @@ class Block:
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        self.shape = kernel_plan.Shape(self.heads, self.key_size, self.value_size, self.cap, 1e-6, 1e-6)
+        self.shape = kernel_parts.Shape(self.heads, self.key_size, self.value_size, self.cap, 1e-6, 1e-6)
         self.gate_weight, self.gate_bias = torch.randn(2 * self.heads, self.width) / 3, torch.randn(2 * self.heads) + 1
         self.norm, self.head_norm = torch.rand(self.width) + 0.5, torch.rand(self.heads * self.value_size) + 0.5
 
-    def weights(self) -> kernel_plan.Weights:
-        gates = kernel_plan.pack_gates(self.gate_weight.numpy(), self.norm.numpy())
-        return kernel_plan.Weights(gates, self.gate_bias.numpy(), self.head_norm.numpy())
+    def weights(self) -> kernel_parts.Weights:
+        gates = kernel_parts.pack_gates(self.gate_weight.numpy(), self.norm.numpy())
+        return kernel_parts.Weights(gates, self.gate_bias.numpy(), self.head_norm.numpy())
 
-    def buffers(self, tokens: int, rows: int, dtype: torch.dtype, workers: int = 2) -> kernel_plan.Buffers:
-        buffers = kernel_plan.allocate(Memory(), self.shape, tokens, rows, 4 // dtype.itemsize, workers)
+    def buffers(self, tokens: int, rows: int, dtype: torch.dtype, workers: int = 2) -> kernel_parts.Buffers:
+        buffers = kernel_parts.allocate(Memory(), self.shape, tokens, rows, 4 // dtype.itemsize, workers)
         for memory in buffers[:-1]:
             memory.fill(np.nan)  # as a former step may have left it
         return buffers

@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_workers
-from runnel.backbones.mamba2 import kernel_plan, kernels
+from runnel.backbones.mamba2 import kernels
+from runnel.backbones.mamba2.kernel_parts import Shape, Weights, allocate, pad_conv
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Layer
 from runnel.ops.chunks import plan_chunks
 from runnel.ops.numba_math import float_array, parallel
@@ -23,7 +24,7 @@ class _Block(NamedTuple):
     norm: Floats
     in_proj: Product
     out_proj: Product
-    kernels: kernel_plan.Weights
+    kernels: Weights
 
 
 class Mamba2Cpu(CpuStep):
@@ -32,7 +33,7 @@ class Mamba2Cpu(CpuStep):
     def __init__(self, model: Mamba2) -> None:
         super().__init__(model, model.blocks[0].mixer.in_proj, model.embeddings.weight.dtype)
         c = self._config = model.config
-        self._shape = kernel_plan.Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
+        self._shape = Shape(c.num_heads, c.head_size, c.groups, c.state_size, c.dt_min, c.dt_max)
         self._taps = tuple(range(c.conv_width))
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
@@ -46,7 +47,7 @@ class Mamba2Cpu(CpuStep):
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._memory.tensor("squares", tokens, c.num_heads).numpy()
         rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize
-        buffers = kernel_plan.allocate(self._memory, shape, c.conv_width, rows, per_word, count_workers())
+        buffers = allocate(self._memory, shape, c.conv_width, rows, per_word, count_workers())
         deferred = None
         for index, block in enumerate(self._blocks):
             stream.norm(block.norm, deferred, c.inner_size)
@@ -66,8 +67,8 @@ class Mamba2Cpu(CpuStep):
     def _block(self, layer: Mamba2Layer) -> _Block:
         c, mixer = self._config, layer.mixer
         weight, bias = float_array(mixer.conv1d.weight.squeeze(1)), float_array(mixer.conv1d.bias, c.conv_channels)
-        kernels = kernel_plan.Weights(
-            kernel_plan.pad_conv(weight, bias, self._shape),
+        kernels = Weights(
+            pad_conv(weight, bias, self._shape),
             float_array(mixer.dt_bias),
             -np.exp(float_array(mixer.A_log)),
             float_array(mixer.D),

@@ -1,13 +1,16 @@
-"""The pieces of the fused Mamba-2 kernels; legend in `kernels`.
+"""What the Mamba-2 kernels are given (sizes, weights, memory), and the pieces they are made of. Legend: `kernels`.
 
-Arrays are pointers here (see `simd`); `kind` is the pointer to the projections, whose type chooses bf16 or fp32.
+The pieces' arrays are pointers (see `simd`); `kind` is the pointer to the projections, whose type chooses bf16 or fp32.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
+from runnel.backbones.cpu_step import Floats, Indices, Memory
 from runnel.ops.causal_conv1d.fused import conv_silu
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Number, Pointer
@@ -22,15 +25,88 @@ from runnel.ops.simd import (
     mul,
     number,
     prefetch,
+    round_up,
     shift,
     silu,
     splat,
     store,
-    store_some,
     sub,
     total,
 )
-from runnel.ops.simd_tile import numbers_per_word
+from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
+
+
+class Shape(NamedTuple):
+    """Sizes of a block, and the clamp of its time steps."""
+
+    heads: int
+    head_size: int
+    groups: int
+    state_size: int
+    dt_min: float
+    dt_max: float
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_size
+
+
+class Weights(NamedTuple):
+    """fp32 weights of one block."""
+
+    conv: Floats  # (w+1, H Pp + 2 G Np): taps, then the bias; every head and group padded with zeros
+    dt_bias: Floats  # (H,)
+    A: Floats  # (H,), negative
+    D: Floats  # (H,)
+    norm: Floats  # (Di,)
+
+
+class Buffers(NamedTuple):
+    """Memory that the two kernels share; rows are those of `ops.chunks.ChunkPlan.row`."""
+
+    b_words: Floats  # (rows / numbers per word * G * Np,)
+    c_words: Floats  # (rows * G * Np / numbers per word,)
+    products: Floats  # (rows * G * Q,): C B^T in panels of TILE_COLUMNS
+    dt: Floats  # (H * rows,)
+    sums: Floats  # (H * rows,): c
+    scratch: Floats  # (workers, scratch_size)
+    tasks: Indices  # (2,) the next free task of each kernel; zeroed by the caller
+
+
+def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
+    """`Weights.conv` of weight (Cd, w) and bias (Cd,)."""
+    width, n, inner = round_up(s.head_size, TILE_COLUMNS), round_up(s.state_size, 2 * LANES), s.heads * s.head_size
+    rows = np.concatenate([weight.T, bias[None]])
+    out = np.zeros((rows.shape[0], s.heads * width + 2 * s.groups * n), np.float32)
+    out[:, : s.heads * width].reshape(-1, s.heads, width)[..., : s.head_size] = rows[:, :inner].reshape(-1, s.heads, s.head_size)
+    shared = rows[:, inner:].reshape(-1, 2 * s.groups, s.state_size)
+    out[:, s.heads * width :].reshape(-1, 2 * s.groups, n)[..., : s.state_size] = shared
+    return out
+
+
+def allocate(memory: Memory, s: Shape, conv_width: int, rows: int, per_word: int, workers: int) -> Buffers:
+    """Return buffers for a plan of `rows` rows."""
+    words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
+    return Buffers(
+        b_words=memory.array("b_words", words),
+        c_words=memory.array("c_words", words),
+        products=memory.array("products", rows * s.groups * CHUNK),
+        dt=memory.array("dt", steps),
+        sums=memory.array("sums", steps),
+        scratch=memory.array("scratch", workers, scratch_size(s, conv_width)),
+        tasks=np.zeros(2, np.int64),
+    )
+
+
+def scratch_size(s: Shape, conv_width: int) -> int:
+    """fp32 numbers of scratch that one worker needs."""
+    width, n, back = round_up(s.head_size, TILE_COLUMNS), round_up(s.state_size, 2 * LANES), conv_width - 1
+    prepare = 2 * CHUNK * n + CHUNK + max(back * n + CHUNK * LANES, n * TILE_COLUMNS)
+    scan = (
+        CHUNK * CHUNK + 3 * CHUNK + n + (CHUNK + n) * TILE_COLUMNS + 2 * CHUNK * width + width * n + back * width + CHUNK * LANES
+    )
+    return round_up(max(prepare, scan), 16) + 16
+
 
 ZERO = np.float32(0.0)
 
@@ -104,12 +180,8 @@ def gate(
         for c in range(0, size, LANES):
             v = load(y, c // TILE_COLUMNS * TILE_COLUMNS * CHUNK + t * TILE_COLUMNS + c % TILE_COLUMNS)
             v = fma(skip, load(x, t * x_stride + c), v)
-            if size - c >= LANES:
-                v = mul(v, silu(load(z, t * stride + c)))
-                store(out, t * out_stride + c, mul(v, load(weight, c)))
-            else:
-                v = mul(v, silu(load_some(z, t * stride + c, size - c)))
-                store_some(out, t * out_stride + c, mul(v, load_some(weight, c, size - c)), size - c)
+            v = mul(v, silu(load_up_to(z, t * stride + c, size - c)))
+            store_up_to(out, t * out_stride + c, mul(v, load_up_to(weight, c, size - c)), size - c)
             sums = fma(v, v, sums)
         squares[t * heads] = total(sums)
 

@@ -23,6 +23,9 @@ from numba import njit, prange
 
 from runnel.backbones.mamba2.kernel_parts import (
     ZERO,
+    Buffers,
+    Shape,
+    Weights,
     convolve,
     gate,
     history,
@@ -30,7 +33,6 @@ from runnel.backbones.mamba2.kernel_parts import (
     mix,
     prefetch_rows,
 )
-from runnel.backbones.mamba2.kernel_plan import Buffers, Shape, Weights
 from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
 from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row
@@ -41,7 +43,6 @@ from runnel.ops.simd import (
     address,
     exp,
     load,
-    load_some,
     mul,
     next_task,
     number,
@@ -49,10 +50,9 @@ from runnel.ops.simd import (
     shift,
     splat,
     store,
-    store_some,
     sub,
 )
-from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, pack
+from runnel.ops.simd_tile import as_kind, fill, load_up_to, numbers_per_word, pack, store_up_to
 
 # ---- what the heads of a group share -----------------------------------------------------------------------------------
 
@@ -300,4 +300,4 @@ def normalize_groups(gated: Array, squares: Array, groups: int, count: int, eps:
             factor = splat(np.float32(1.0) / np.sqrt(sums / np.float32(count) + np.float32(eps)))
             end = (g + 1) * inner // groups
             for c in range(g * inner // groups, end, LANES):
-                store_some(row, c, mul(load_some(row, c, end - c), factor), end - c)
+                store_up_to(row, c, mul(load_up_to(row, c, end - c), factor), end - c)

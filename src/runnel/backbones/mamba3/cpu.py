@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_groups, count_workers
-from runnel.backbones.mamba3 import kernel_plan, kernels
+from runnel.backbones.mamba3 import kernels
+from runnel.backbones.mamba3.kernel_parts import Pools, Shape, Weights, allocate
 from runnel.backbones.mamba3.model import Mamba3, Mamba3Layer, Mamba3Mixer
 from runnel.ops.chunks import CHUNK, plan_chunks
 from runnel.ops.numba_math import float_array, parallel
@@ -34,7 +35,7 @@ class _Block(NamedTuple):
     norm: Floats
     in_proj: Product
     out_proj: Product
-    kernels: kernel_plan.Weights
+    kernels: Weights
     mlp: _Mlp | None
 
 
@@ -46,7 +47,7 @@ class Mamba3Cpu(CpuStep):
         c = self._config = model.config
         self._ffn = c.ffn_size or 0
         self._ffn_groups = count_groups(self._ffn, _GROUP)
-        self._shape = kernel_plan.Shape(
+        self._shape = Shape(
             c.num_heads, c.head_size, c.groups, c.state_size, c.rank, c.turned, c.ranks is None, c.out_norm, c.decay_floor,
             c.norm_eps,
         )  # fmt: skip
@@ -60,8 +61,8 @@ class Mamba3Cpu(CpuStep):
         projected = self._numbers("projected", tokens, sum(c.projections))
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         up, product = self._numbers("up", tokens, 2 * self._ffn), self._inputs("product", tokens, self._ffn, self._ffn_groups)
-        buffers = kernel_plan.allocate(self._memory, self._shape, tokens, count_workers())
-        given = (kernel_plan.Pools(*states), self._shape)
+        buffers = allocate(self._memory, self._shape, tokens, count_workers())
+        given = (Pools(*states), self._shape)
         for index, block in enumerate(self._blocks):
             stream.norm(block.norm)
             block.in_proj(stream.normed, projected)
@@ -86,14 +87,14 @@ class Mamba3Cpu(CpuStep):
         return _Block(float_array(layer.norm.weight), in_proj, out_proj, _weights(layer.mixer), mlp)
 
 
-def _weights(mixer: Mamba3Mixer) -> kernel_plan.Weights:
+def _weights(mixer: Mamba3Mixer) -> Weights:
     c = mixer.config
     ones = torch.ones(c.num_heads, c.rank, c.head_size)
     x, z, out = (ones, ones, ones) if c.ranks is None else (mixer.mimo_x, mixer.mimo_z, mixer.mimo_o)
     if c.out_norm:
         out = out * mixer.norm.weight.view(c.num_heads, 1, c.head_size)
     keys = (torch.stack(pair) for pair in ((mixer.B_norm.weight, mixer.C_norm.weight), (mixer.B_bias, mixer.C_bias)))
-    return kernel_plan.Weights(
+    return Weights(
         float_array(mixer.dt_bias),
         float_array(mixer.D),
         *(_pad(weight, 2 * LANES) for weight in keys),

@@ -25,8 +25,22 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from runnel.backbones.mamba3.kernel_parts import ONE, ZERO, move, normalize, sum_turns, time_steps, turn, weigh, write
-from runnel.backbones.mamba3.kernel_plan import Buffers, Pools, Scratch, Shape, Weights
+from runnel.backbones.mamba3.kernel_parts import (
+    ONE,
+    ZERO,
+    Buffers,
+    Pools,
+    Scratch,
+    Shape,
+    Weights,
+    move,
+    normalize,
+    sum_turns,
+    time_steps,
+    turn,
+    weigh,
+    write,
+)
 from runnel.ops.chunk_tiles import last_seen, load_state, multiply_keys, scan_panel, store_state
 from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row

@@ -12,7 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
-from runnel.backbones.rwkv7 import kernel_plan, kernels, shift_kernels
+from runnel.backbones.rwkv7 import kernels
+from runnel.backbones.rwkv7.kernel_parts import (
+    HeadWeights,
+    LowRank,
+    Shape,
+    ShiftWeights,
+    allocate,
+    pack_low_rank,
+    pad_columns,
+    pad_heads,
+    plan_blocks,
+)
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Layer
 from runnel.ops.numba_math import as_array, float_array, parallel
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
@@ -29,10 +40,10 @@ class _Layer(NamedTuple):
     output: Product
     ffn_key: Product
     ffn_value: Product
-    att_shift: kernel_plan.ShiftWeights
-    low_rank: kernel_plan.LowRank
-    heads: kernel_plan.HeadWeights
-    ffn_shift: kernel_plan.ShiftWeights
+    att_shift: ShiftWeights
+    low_rank: LowRank
+    heads: HeadWeights
+    ffn_shift: ShiftWeights
 
 
 class _Work(NamedTuple):
@@ -56,22 +67,22 @@ class Rwkv7Cpu(CpuStep):
         super().__init__(model, first.output, first.w_down.weight.dtype)
         c = self._config = model.config
         self._groups = count_groups(c.inner_size, _GROUP)
-        self._shape = kernel_plan.Shape(c.num_heads, c.head_size, c.group_norm_eps)
+        self._shape = Shape(c.num_heads, c.head_size, c.group_norm_eps)
         self._layers = [self._layer(layer) for layer in model.blocks]
         self._ranks = int(self._layers[-1].low_rank.first[-1]) * TILE_COLUMNS
         self._norm_f = _shift_weights(model.norm_f)
 
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
         eps, work, (att_shift, wkv, ffn_shift) = self._config.norm_eps, self._work(len(hidden)), states
-        plan = kernel_plan.plan_step(cu_seqlens, read_rows, write_rows)
-        buffers = kernel_plan.allocate(self._memory, self._shape, len(plan.first) + len(read_rows), count_workers())
+        plan = plan_blocks(cu_seqlens, read_rows, write_rows)
+        buffers = allocate(self._memory, self._shape, len(plan.first) + len(read_rows), count_workers())
         residual, out, slots, mixes, gated = hidden.numpy(), work.out, work.slots, work.mixes, work.gated
         for_r, for_k, for_v = (Activations(*parts) for parts in zip(*mixes, strict=True))
         out.tensor.zero_()
         for index, layer in enumerate(self._layers):
             buffers.tasks.fill(0)
             with parallel():
-                shift_kernels.add_norm_shift(
+                kernels.add_norm_shift(
                     residual, out.array, layer.att_shift, eps, (0, 1, 2), att_shift, index, plan, buffers,
                     mixes.array, mixes.scale, (0, 1, 2, 3), layer.low_rank, work.low.array,
                 )  # fmt: skip
@@ -88,20 +99,20 @@ class Rwkv7Cpu(CpuStep):
             layer.output(gated, out)
             buffers.tasks.fill(0)
             with parallel():
-                shift_kernels.add_norm_shift(
+                kernels.add_norm_shift(
                     residual, out.array, layer.ffn_shift, eps, (0,), ffn_shift, index, plan, buffers,
                     mixes.array[:1], mixes.scale[:1], (), layer.low_rank, work.low.array,
                 )  # fmt: skip
             layer.ffn_key(for_r, work.middle)
             with parallel():
                 if self._int8:
-                    shift_kernels.square_relu_bytes(work.middle.array, work.squared.array, work.squared.scale)
+                    kernels.square_relu_bytes(work.middle.array, work.squared.array, work.squared.scale)
                 else:
-                    shift_kernels.square_relu(work.middle.array)
+                    kernels.square_relu(work.middle.array)
             layer.ffn_value(work.squared, out)
         end = torch.empty_like(hidden)
         with parallel():
-            shift_kernels.add_norm(residual, out.array, self._norm_f, eps, end.numpy())
+            kernels.add_norm(residual, out.array, self._norm_f, eps, end.numpy())
         return end
 
     def _work(self, tokens: int) -> _Work:
@@ -145,12 +156,12 @@ class Rwkv7Cpu(CpuStep):
             Product(layer.ffn.key),
             Product(layer.ffn.value, self._groups),
             _shift_weights(layer.norm_att, att.x_r, att.x_k, att.x_v, att.x_w, att.x_a, att.x_g),
-            kernel_plan.pack_low_rank(downs, ups, shape),
-            kernel_plan.HeadWeights(*(kernel_plan.pad_heads(float_array(weight), shape) for weight in small)),
+            pack_low_rank(downs, ups, shape),
+            HeadWeights(*(pad_heads(float_array(weight), shape) for weight in small)),
             _shift_weights(layer.norm_ffn, layer.ffn.x_k),
         )
 
 
-def _shift_weights(norm: nn.LayerNorm, *mixes: Tensor) -> kernel_plan.ShiftWeights:
+def _shift_weights(norm: nn.LayerNorm, *mixes: Tensor) -> ShiftWeights:
     stacked = torch.stack([mix.detach() for mix in mixes]) if mixes else torch.zeros(0, norm.weight.numel())
-    return kernel_plan.ShiftWeights(*(kernel_plan.pad_columns(float_array(t)) for t in (norm.weight, norm.bias, stacked)))
+    return ShiftWeights(*(pad_columns(float_array(t)) for t in (norm.weight, norm.bias, stacked)))

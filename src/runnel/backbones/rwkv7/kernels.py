@@ -3,9 +3,9 @@
     T  tokens           S  sequences           H  heads           N  head size           D = H N
     R  rows of the state pool                  L  layers          Np, Dp  N and D rounded up to whole vectors
 
-    Rw    all four ranks, each a whole number of panels (see `kernel_plan.LowRank`)
+    Rw    all four ranks, each a whole number of panels (see `LowRank`)
 
-`shift_kernels.add_norm_shift` gives what the big matrix products of a layer take, and the low-rank activations. `mix_heads` gives
+`add_norm_shift` gives what the big matrix products of a layer take, and the low-rank activations. `mix_heads` gives
 each (sequence, head) to one core, which walks through its tokens in blocks: the low-rank products and what else the recurrence
 takes are made in tiles that stay in cache, the state advances token by token, and the output is normed and gated on its way out.
 States and all arithmetic are fp32; only factors of matrix products are bf16 where the weights are.
@@ -19,16 +19,35 @@ import numpy as np
 from numba import carray, njit, prange
 from numpy.typing import NDArray
 
-from runnel.backbones.rwkv7.kernel_math import decay, read, rsqrt, write
-from runnel.backbones.rwkv7.kernel_plan import BLOCK, BlockPlan, Buffers, HeadWeights, LowRank, Shape
+from runnel.backbones.rwkv7.kernel_parts import (
+    BLOCK,
+    ONE,
+    ROWS,
+    ZERO,
+    BlockPlan,
+    Buffers,
+    HeadWeights,
+    LowRank,
+    Shape,
+    ShiftWeights,
+    copy,
+    decay,
+    mix,
+    norm_token,
+    project,
+    rsqrt,
+    squared_relu,
+    start,
+)
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Pointer
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
     TILE_ROWS,
     add,
     address,
+    ceil_div,
     fma,
     keep,
     load,
@@ -42,10 +61,10 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import as_kind, numbers_per_word, tile_product
+from runnel.ops.simd_tile import as_kind, load_up_to, numbers_per_word, store_up_to, tile_product
 from runnel.ops.wkv7.lanes import advance
 
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_PIECE = 4096  # numbers per task of relu^2
 _LEAST_SQUARE = np.float32(1e-24)  # of a removal key's length, 1e-12
 
 
@@ -113,9 +132,9 @@ def _lengths(k: Pointer, stride: int, count: int, n: int, k_k: Pointer, tiles: _
     """The k tile, and 1 / the length of each removal key k * k_k."""
     size = round_up(n)
     for t in range(count):
-        squares = splat(_ZERO)
+        squares = splat(ZERO)
         for c in range(0, size, LANES):
-            x = read(k, t * stride + c, n - c)
+            x = load_up_to(k, t * stride + c, n - c)
             store(tiles.k, t * size + c, x)
             x = mul(x, load(k_k, c))
             squares = fma(x, x, squares)
@@ -132,25 +151,25 @@ def _prepare(
     size = round_up(n)
     place = h * size
     _lengths(shift(address(x.k), at), stride, count, n, shift(address(w.k_k), place), tiles)
-    one = splat(_ONE)
+    one = splat(ONE)
     for t in range(count):
-        scale, bonus = splat(tiles.scale[t]), splat(_ZERO)
+        scale, bonus = splat(tiles.scale[t]), splat(ZERO)
         for c in range(0, size, LANES):
             i, j, rest, m = at + t * stride + c, t * size + c, n - c, place + c
-            r, k = read(address(x.r), i, rest), load(tiles.k, j)
+            r, k = load_up_to(address(x.r), i, rest), load(tiles.k, j)
             gate = sigmoid(add(_raised(tiles, 2, t, c, n), load(address(w.a0), m)))
             removed = mul(mul(k, load(address(w.k_k), m)), scale)
             k = mul(k, fma(sub(gate, one), load(address(w.k_a), m), one))
             bonus = fma(mul(r, k), load(address(w.r_k), m), bonus)
             store(tiles.r, j, r)
             store(tiles.k, j, k)
-            store(tiles.a, j, sub(splat(_ZERO), removed))
+            store(tiles.a, j, sub(splat(ZERO), removed))
             store(tiles.b, j, mul(removed, gate))
             store(tiles.decay, j, decay(sigmoid(add(_raised(tiles, 1, t, c, n), load(address(w.w0), m)))))
-            v = read(address(x.v), i, rest)
+            v = load_up_to(address(x.v), i, rest)
             if not first_layer:
                 share = sigmoid(add(_raised(tiles, 0, t, c, n), load(address(w.v0), m)))
-                v = fma(sub(read(address(x.v_first), i, rest), v), share, v)
+                v = fma(sub(load_up_to(address(x.v_first), i, rest), v), share, v)
             store(tiles.v, j, v)
         tiles.bonus[t] = total(bonus)
 
@@ -164,15 +183,15 @@ def _finish(out: Array, scales: Array, begin: int, count: int, s: Shape, w: Head
     place = h * size
     for t in range(count):
         row = t * size
-        sums = splat(_ZERO)
+        sums = splat(ZERO)
         for c in range(0, size, LANES):
             sums = add(sums, load(tiles.out, row + c))
-        mean, squares = splat(total(sums) / np.float32(n)), splat(_ZERO)
+        mean, squares = splat(total(sums) / np.float32(n)), splat(ZERO)
         for c in range(0, size, LANES):
             x = sub(load(tiles.out, row + c), mean)
             x = x if n - c >= LANES else keep(x, n - c)
             squares = fma(x, x, squares)
-        factor, bonus = splat(_ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps))), splat(tiles.bonus[t])
+        factor, bonus = splat(ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps))), splat(tiles.bonus[t])
         for c in range(0, size, LANES):
             x = mul(sub(load(tiles.out, row + c), mean), factor)
             x = fma(x, load(address(w.norm), place + c), load(address(w.bias), place + c))
@@ -181,7 +200,7 @@ def _finish(out: Array, scales: Array, begin: int, count: int, s: Shape, w: Head
             if in_bytes:
                 store(tiles.out, row + c, x)
             else:
-                write(own, t * stride + c, x, n - c)
+                store_up_to(own, t * stride + c, x, n - c)
         if in_bytes:
             scales[begin + t, h] = quantize_row(shift(tiles.out, row), n, shift(own, t * stride))
 
@@ -191,14 +210,14 @@ def _read_state(pool: Pointer, n: int, size: int, out: Pointer) -> None:
     """(N, N) -> (Np, Np); what is beyond N stays as it is."""
     for i in range(n):
         for c in range(0, size, LANES):
-            store(out, i * size + c, read(pool, i * n + c, n - c))
+            store(out, i * size + c, load_up_to(pool, i * n + c, n - c))
 
 
 @njit(**SERIAL)
 def _write_state(state: Pointer, n: int, size: int, pool: Pointer) -> None:
     for i in range(n):
         for c in range(0, size, LANES):
-            write(pool, i * n + c, load(state, i * size + c), n - c)
+            store_up_to(pool, i * n + c, load(state, i * size + c), n - c)
 
 
 @njit(**SERIAL)
@@ -216,7 +235,7 @@ def _mix_head(
     state, tiles, tile = memory, _tiles(shift(memory, size * size), size), (BLOCK, size)
     if read_row < 0 or size > n:
         for i in range(0, size * size, LANES):
-            store(state, i, splat(_ZERO))
+            store(state, i, splat(ZERO))
     if read_row >= 0:
         _read_state(shift(address(pool), ((read_row * pool.shape[1] + layer) * s.heads + h) * n * n), n, size, state)
     for t in range(begin, end, BLOCK):
@@ -255,3 +274,118 @@ def mix_heads(
         while task < tasks:
             _mix_head(x, out, scales, layer, pool, s, w, low_rank, p, task, memory)
             task = next_task(address(b.tasks))
+
+
+# ---- residual addition, norm, token shift, mixes -------------------------------------------------------------------------
+
+# A token's mixes need the normed token before it. Tokens are processed in blocks, any block by any core, and the residual stream
+# is updated in place, so the token before each block is computed first, from the old residual stream.
+
+
+@njit(**SERIAL)
+def _shift_block(
+    residual: Array, added: Array, w: ShiftWeights, eps: Number, parts: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
+    b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array, block: int, memory: Pointer,
+) -> None:  # fmt: skip
+    """The tokens of one block. `memory`: scratch."""
+    tokens, width = residual.shape[0], residual.shape[1]
+    padded, s, begin = round_up(width), p.first[block], block * ROWS
+    end = min(tokens, begin + ROWS)
+    before, now, other, mixed = shift(address(b.before), block * padded), memory, shift(memory, padded), shift(memory, 2 * padded)
+    stage = shift(mixed, 4 * ROWS * padded)
+    whole = shift(stage, ROWS * TILE_COLUMNS)  # (3, Dp): mixes on their way to 8 bits
+    for t in range(begin, end):
+        while p.cu_seqlens[s + 1] <= t:  # empty sequences too
+            s += 1
+        if t == p.cu_seqlens[s]:
+            before = shift(address(b.before), (p.first.shape[0] + s) * padded)
+        norm_token(shift(address(residual), t * width), shift(address(added), t * width), width, w, eps, now, True)
+        if numbers_per_word(address(out)) == 4:
+            mix(now, before, padded, padded, address(w.mixes), parts, whole, padded)
+            for m in range(len(parts)):
+                row = shift(address(out), (m * tokens + t) * out.shape[2])
+                scales[m, t] = quantize_row(shift(whole, m * padded), width, row)
+        else:
+            mix(now, before, width, padded, address(w.mixes), parts, shift(address(out), t * width), tokens * width)
+        if len(kept) > 0:
+            tile, mixes = shift(as_kind(address(low), mixed), (t - begin) * padded), shift(address(w.mixes), 2 * padded)
+            mix(now, before, padded, padded, mixes, kept, tile, ROWS * padded)
+        if t + 1 == p.cu_seqlens[s + 1] and p.write_rows[s] >= 0:
+            copy(now, width, shift(address(pool), (p.write_rows[s] * pool.shape[1] + layer) * width))
+        before, now, other = now, other, now
+    if len(kept) > 0:
+        project(mixed, end - begin, padded, low_rank, stage, shift(address(low), begin * low.shape[1]), low.shape[1])
+
+
+@njit(**PARALLEL)
+def add_norm_shift(
+    residual: Array, added: Array, w: ShiftWeights, eps: float, parts: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
+    b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array,
+) -> None:  # fmt: skip
+    """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside `numba_math.parallel()`.
+
+    Args:
+        residual: (T, D) fp32, updated in place.
+        added: (T, D) fp32 or bf16 bits (uint16).
+        w: `ShiftWeights`: one mix, or those of r, k, v, w, a, g.
+        eps: of the norm.
+        parts: (0,) or (0, 1, 2): the mixes that go to `out`, as a tuple so that the code is made for this number of them.
+        pool: (R, L, D) fp32: y of the token before each sequence; the rows in `p.write_rows` are updated.
+        layer: which layer of the pool.
+        p, b: plan and buffers, `b.tasks` zero.
+        out: (M, T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (M, T, Kp) uint8.
+        scales: (M, T) fp32, filled with the scales of `out` in 8 bits; else not used.
+        kept: () or (0, 1, 2, 3): no low-rank activations, or those of v, w, a, g.
+        low_rank: `LowRank`, fp32 or bf16.
+        low: (at least T, Rw) in the same dtype, filled with down_v x_v, tanh(down_w x_w), down_a x_a, sigmoid(down_g x_g).
+    """
+    blocks, width, small = p.first.shape[0], residual.shape[1], np.float32(eps)
+    padded = round_up(width)
+    for i in prange(blocks + p.read_rows.shape[0]):
+        before = shift(address(b.before), i * padded)
+        if i >= blocks:
+            start(pool, layer, p, i - blocks, before)
+        elif p.cu_seqlens[p.first[i]] < i * ROWS:
+            row = (i * ROWS - 1) * width
+            norm_token(shift(address(residual), row), shift(address(added), row), width, w, small, before, False)
+    for worker in prange(b.scratch.shape[0]):
+        memory = shift(address(b.scratch), worker * b.scratch.shape[1])
+        block = next_task(address(b.tasks))
+        while block < blocks:
+            _shift_block(residual, added, w, small, parts, pool, layer, p, b, out, scales, kept, low_rank, low, block, memory)
+            block = next_task(address(b.tasks))
+
+
+@njit(**PARALLEL)
+def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array) -> None:
+    """out = norm(residual + added); arguments as in `add_norm_shift`, but `out` is (T, D) fp32 and the residual is left alone."""
+    tokens, width = residual.shape[0], residual.shape[1]
+    for block in prange(ceil_div(tokens, ROWS)):
+        row = np.empty(round_up(width), np.float32)
+        for t in range(block * ROWS, min(tokens, (block + 1) * ROWS)):
+            at = t * width
+            norm_token(shift(address(residual), at), shift(address(added), at), width, w, np.float32(eps), address(row), False)
+            copy(address(row), width, shift(address(out), at))
+
+
+@njit(**PARALLEL)
+def square_relu(x: Array) -> None:
+    """max(x, 0)^2 in place; fp32 or bf16 bits, contiguous."""
+    for i in prange(ceil_div(x.size, _PIECE)):
+        for c in range(i * _PIECE, min(x.size, (i + 1) * _PIECE), LANES):
+            store_up_to(address(x), c, squared_relu(load_up_to(address(x), c, x.size - c)), x.size - c)
+
+
+@njit(**PARALLEL)
+def square_relu_bytes(x: Array, out: Array, scales: Array) -> None:
+    """max(x, 0)^2 in 8 bits for `int8_matmul.multiply`: x (T, F) fp32 or bf16 bits, out (T, G Kp) uint8, scales (T, G) fp32."""
+    (tokens, width), groups = x.shape, scales.shape[1]
+    size, padded = width // groups, out.shape[1] // groups
+    for block in prange(ceil_div(tokens, ROWS)):
+        row = np.empty(round_up(width), np.float32)
+        for t in range(block * ROWS, min(tokens, (block + 1) * ROWS)):
+            for c in range(0, width, LANES):
+                store(address(row), c, squared_relu(load_up_to(address(x), t * width + c, width - c)))
+            for g in range(groups):
+                own = shift(address(out), t * out.shape[1] + g * padded)
+                scales[t, g] = quantize_row(shift(address(row), g * size), size, own)

@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_workers
-from runnel.backbones.xlstm import kernel_plan, kernels
+from runnel.backbones.xlstm import kernels
+from runnel.backbones.xlstm.kernel_parts import Shape, Weights, allocate, pack_gates
 from runnel.backbones.xlstm.model import Xlstm, XlstmLayer
 from runnel.ops.chunks import plan_chunks
 from runnel.ops.numba_math import float_array, parallel
@@ -28,7 +29,7 @@ class _Block(NamedTuple):
     gate: Product
     up: Product
     down: Product
-    kernels: kernel_plan.Weights
+    kernels: Weights
 
 
 class XlstmCpu(CpuStep):
@@ -37,7 +38,7 @@ class XlstmCpu(CpuStep):
     def __init__(self, model: Xlstm) -> None:
         super().__init__(model, model.blocks[0].mlstm_layer.q, model.embeddings.weight.dtype)
         c = self._config = model.config
-        self._shape = kernel_plan.Shape(c.num_heads, c.key_size, c.value_size, c.gate_cap, c.cell_eps, c.norm_eps)
+        self._shape = Shape(c.num_heads, c.key_size, c.value_size, c.gate_cap, c.cell_eps, c.norm_eps)
         self._blocks = [_block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
 
@@ -51,7 +52,7 @@ class XlstmCpu(CpuStep):
         gate, up = (self._numbers(name, tokens, c.ffn_size) for name in ("gate", "up"))
         y = self._memory.tensor("y", tokens, c.v_size).numpy()
         rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize
-        buffers = kernel_plan.allocate(self._memory, shape, tokens, rows, per_word, count_workers())
+        buffers = allocate(self._memory, shape, tokens, rows, per_word, count_workers())
         for index, block in enumerate(self._blocks):
             stream.norm(block.norm_mlstm)
             for product, out in zip(block.projections, (q, k, v, o), strict=True):
@@ -84,5 +85,5 @@ def _block(layer: XlstmLayer) -> _Block:
         gate=Product(ffn.proj_up_gate),
         up=Product(ffn.proj_up),
         down=Product(ffn.proj_down),
-        kernels=kernel_plan.Weights(kernel_plan.pack_gates(weight, norm), bias, float_array(mixer.multihead_norm.weight)),
+        kernels=Weights(pack_gates(weight, norm), bias, float_array(mixer.multihead_norm.weight)),
     )

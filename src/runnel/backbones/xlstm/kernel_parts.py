@@ -1,21 +1,24 @@
-"""The pieces of the fused mLSTM kernels; legend in `kernels`.
+"""What the xLSTM kernels are given (sizes, weights, memory), and the pieces they are made of. Legend: `kernels`.
 
-Arrays are pointers here (see `simd`); `kind` is the pointer to a projection, whose type chooses bf16 or fp32.
+The pieces' arrays are pointers (see `simd`); `kind` is the pointer to a projection, whose type chooses bf16 or fp32.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
+from runnel.backbones.cpu_step import Floats, Indices, Memory
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Number, Pointer, fast_exp, softplus
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
+    TILE_ROWS,
+    ceil_div,
     exp,
     fma,
     keep,
@@ -23,6 +26,7 @@ from runnel.ops.simd import (
     load_some,
     mul,
     number,
+    round_up,
     sigmoid,
     splat,
     store,
@@ -30,7 +34,82 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import as_kind
+from runnel.ops.simd_tile import as_kind, load_up_to, store_up_to
+
+KERNELS = 2  # that take their tasks from a counter
+
+
+class Shape(NamedTuple):
+    """Sizes of a block, the gates' cap, and what the divisors of the output and of its norm get added."""
+
+    heads: int
+    key_size: int
+    value_size: int
+    gate_cap: float
+    cell_eps: float
+    norm_eps: float
+
+
+class Weights(NamedTuple):
+    """fp32 weights of one block."""
+
+    gates: Floats  # (panels, D, TILE_COLUMNS): input gates of all heads, then forget gates, times the norm's weight
+    gate_bias: Floats  # (2 H,)
+    head_norm: Floats  # (H V,)
+
+
+class Buffers(NamedTuple):
+    """Memory that the kernels share; rows are those of `ops.chunks.ChunkPlan.row`, with those of one head together."""
+
+    gates: Floats  # (panels, tokens rounded up, TILE_COLUMNS): capped input gates, then log sigmoid of forget gates
+    q_words: Floats  # (H * rows * Kp / numbers per word,): q, padded
+    k_words: Floats  # the same size: k, pairs of tokens in a word
+    mixed: Floats  # (H * rows * Q / numbers per word,): how much of v_j is in y_i
+    grown: Floats  # (H * rows,): how much of the state that enters a chunk is in y_i
+    carried: Floats  # (H * rows,): how much of k_j v_j^T is in the state that leaves the chunk
+    inverse: Floats  # (H * rows,): 1 / divisor of y_i
+    decay: Floats  # (H * rows / 16,): how much of the state that enters a chunk leaves it
+    scratch: Floats  # (workers, scratch_size)
+    tasks: Indices  # (KERNELS,) the next free task of each; zeroed by the caller
+
+
+def gate_panels(heads: int) -> int:
+    """Panels of TILE_COLUMNS columns that both gates of all heads take."""
+    return ceil_div(2 * heads, TILE_COLUMNS)
+
+
+def pack_gates(weight: Floats, norm: Floats) -> Floats:
+    """`Weights.gates` of weight (2 H, D) and the norm's weight (D,)."""
+    panels = gate_panels(weight.shape[0] // 2)
+    out = np.zeros((panels * TILE_COLUMNS, weight.shape[1]), np.float32)
+    out[: weight.shape[0]] = weight * norm
+    return np.ascontiguousarray(out.reshape(panels, TILE_COLUMNS, -1).transpose(0, 2, 1))
+
+
+def allocate(memory: Memory, s: Shape, tokens: int, rows: int, per_word: int, workers: int) -> Buffers:
+    """Return buffers for a step of `tokens` tokens whose plan has `rows` rows."""
+    padded, steps = round_up(s.key_size, 2 * LANES), rows * s.heads
+    return Buffers(
+        gates=memory.array("gates", gate_panels(s.heads), round_up(tokens, TILE_ROWS), TILE_COLUMNS),
+        q_words=memory.array("q_words", steps * padded // per_word),
+        k_words=memory.array("k_words", steps * padded // per_word),
+        mixed=memory.array("mixed", steps * CHUNK // per_word),
+        grown=memory.array("grown", steps),
+        carried=memory.array("carried", steps),
+        inverse=memory.array("inverse", steps),
+        decay=memory.array("decay", steps // LANES),
+        scratch=memory.array("scratch", workers, scratch_size(s)),
+        tasks=np.zeros(KERNELS, np.int64),
+    )
+
+
+def scratch_size(s: Shape) -> int:
+    """fp32 numbers of scratch that one worker needs."""
+    padded = round_up(s.key_size, 2 * LANES)
+    prepare = 3 * CHUNK + padded + CHUNK * padded + padded * TILE_COLUMNS + CHUNK * CHUNK
+    scan = CHUNK + padded + 3 * CHUNK * TILE_COLUMNS + 2 * padded * TILE_COLUMNS
+    return round_up(max(prepare, scan), LANES) + LANES
+
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
@@ -45,12 +124,10 @@ def cap_gates(
 
     x (width,): the token's residual, whose norm's division is made up for here. Panels of gates are `panel` numbers apart.
     """
-    sums, whole = splat(ZERO), width - width % LANES
-    for c in range(0, whole, LANES):
-        sums = fma(load(x, c), load(x, c), sums)
-    if whole < width:
-        rest = load_some(x, whole, width - whole)
-        sums = fma(rest, rest, sums)
+    sums = splat(ZERO)
+    for c in range(0, width, LANES):
+        v = load_up_to(x, c, width - c)
+        sums = fma(v, v, sums)
     inverse = ONE / np.sqrt(total(sums) / np.float32(width) + eps)
     for g in range(2 * heads):
         place = g // TILE_COLUMNS * panel + t * TILE_COLUMNS + g % TILE_COLUMNS
@@ -167,24 +244,16 @@ def store_columns(
 @njit(**SERIAL)
 def normalize_head(y: Pointer, size: int, weight: Pointer, eps: Number, o: Pointer, out: Pointer) -> None:
     """out = sigmoid(o) (y - mean) / deviation * weight, over the `size` numbers of one token and head."""
-    whole, rest = size - size % LANES, size % LANES  # apart, because a masked store of bf16 takes many times as long
     sums = splat(ZERO)
-    for c in range(0, whole, LANES):
-        sums = fma(load(y, c), splat(ONE), sums)
-    if rest:
-        sums = fma(load_some(y, whole, rest), splat(ONE), sums)
+    for c in range(0, size, LANES):
+        sums = fma(load_up_to(y, c, size - c), splat(ONE), sums)
     mean = splat(total(sums) / np.float32(size))
     sums = splat(ZERO)
-    for c in range(0, whole, LANES):
-        v = sub(load(y, c), mean)
-        sums = fma(v, v, sums)
-    if rest:
-        v = keep(sub(load_some(y, whole, rest), mean), rest)
+    for c in range(0, size, LANES):
+        v = sub(load_up_to(y, c, size - c), mean)
+        v = v if size - c >= LANES else keep(v, size - c)
         sums = fma(v, v, sums)
     inverse = splat(ONE / np.sqrt(total(sums) / np.float32(size) + eps))
-    for c in range(0, whole, LANES):
-        v = mul(mul(sub(load(y, c), mean), inverse), load(weight, c))
-        store(out, c, mul(v, sigmoid(load(o, c))))
-    if rest:
-        v = mul(mul(sub(load_some(y, whole, rest), mean), inverse), load_some(weight, whole, rest))
-        store_some(out, whole, mul(v, sigmoid(load_some(o, whole, rest))), rest)
+    for c in range(0, size, LANES):
+        v = mul(mul(sub(load_up_to(y, c, size - c), mean), inverse), load_up_to(weight, c, size - c))
+        store_up_to(out, c, mul(v, sigmoid(load_up_to(o, c, size - c))), size - c)

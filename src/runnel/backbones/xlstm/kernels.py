@@ -27,6 +27,9 @@ from numba import njit, prange
 from runnel.backbones.xlstm.kernel_parts import (
     ONE,
     ZERO,
+    Buffers,
+    Shape,
+    Weights,
     advance_n,
     cap_gates,
     copy_rows,
@@ -37,7 +40,6 @@ from runnel.backbones.xlstm.kernel_parts import (
     read_gates,
     store_columns,
 )
-from runnel.backbones.xlstm.kernel_plan import Buffers, Shape, Weights
 from runnel.ops.chunk_tiles import multiply_keys, scan_panel
 from runnel.ops.chunks import CHUNK, ChunkPlan
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, fast_exp
@@ -46,19 +48,17 @@ from runnel.ops.simd import (
     TILE_COLUMNS,
     TILE_ROWS,
     address,
-    load,
-    load_some,
+    ceil_div,
     mul,
     next_task,
     round_up,
     shift,
     silu,
-    store,
-    store_some,
 )
-from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, pack, tile_product
+from runnel.ops.simd_tile import as_kind, fill, load_up_to, numbers_per_word, pack, store_up_to, tile_product
 
 _BLOCK = 16  # tokens per task, a multiple of TILE_ROWS
+_PIECE = 4096  # numbers per task
 
 
 # ---- gates ---------------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def project_gates(residual: Array, s: Shape, w: Weights, b: Buffers) -> None:
     """
     tokens, width = residual.shape
     panel = b.gates.shape[1] * TILE_COLUMNS
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    for block in prange(ceil_div(tokens, _BLOCK)):
         first, last = block * _BLOCK, min(tokens, (block + 1) * _BLOCK)
         x, gates = address(residual), address(b.gates)
         for p in range(b.gates.shape[0]):
@@ -226,7 +226,7 @@ def scan_columns(v: Array, y: Array, layer: int, pool: Array, s: Shape, p: Chunk
         pool: (R, L, H, K, V) fp32; the rows in `p.write_rows` are updated.
         s, p, b: shape, plan, buffers.
     """
-    blocks = (s.value_size + TILE_COLUMNS - 1) // TILE_COLUMNS
+    blocks = ceil_div(s.value_size, TILE_COLUMNS)
     tasks = (p.cu_seqlens.shape[0] - 1) * s.heads * blocks
     for worker in prange(b.scratch.shape[0]):
         memory = shift(address(b.scratch), worker * b.scratch.shape[1])
@@ -251,7 +251,7 @@ def normalize_heads(y: Array, o: Array, s: Shape, w: Weights, out: Array) -> Non
         out: (T, H V), filled in o's dtype.
     """
     tokens, width, size = y.shape[0], y.shape[1], s.value_size
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    for block in prange(ceil_div(tokens, _BLOCK)):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
             for h in range(s.heads):
                 at = t * width + h * size
@@ -264,13 +264,8 @@ def normalize_heads(y: Array, o: Array, s: Shape, w: Weights, out: Array) -> Non
 @njit(**PARALLEL)
 def multiply_silu(gate: Array, up: Array) -> None:
     """gate = silu(gate) * up, (T, F) fp32 or bf16 bits: proj_down's input."""
-    tokens, width = gate.shape
-    whole = width - width % LANES
-    for block in prange((tokens + _BLOCK - 1) // _BLOCK):
+    size = gate.size
+    for piece in prange(ceil_div(size, _PIECE)):
         a, b = address(gate), address(up)
-        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
-            for c in range(t * width, t * width + whole, LANES):
-                store(a, c, mul(silu(load(a, c)), load(b, c)))
-            if whole < width:
-                c, rest = t * width + whole, width - whole
-                store_some(a, c, mul(silu(load_some(a, c, rest)), load_some(b, c, rest)), rest)
+        for c in range(piece * _PIECE, min(size, (piece + 1) * _PIECE), LANES):
+            store_up_to(a, c, mul(silu(load_up_to(a, c, size - c)), load_up_to(b, c, size - c)), size - c)
