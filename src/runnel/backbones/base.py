@@ -97,6 +97,10 @@ class Backbone(nn.Module, ABC):
     model_types: ClassVar[tuple[str, ...]] = ()  # of published checkpoints' config.json
     markers: ClassVar[Markers] = {}  # of published checkpoints, whose configs often contradict what they were trained with
     begins: ClassVar[bool] = True  # with another vocabulary a text begins with its begin marker
+    ties_lm_head: ClassVar[bool] = False  # whether published LM heads are the embedding table where the config does not say
+    logit_cap: ClassVar[float | None] = (
+        None  # c of published LM heads' c tanh(x / c), where the config does not say; None: no cap
+    )
     has_kernels: ClassVar[bool] = False  # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
     block: int | None = 1  # tokens that are read together: 1 in a recurrence, which a step may cut after any token; a passage's
     # in an encoder; None: the whole text

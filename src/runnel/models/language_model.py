@@ -21,10 +21,7 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.files import find_checkpoint, open_weights, read_config
 from runnel.backbones.checkpoint.load import load_checkpoint
 from runnel.backbones.checkpoint.tensors import read_tensor
-from runnel.backbones.mamba1.model import Mamba1
-from runnel.backbones.mamba2.model import Mamba2
 from runnel.backbones.state import State
-from runnel.backbones.xlstm.model import Xlstm
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import load_tokenizer
 from runnel.models.base import BUILT_IN, Model, load_model
@@ -35,7 +32,6 @@ from runnel.text.tokenizer import Tokenizer
 
 _STEP = 1024  # tokens
 _HEADS = ("lm_head.weight", "head.weight")  # the latter in RWKV's own files
-_SOFT_CAP = 30.0  # of xLSTM's logits, where config.json does not say
 _EXPECTED = "use a checkpoint of a recurrent language model with its LM head, for example state-spaces/mamba2-130m"
 
 
@@ -199,8 +195,8 @@ def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> L
     table = embedding_table(backbone).detach()
     tensors = open_weights(path)
     name = next((name for name in tensors if name.removeprefix("model.").removeprefix("backbone.") in _HEADS), None)
-    tied = config.get("tie_word_embeddings", config.get("tie_embeddings", isinstance(backbone, Mamba1 | Mamba2)))
-    cap = config.get("output_logit_soft_cap", _SOFT_CAP) if isinstance(backbone, Xlstm) else None
+    tied = config.get("tie_word_embeddings", config.get("tie_embeddings", backbone.ties_lm_head))
+    cap = None if backbone.logit_cap is None else config.get("output_logit_soft_cap", backbone.logit_cap)
     sizes = backbone.vocab_size, backbone.hidden_size
     if name is None:
         if not tied:

@@ -6,7 +6,7 @@
 The LM head is left out: it is no part of a backbone.
 
 Every published format becomes the same pair: a config dataclass, and tensors under the names of a backbone's module. Each
-architecture has its own reader, `formats.py` in its folder (Mamba-1 and Mamba-2 share one). What looks similar but computes
+architecture has its own reader, `formats.py` in its folder. What looks similar but computes
 something else is refused by name. Tensors are read one at a time and assigned, not copied into an initialized model: a checkpoint
 in the wanted dtype stays memory-mapped and takes its own size once. Every tensor is used exactly once or named in an error.
 """
@@ -153,7 +153,8 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
     if "runnel" in config:
         return _from_runnel(config["runnel"], tensors, where)
     # imported here because runnel's own folders need none of them
-    from runnel.backbones.mamba2.formats import read_mamba
+    from runnel.backbones.mamba1.formats import read_mamba1
+    from runnel.backbones.mamba2.formats import read_mamba2
     from runnel.backbones.mamba3.formats import read_mamba3
     from runnel.backbones.rwkv7.formats import read_embedding_rwkv, read_rwkv7
     from runnel.backbones.xlstm.formats import read_xlstm
@@ -171,7 +172,8 @@ def recognize(config: Mapping[str, Any] | None, tensors: Mapping[str, Stored], w
             layout, parsed, backbone, heads = read_mamba3(config, tensors, where)
         else:
             refuse_names(tensors, _REFUSED_NAMES, where)
-            layout, parsed, backbone, heads = read_mamba(config, tensors, where)
+            mamba1 = any(name.endswith((".mixer.x_proj.weight", ".mixer.dt_proj.weight")) for name in tensors)
+            layout, parsed, backbone, heads = (read_mamba1 if mamba1 else read_mamba2)(config, tensors, where)
     except InputError as error:  # the config classes speak of values a user passes; here they came from a file
         raise CheckpointError(f"{where}: its config is not a valid model: {error}") from error
     found = next(cls for cls in BACKBONES.values() if cls.config_class is type(parsed))

@@ -113,6 +113,7 @@ class Mamba1(BlockBackbone[Mamba1Layer]):
     model_types = ("mamba",)
     markers: ClassVar[Markers] = {"GPT-NeoX": (None, 0)}  # trained on documents with 0 between them
     begins = False
+    ties_lm_head = True
     config: Mamba1Config
 
     def __init__(self, config: Mamba1Config) -> None:

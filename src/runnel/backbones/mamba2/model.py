@@ -132,6 +132,7 @@ class Mamba2(BlockBackbone[Mamba2Layer]):
         "Mistral v3": (1, 2),  # the tokenizer's own <s> and </s>; the ids in the configs contradict it
     }
     begins = False
+    ties_lm_head = True
     config: Mamba2Config
 
     def __init__(self, config: Mamba2Config) -> None:

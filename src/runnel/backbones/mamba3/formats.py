@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runnel.backbones.checkpoint.state_spaces import MIXER, padded_vocab, refuse_options, refuse_ssm, sort_tensors, ssm_options
 from runnel.backbones.checkpoint.tensors import Stored, count_layers, shape_of
 from runnel.backbones.checkpoint.values import number, whole
-from runnel.backbones.mamba2.formats import padded_vocab, refuse_options, refuse_ssm, sort_tensors
 from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.errors import CheckpointError
 
-_MIXER = "layers.0.mixer."
 # Keys of ssm_cfg that say how weights were initialized or which kernel ran are among those that `refuse_ssm` ignores; and these.
 _KERNELS = {"fuse_pregate_headwise_norm", "dropout", "layer_idx", "n_layer"}
 
@@ -38,7 +37,7 @@ def read_mamba3(
     """
     refuse_options(config, where)
     backbone, heads = sort_tensors(tensors, where)
-    ssm = dict(config.get("ssm_cfg") or {})
+    ssm = ssm_options(config)
     declared = {"d_state", "headdim", "expand", "ngroups", "rope_fraction", "A_floor", "is_outproj_norm", "is_mimo", "mimo_rank"}
     refuse_ssm(ssm, declared | _KERNELS, where)
     found = _from_shapes(backbone, ssm, where)
@@ -77,9 +76,9 @@ def read_mamba3(
 def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: str) -> Mamba3Config:
     """Read the sizes of the first layer: in_proj has rows for z and x (Di each), B and C (R G N), three gates (H) and angles."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
-    heads, rank, width = shape_of(tensors, _MIXER + "B_bias", 3, where)
-    inner = shape_of(tensors, _MIXER + "out_proj.weight", 2, where)[1]
-    rows, groups = shape_of(tensors, _MIXER + "in_proj.weight", 2, where)[0], whole(ssm, "ngroups", where, 1)
+    heads, rank, width = shape_of(tensors, MIXER + "B_bias", 3, where)
+    inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
+    rows, groups = shape_of(tensors, MIXER + "in_proj.weight", 2, where)[0], whole(ssm, "ngroups", where, 1)
     angles = rows - 2 * inner - 2 * rank * groups * width - 3 * heads
     if not heads or inner % heads or not hidden or inner % hidden or not 0 < 2 * angles <= width:
         raise CheckpointError(
@@ -95,9 +94,9 @@ def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: s
         head_size=inner // heads,
         groups=groups,
         expand=inner // hidden,
-        ranks=rank if _MIXER + "mimo_x" in tensors else None,
+        ranks=rank if MIXER + "mimo_x" in tensors else None,
         angles=angles,
         ffn_size=shape_of(tensors, fc2, 2, where)[1] if fc2 in tensors else None,
-        out_norm=_MIXER + "norm.weight" in tensors,
+        out_norm=MIXER + "norm.weight" in tensors,
         decay_floor=number(ssm.get("A_floor", 1e-4), "A_floor", where),
     )

@@ -184,6 +184,7 @@ class Xlstm(BlockBackbone[XlstmLayer]):
     markers: ClassVar[Markers] = {
         "GPT-NeoX": (0, 0)
     }  # the config forces a begin marker; its end marker, 2, is "!" in this vocabulary
+    logit_cap = 30.0
     config: XlstmConfig
 
     def __init__(self, config: XlstmConfig) -> None:
