@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from typing import Any, NamedTuple
@@ -46,24 +46,28 @@ class Memory:
     """Memory by name that is kept between steps and grows to the largest one asked for."""
 
     def __init__(self) -> None:
-        self._tensors: dict[str, Tensor] = {}
-        self._arrays: dict[str, Floats] = {}
+        self._flat: dict[str, Any] = {}
+        self._last: dict[str, tuple[tuple[int, ...], Any]] = {}  # what was returned last: many steps have the same size
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return a tensor of any content. A name always has the same dtype."""
-        size = prod(shape)
-        if name not in self._tensors or self._tensors[name].numel() < size:
-            self._tensors.pop(name, None)  # first, so that both are never held
-            self._tensors[name] = torch.empty(size, dtype=dtype)
-        return self._tensors[name][:size].view(shape)
+        view: Tensor = self._view(name, shape, lambda size: torch.empty(size, dtype=dtype))
+        return view
 
     def array(self, name: str, *shape: int) -> Floats:
         """Return an array of any content that kernels may read before they write it: new memory is zero, never NaN."""
-        size = prod(shape)
-        if name not in self._arrays or self._arrays[name].size < size:
-            self._arrays.pop(name, None)
-            self._arrays[name] = np.zeros(size, np.float32)  # takes no memory before it is used
-        return self._arrays[name][:size].reshape(shape)
+        view: Floats = self._view(name, shape, lambda size: np.zeros(size, np.float32))  # takes no memory before it is used
+        return view
+
+    def _view(self, name: str, shape: tuple[int, ...], allocate: Callable[[int], Any]) -> Any:
+        if name not in self._last or self._last[name][0] != shape:
+            size = prod(shape)
+            if name not in self._flat or len(self._flat[name]) < size:
+                for kept in (self._flat, self._last):  # first, so that old and new are never held together
+                    kept.pop(name, None)
+                self._flat[name] = allocate(size)
+            self._last[name] = shape, self._flat[name][:size].reshape(shape)
+        return self._last[name][1]
 
 
 class Product:
@@ -77,6 +81,8 @@ class Product:
 
     def __init__(self, layer: nn.Linear | Int8Linear, groups: int = 1, *, bias: bool = True) -> None:
         self._layer, self._groups, self._bias = layer, groups, layer.bias if bias else None
+        if isinstance(layer, Int8Linear):
+            layer.packed(groups)
 
     def __call__(self, x: Activations, out: Activations) -> None:
         """out (T, N) = x (T, K) weight^T + bias."""
