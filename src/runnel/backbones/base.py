@@ -97,13 +97,10 @@ class Backbone(nn.Module, ABC):
     model_types: ClassVar[tuple[str, ...]] = ()  # of published checkpoints' config.json
     markers: ClassVar[Markers] = {}  # of published checkpoints, whose configs often contradict what they were trained with
     begins: ClassVar[bool] = True  # with another vocabulary a text begins with its begin marker
-    ties_lm_head: ClassVar[bool] = False  # whether published LM heads are the embedding table where the config does not say
-    logit_cap: ClassVar[float | None] = (
-        None  # c of published LM heads' c tanh(x / c), where the config does not say; None: no cap
-    )
+    ties_lm_head: ClassVar[bool] = False  # whether published LM heads are the embedding table, where the config does not say
+    logit_cap: ClassVar[float | None] = None  # c of their c tanh(x / c), where the config does not say
     has_kernels: ClassVar[bool] = False  # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
-    block: int | None = 1  # tokens that are read together: 1 in a recurrence, which a step may cut after any token; a passage's
-    # in an encoder; None: the whole text
+    block: int | None = 1  # tokens that are read together: 1 in a recurrence, a passage's in an encoder; None: the whole text
     max_tokens: int | None = None  # the longest block it can read; None: any
     own_sentences: bool = False  # whether layers of its own read sentences: `Encoder.step_sentences`
     vocab_size: int
@@ -122,10 +119,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        """Run embedded tokens (T, D) through all layers and the final norm; differentiable; `state` is left unchanged.
-
-        For `recompute` see `forward`.
-        """
+        """Run embedded tokens (T, D) through all layers and the final norm as `forward` does; `state` is left unchanged."""
 
     @abstractmethod
     def embed(self, ids: Tensor) -> Tensor:
