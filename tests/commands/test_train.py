@@ -91,6 +91,20 @@ def test_smoke_reads_no_data_and_no_model(run, option):
     assert "error: --smoke trains a tiny random model on a few texts of its own; omit --data and --model\n" in done.err
 
 
+@pytest.mark.parametrize(
+    ("rows", "batch", "message"),
+    [
+        ("a,b\n", 2, "p leaves nothing to learn: one document answers all queries, and data.negatives = 0 adds no others; "),
+        ("a,b\na,b\nc,b\n", 2, "one document answers all queries"),
+        ("a,b\nc,d\n", 1, "p leaves nothing to learn: train.batch is 1, and data.negatives = 0 adds no others; "),
+    ],
+)
+def test_examples_that_leave_nothing_to_learn(run, tmp_path, rows, batch, message):
+    (tmp_path / "p.csv").write_text("query,positive\n" + rows)
+    done = run("train", "pairs", "--data", "p.csv", "--to", "run", "--set", f"train.batch={batch}")
+    assert done.code == 1 and message in done.err
+
+
 def test_a_recipe_of_ones_own_finds_its_data_beside_it(run, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "p.csv").write_text("query,positive\nwhat,this\nwho,that\n")

@@ -30,8 +30,9 @@ def test_other_settings_in_the_same_folder(tmp_path):
 def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
     """The examples of the first try cannot be read, the second has others."""
     made = smoke_recipe("embed", "train.max_steps=1")
-    for name, line in (("bad", "{]"), ("good", json.dumps({"query": "a", "pos": ["b"], "neg": ["c"]}))):
-        (tmp_path / f"{name}.jsonl").write_text(f"{line}\n" * 4)
+    pairs = [json.dumps({"query": "a", "pos": [text]}) for text in "bc"]
+    for name, lines in (("bad", ["{]"]), ("good", pairs)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines * 2))
     given = replace(made, smoke=None, model=replace(made.model, name="pocket"))
     with pytest.raises(InputError, match=r"bad.jsonl"):
         train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")

@@ -94,7 +94,7 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
         )
     _report(guard)
     if recipe.job == "embed":
-        require_negatives(rows, table)
+        require_negatives(rows, table, recipe.train.batch)
     made: Any = by_negatives if recipe.job == "embed" else DatasetDict
     if not table.held_out:
         return RunData(made(rows), None)

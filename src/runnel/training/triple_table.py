@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +98,22 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
     return kept | {Path(one.path).stem: table.prompt.replace("{instruction}", one.instructions[0]) for one in sets}
 
 
-def require_negatives(sets: Mapping[str, Dataset], table: DataTable) -> None:
-    """Raise InputError if the recipe requests negatives and no row of any set of an embedder has one."""
+def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int) -> None:
+    """Raise InputError if an embedder's rows have no negatives where the recipe requests some, or nothing can be learned.
+
+    Without negatives, the other documents of a batch are the wrong answers.
+    """
     if table.negatives and not any(np.any(rows["negatives"][:]) for rows in sets.values()):
         raise InputError(f"no example has negatives, but data.negatives = {table.negatives}; {_NEGATIVES_FROM}, or set it to 0")
+    for name, rows in sets.items():
+        if np.any(rows["negatives"][:]):
+            continue
+        cause = "train.batch is 1" if batch == 1 else "one document answers all queries" if _all_equal(rows["positive"]) else None
+        if cause:
+            raise InputError(
+                f"{name} leaves nothing to learn: {cause}, and data.negatives = {table.negatives} adds no others; "
+                "give more documents and larger batches, or examples with negatives and --set data.negatives=1"
+            )
 
 
 def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
@@ -114,6 +126,12 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
             empty = [column for column in part.column_names if column.startswith("negative_")][number:]
             parts[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
     return DatasetDict(parts)
+
+
+def _all_equal(texts: Iterable[str]) -> bool:
+    rest = iter(texts)
+    first = next(rest)
+    return all(text == first for text in rest)
 
 
 def _examples(
