@@ -20,6 +20,7 @@ import time
 import pytest
 from helpers.background import CommandLine
 
+from runnel.cli import LIKE_GREP
 from runnel.commands import background
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the background process was tested on Linux only")
@@ -194,6 +195,16 @@ def test_a_busy_process_is_not_waited_for(line, process):
         assert code == 0 and b": busy, " in out
         out, err = child.communicate(TEXT.encode(), timeout=60)
     assert (child.returncode, err) == (0, b"") and b"Rivers carry water" in out
+
+
+@pytest.mark.parametrize("command", background.COMMANDS)
+def test_the_exit_code_of_a_command_whose_process_dies_is_that_of_an_error(monkeypatch, capfd, command):
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(background, "_connect", lambda: ours)
+    monkeypatch.setattr(background, "_hand_over", lambda *given: theirs.close())
+    background.send(theirs, {"answer": "ready"})
+    assert background.run([command, "a", "b"]) == (2 if command in [one.__name__ for one in LIKE_GREP] else 1)
+    assert "the background process ended before this command did" in capfd.readouterr().err
 
 
 def test_a_process_that_dies_is_an_error_then_a_stale_socket_is_ignored(line, process):

@@ -39,6 +39,13 @@ def test_rerank_with_swapped_arguments(run, tmp_path):
     assert (done.code, done.err) == (1, "runnel: error: the query comes before the files: runnel rerank 'red cat' docs.txt\n")
 
 
+@pytest.mark.parametrize("option", [("--depth", 2), ("--memory", "states"), ("--memory-dtype", "fp32")])
+def test_options_of_a_run_have_no_effect_on_one_query(run, fake, tmp_path, option):
+    (tmp_path / "docs.txt").write_text("a\nbb\n")
+    done = run("rerank", "q", "docs.txt", *option)
+    assert done.code == 2 and f"{option[0]} has no effect with QUERY" in " ".join(done.err.split())
+
+
 def test_rerank_nothing(run, fake, tmp_path):
     (tmp_path / "docs.txt").write_text("")
     done = run("rerank", "red cat", "docs.txt", "--json")

@@ -14,6 +14,7 @@ import typer
 
 from runnel.commands.display import print_json, print_text, say
 from runnel.commands.options import Json, Model, TestSets
+from runnel.commands.resume import create_folder
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def adapt(
     prepare_libraries()
     if dev is not None:
         _check_evidence(dev)
-    to.mkdir(exist_ok=True)
+    create_folder(to)
     train_file, held_file = _write_questions(sources, exclude or [], limit, seed, to)
     adapted = _train(model, train_file, seed, to)
     measured = {path.name: _compare(path, model, adapted, to) for path in (held_file, dev) if path is not None}

@@ -11,7 +11,7 @@ import typer
 from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
 from runnel.commands.find import FileOptions, MinScore, check_percentage, expect_query_first, parse_min_score
 from runnel.commands.inquiries import open_llm
-from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, refuse
+from runnel.commands.options import Json, Llm, LlmModel, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import Places, open_places
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
@@ -57,7 +57,7 @@ def ask(
     if paths:
         expect_query_first("ask", question, paths)
     else:
-        refuse(files.by_option(), "has no effect on an index, whose files are read already")
+        refuse(given_options(files), "has no effect on an index, whose files are read already")
     lowest = None if min_score is None else parse_min_score(min_score)
     from runnel.generation.asking import answer, choose
     from runnel.models.sentence_retriever import SentenceRetriever

@@ -27,7 +27,7 @@ from typing import Any
 
 from runnel.errors import BackendUnavailable
 
-COMMANDS = ("find", "search", "rerank", "embed")
+COMMANDS = {"find": 2, "search": 2, "rerank": 1, "embed": 1}  # with their exit codes for errors, as in `cli`
 PROGRAM = [sys.executable, "-P", "-m", "runnel.daemon"]  # -P: modules are not looked for in the current folder
 _ANSWER_S = 3.0  # a process that does not answer in this time hangs: the command runs without it
 _START_S = 60.0
@@ -79,7 +79,7 @@ def _run(arguments: Sequence[str], words: Sequence[str], streams: Sequence[Any])
             _hand_over(connection, arguments, streams)
         except (OSError, ValueError):
             return None  # it has ended or hangs; it starts no command before it has the whole last message
-        return _wait(connection, failed=2 if words[0] == "find" else 1)  # as in `cli`
+        return _wait(connection, failed=COMMANDS[words[0]])
 
 
 def _hand_over(connection: socket.socket, arguments: Sequence[str], streams: Sequence[Any]) -> None:

@@ -15,7 +15,15 @@ import typer
 
 from runnel.commands.display import print_json
 from runnel.commands.evaluate_results import compare_folders, results_folder, save
-from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions, given, refuse
+from runnel.commands.options import Bm25Options, Dtype, Json, PromptOptions, given, given_options, refuse
+
+What = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL TASK...]",
+        help="A model, bm25, a run file or RUN/checkpoints; and BEIR folders, benchmarks, qrels or evidence files.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -91,13 +99,7 @@ class QuestionOptions:
 
 
 def evaluate(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL TASK...]",
-            help="A model, bm25, a run file or RUN/checkpoints; and BEIR folders, benchmarks, qrels or evidence files.",
-        ),
-    ] = None,
+    what: What = None,
     how: Annotated[
         Literal["embed", "rerank", "index", "sentences"] | None,
         typer.Option("--as", help="What MODEL does; default: embed, and sentences for evidence."),
@@ -126,7 +128,9 @@ def evaluate(
 
     Interrupted work resumes when you repeat the command.
     """
-    _check_usage(what, own, {"--as": how, "--in": place, "--compare": compare, "--out": out})
+    ranking = {"--as": how, "--dtype": dtype != "auto", **given_options(task, bm25, prompts, reading, evidence)}
+    weighed = {"--weight": search.dense_weight is not None, "--rerank": search.rerank is not None}
+    _check_usage(what, own, compare, ranking, {"--in": place, "--out": out, **weighed})
     if compare is not None:
         return compare_folders(*compare, as_json=as_json)
     model, *tasks = what or [""]
@@ -156,17 +160,22 @@ def evaluate(
     return evaluate_tasks(system, judged, out, as_json=as_json)
 
 
-def _check_usage(what: Sequence[str] | None, own: QuestionOptions, others: Mapping[str, object]) -> None:
+def _check_usage(
+    what: Sequence[str] | None,
+    own: QuestionOptions,
+    compare: tuple[str, str] | None,
+    ranking: Mapping[str, object],
+    searching: Mapping[str, object],
+) -> None:
     """Raise a usage error unless the arguments are those of tasks, of questions or of a comparison."""
-    options: dict[str, object] = {**others, "--questions": own.questions, "--sweep": own.sweep}
-    if options["--compare"] is not None:
-        refuse({"MODEL": what, **{n: v for n, v in options.items() if n != "--compare"}}, "has no effect with --compare")
-    elif options["--questions"] is not None:
-        refuse({"--as": options["--as"], "TASK": (what or [])[1:]}, "has no effect with --questions")
-        if options["--in"] is None:
+    if compare is not None:
+        refuse({"MODEL": what, **ranking, **searching, **given_options(own)}, "has no effect with --compare")
+    elif own.questions is not None:
+        refuse({"TASK": (what or [])[1:], **ranking}, "has no effect with --questions")
+        if searching["--in"] is None:
             raise typer.BadParameter("--questions needs the index to search: --in DIR")
     else:
-        refuse({"--sweep": options["--sweep"]}, "goes with --questions")
+        refuse(given_options(own), "goes with --questions")
         if len(what or []) < 2:
             raise typer.BadParameter("give MODEL and TASK..., or --questions FILE --in DIR, or --compare FOLDER FOLDER")
 

@@ -90,10 +90,6 @@ class FileOptions:
     encoding: Encoding = None
     ocr: OcrOption = None
 
-    def by_option(self) -> dict[str, object]:
-        """Return the values by the names of the options."""
-        return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
-
     def selection(self) -> Selection | None:
         """Return the selection of files; None: the default one.
 

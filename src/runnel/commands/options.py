@@ -6,7 +6,7 @@ The fields of a dataclass are options that go together: a command has a paramete
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -93,6 +93,13 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
 def given(**options: Any) -> dict[str, Any]:
     """Return the options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def given_options(*groups: Any) -> dict[str, object]:
+    """Return whether the fields of dataclasses differ from their defaults, by option; each option has the name of its field."""
+    return {
+        f"--{one.name.replace('_', '-')}": getattr(group, one.name) != one.default for group in groups for one in fields(group)
+    }
 
 
 def refuse(values: Mapping[str, object], why: str) -> None:

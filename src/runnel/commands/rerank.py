@@ -12,7 +12,7 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
-from runnel.commands.options import DTYPES, Dtype, Json, Model
+from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse_others
 from runnel.commands.resume import Output, appending, file_digest
 from runnel.commands.rows import read_texts
 from runnel.commands.runs import finish_run, finished_queries, lines_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from runnel.models.sentence_vectors import SentenceMemory
 
 _SHOWN = 160  # characters of a document on the terminal
+_FOR_ONE = ("query", "documents", "--model", "--dtype", "--top-k", "--template", "--max-tokens", "--json")
 
 
 Documents = Annotated[
@@ -54,6 +55,7 @@ ShardOf = Annotated[
 
 
 def rerank(
+    context: typer.Context,
     query: Annotated[str | None, typer.Argument(help="One query ...")] = None,
     documents: Documents = None,
     queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
@@ -77,6 +79,7 @@ def rerank(
     """
     load = partial(_load, model, dtype, template)
     if _is_one(query, documents, {"--queries": queries, "--corpus": corpus, "--run": run, "--to": to}, shard):
+        refuse_others(context, "QUERY", _FOR_ONE)
         return _one(str(query), str(documents), model, load, top_k, max_tokens, as_json=as_json)
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")

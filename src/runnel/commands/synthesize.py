@@ -12,6 +12,7 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.inquiries import AskingOptions, costs
 from runnel.commands.options import Json, Model, TestSets, refuse_others
+from runnel.commands.resume import create_folder
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ def _from_structure(
     from runnel.generation.synthesis.structure_rows import StructureRows
 
     found, documents = StructureRows(open_guard(exclude), language, seed), Sources(sources, seed, say)
-    to.mkdir(exist_ok=True)
-    path = to / "structure.jsonl"
+    path = create_folder(to) / "structure.jsonl"
     write_rows(found.rows(documents, limit), path, limit)
     facts = structure_facts(found, documents)
     _write_facts(facts, to / "structure.json")
