@@ -167,8 +167,9 @@ def test_mistakes_are_named(file, case):
         read(file(text))
 
 
-def test_a_mistake_is_in_smoke_only_if_there_is_one(file):
-    path = file(MINIMAL + "[train]\nbach = 1")
+@pytest.mark.parametrize("table", ["", "[smoke.train]\nmax_steps = 2", "[sizes.large.train]\nbatch = 2"])
+def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_smoke_or_of_a_size(file, table):
+    path = file(f"{MINIMAL}[train]\nbach = 1\n{table}")
     with pytest.raises(InputError, match=re.escape(f"{path}: train: unknown key 'bach'")):
         read(path)
 

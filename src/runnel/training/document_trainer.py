@@ -192,8 +192,8 @@ class AveragedTrainer(DocumentTrainer):
         evaluation: Documents | None,
         top_k: Sequence[int],
     ) -> None:
-        self.module, self.trained = module, trained
-        average: list[TrainerCallback] = [_Average(trained, module.get_submodule("mean"))]
+        self._weights, self._mean = trained, module.get_submodule("mean")
+        average: list[TrainerCallback] = [_Average(self._weights, self._mean)]
         size = args.per_device_train_batch_size
         super().__init__(module, args, train, evaluation, max_tokens=size, top_k=top_k, callbacks=average)
 
@@ -207,7 +207,7 @@ class AveragedTrainer(DocumentTrainer):
         Args:
             aside: items that were not trained on, if any.
         """
-        self.trained.load_state_dict(self.module.get_submodule("mean").state_dict())
+        self._weights.load_state_dict(self._mean.state_dict())
         self.calibrate(aside)
 
     @abstractmethod

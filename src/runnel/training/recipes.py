@@ -71,6 +71,7 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
     content = _load(path)
     by_size, quick = _table(content, "sizes", path), _table(content, "smoke", path)
     content = {key: value for key, value in content.items() if key not in ("sizes", "smoke")}
+    build(Recipe, content, str(path))  # first, so that its errors are not reported as those of a size or of smoke
     for part in by_size:
         build(Recipe, _merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
     if size is not None:
@@ -81,12 +82,11 @@ def read(name: str, *, size: str | None = None, smoke: bool = False, changes: tu
     if smoke and not quick:
         raise InputError(f"{path} has no [smoke] table; add one, or run without --smoke")
     facts = {"architecture": quick.pop("architecture")} if "architecture" in quick else {}
-    checked = build(Recipe, _merged(content, quick) | {"smoke": facts}, f"{path}: smoke" if quick else str(path))
-    if smoke:
-        content = _merged(content, quick) | {"smoke": facts}
-    build(Recipe, content, str(path))
+    tiny = _merged(content, quick) | {"smoke": facts}
+    build(Recipe, tiny, f"{path}: smoke")
+    content = tiny if smoke else content
     for change in changes:
-        content = _merged(content, _change(change, checked.job))
+        content = _merged(content, _change(change, content["job"]))
     return parse(content, f"{path} with --set" if changes else str(path))
 
 

@@ -86,16 +86,16 @@ def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder
         return reranker_trainer(model, recipe, train, held_out, folder, watch)
     if isinstance(head, VectorScore) and not recipe.model.layers:
         return vector_trainer(head, recipe, train, held_out, folder, watch)
-    bf16 = recipe.train.precision == "bf16"
+    bf16, rows = recipe.train.precision == "bf16", _accumulated(recipe)
+    shared = arguments(recipe, folder) | rows
     if recipe.model.layers:
-        layers = TrainingArguments(**arguments(recipe, folder), **_accumulated(recipe))
-        return _watched(LayerTrainer(model, layers, train, held_out, bf16=bf16, top_k=top_k or (10,)), watch)
-    args = TrainingArguments(**arguments(recipe, folder), **(rows := _accumulated(recipe)), bf16=bf16)
-    options: dict[str, Any] = {"max_rows": rows["per_device_train_batch_size"], "long": long(recipe)}
-    options["max_tokens"] = recipe.train.group_tokens
+        args = TrainingArguments(**shared)  # it reads under its own autocast
+        return _watched(LayerTrainer(model, args, train, held_out, bf16=bf16, top_k=top_k or (10,)), watch)
+    args = TrainingArguments(**shared, bf16=bf16)
+    limits = {"max_tokens": recipe.train.group_tokens, "max_rows": rows["per_device_train_batch_size"]}
     if recipe.job == "generate":
-        return _watched(GeneratorTrainer(model, args, train, held_out, **options), watch)
-    return _watched(SentenceTrainer(model, args, train, held_out, top_k=top_k or (1, 5), **options), watch)
+        return _watched(GeneratorTrainer(model, args, train, held_out, **limits, long=long(recipe)), watch)
+    return _watched(SentenceTrainer(model, args, train, held_out, top_k=top_k or (1, 5), **limits, long=long(recipe)), watch)
 
 
 def embedder_trainer(

@@ -161,10 +161,10 @@ class VectorTrainer(AveragedTrainer):
 
         Without such documents it keeps the calibration that was learned with the weights.
         """
-        assert isinstance(self.module, VectorModule)
-        head = self.module.head
+        assert isinstance(self.model, VectorModule)
+        head = self.model.head
         with torch.no_grad():
-            head.calibration.copy_(self.module.chance)
+            head.calibration.copy_(self.model.chance)
         if aside is not None and len(aside):
             calibrate(head, [aside[index][1] for index in range(len(aside))])
 
