@@ -152,7 +152,14 @@ def test_files_without_rows_are_noted(index, folder, caplog):
     assert names(index.add_files([folder]).deleted, folder) == ["names.csv#1"]
 
 
+def test_paths_may_come_one_by_one(index, folder):
+    changes = index.add_files(folder.glob("*.txt"))
+    assert names(changes.added, folder) == ["plain.txt"] and not changes.failed
+
+
 def test_a_path_that_is_not_there_is_refused(index, tmp_path):
+    with pytest.raises(InputError, match="a path is None; expected a file or a folder"):
+        index.add_files([None])
     with pytest.raises(InputError, match=r"no file or folder .*missing"):
         index.add_files([tmp_path / "missing"])
 

@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def encode_shards(
-    paths: Sequence[str | Path],
+    paths: Iterable[str | Path],
     folder: str | Path,
     shards: Sequence[Shard],
     model: str | Path = "pocket",
@@ -120,7 +120,7 @@ def encode_shards(
         BackendUnavailable: the workers end before they have loaded the model.
         RunnelError: a worker cannot start, e.g. because the model does not exist.
     """
-    check_paths(paths)
+    roots = check_paths(paths)
     if cpus < 1 or gpus < 0 or (workers is not None and workers < 1):
         raise InputError(f"workers and cpus must be at least 1 and gpus at least 0, got {workers}, {cpus} and {gpus}")
     if not shards:
@@ -128,7 +128,7 @@ def encode_shards(
     place = Path(folder).resolve()
     place.mkdir(parents=True, exist_ok=True)
     name = str(Path(model).resolve()) if str(model) not in BUILT_IN and Path(model).exists() else str(model)
-    absolute = [str(Path(path).resolve()) for path in paths]
+    absolute = [str(root.path.resolve() / root.pattern) for root in roots]
     job = ShardJob(absolute, str(place), name, dict(fields or {}), passage_tokens, remember, version("runnel"))
     with _cluster(address, (workers or 0) * cpus) as ray:
         wanted = workers or _room(ray, cpus, gpus)

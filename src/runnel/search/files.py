@@ -49,11 +49,10 @@ class Scan:
         log.warning("%s", left_out(name, self.failed[name]))
 
 
-def check_paths(paths: Iterable[str | Path | Root]) -> None:
-    """Raise InputError if a path does not exist, or for one path in place of several."""
+def check_paths(paths: Iterable[str | Path | Root]) -> list[Root]:
+    """Return the roots of paths; raise InputError if a path does not exist, or for one path in place of several."""
     expect_series(paths, "paths", "a list of paths")
-    for path in paths:
-        Root.parse(path)
+    return [Root.parse(path) for path in paths]
 
 
 def check_file(file: Path) -> None:

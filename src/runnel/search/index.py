@@ -187,7 +187,7 @@ class Index:
 
     def add_files(
         self,
-        paths: Sequence[str | Path | Root],
+        paths: Iterable[str | Path | Root],
         *,
         selection: Selection = EVERYTHING,
         hashes: FileHashes | None = None,
@@ -213,9 +213,9 @@ class Index:
             InputError: a path does not exist.
             StoreError: another process is writing.
         """
-        check_paths(paths)
+        roots = check_paths(paths)
         scan, known = Scan(), self.store.content_hashes()
-        changes = self._add(read_files(paths, known, scan, selection, hashes, ocr=ocr), progress, on_commit)
+        changes = self._add(read_files(roots, known, scan, selection, hashes, ocr=ocr), progress, on_commit)
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
         if hashes is not None:  # documents that the encoder refused, such as empty files

@@ -68,7 +68,7 @@ class Manifest:
 
 
 def encode_shard(
-    paths: Sequence[str | Path],
+    paths: Iterable[str | Path],
     folder: str | Path,
     shard: Shard,
     embedder: Embedder,
@@ -92,8 +92,7 @@ def encode_shard(
             or another process is at it.
     """
     started = time.monotonic()
-    check_paths(paths)
-    plan = ShardPlan(paths)
+    plan = ShardPlan(check_paths(paths))
     units = plan.units(shard)
     place = Path(folder) / shard.name
     place.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ class ShardPlan:
         digest: of names and weights, equal if two shards have the same plan.
     """
 
-    def __init__(self, paths: Iterable[str | Path]) -> None:
+    def __init__(self, paths: Iterable[str | Path | Root]) -> None:
         self.files = {file: _weigh(file) for file in find_files(Root.parse(path).resolve() for path in paths)}
         digest = hashlib.sha256()
         for file, weight in self.files.items():

@@ -76,10 +76,12 @@ class Root:
         """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is such a file.
 
         Raises:
-            InputError: there is no such file or folder.
+            InputError: there is no such file or folder, or the name is no path.
         """
         if isinstance(name, Root):
             return name
+        if not isinstance(name, str | Path):
+            raise InputError(f"a path is {name!r}; expected a file or a folder")
         path = Path(name)
         if os.path.lexists(path):
             return cls(path)
