@@ -187,6 +187,17 @@ def test_a_link_that_cannot_be_followed_is_reported(tree):
     assert [error.filename for error in errors] == [str(tree / "long.txt")]
 
 
+def test_an_index_is_skipped_below_a_folder_and_refused_by_name(tree):
+    for name in ("commits.lance", "documents.lance"):
+        (tree / "library" / name).mkdir(parents=True)
+    (tree / "library" / "writer.lock").write_text("process 7")
+    assert not any(name.startswith("library") for name in names(tree))
+    with pytest.raises(
+        InputError, match=r"library is an index; name the folder of its documents, or search it: runnel search --in"
+    ):
+        names(tree, tree / "library")
+
+
 @pytest.mark.parametrize("damage", ["folder", "rules"])
 def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
     scandir, read_text = os.scandir, Path.read_text

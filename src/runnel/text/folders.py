@@ -145,7 +145,7 @@ def find_files(
         on_error: called with the error of a folder or .gitignore file that cannot be read (default: raise it).
 
     Raises:
-        InputError: there is no file or folder of a name.
+        InputError: there is no file or folder of a name, or it is an index.
         ReadError: a folder cannot be read, without `on_error`.
     """
     seen: set[str] = set()
@@ -185,8 +185,12 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
             on_error(error)
             continue
         names = {entry.name for entry in entries}
-        if folder.below and any(index <= names for index in _INDEXES):
-            continue
+        if any(index <= names for index in _INDEXES):
+            if folder.below:
+                continue
+            raise InputError(
+                f"{folder.shown} is an index; name the folder of its documents, or search it: runnel search --in {folder.shown}"
+            )
         rules = _rules_in(folder, names, on_error) if selection.ignore_files else ()
         inside: list[_Folder] = []
         for entry in entries:
