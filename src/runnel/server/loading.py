@@ -69,11 +69,11 @@ class Loaded:
             raise Refusal("invalid", f"{self.name} has no 'sentences' head; {why}")
         return self.retriever
 
-    def newest_index(self) -> Index:
-        """Return the index at its newest commit; raise a Refusal if there is none."""
+    def expect_index(self) -> OpenIndex:
+        """Return the index; raise a Refusal if there is none."""
         if self.index is None:
             raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
-        return self.index.newest()
+        return self.index
 
     def warm_up(self) -> None:
         """Run each job once: the first call compiles kernels."""

@@ -75,10 +75,10 @@ def _static(name: str) -> Response:
 @router.get("/page/about")
 async def about(context: InContext) -> dict[str, Any]:
     """Return what can be asked: {"index": {"name", "documents"}, or null}."""
-    loaded = context.loaded()
-    if loaded.index is None:
+    index = context.loaded().index
+    if index is None:
         return {"index": None}
-    documents = await in_thread(lambda: len(loaded.newest_index()))
+    documents = await in_thread(lambda: len(index.newest()))
     return {"index": {"name": index_name(context.settings.index or ""), "documents": documents}}
 
 
@@ -112,7 +112,7 @@ async def document(id: Id, context: InContext, opened: InOpened) -> dict[str, An
         one = _opened(opened, id)
         facts = {"name": one.name, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.file)}
         return {"id": id} | facts | document_view(one.document.text, one.document.places())
-    index = await in_thread(context.loaded().newest_index)
+    index = await in_thread(context.loaded().expect_index().newest)
     row = await in_thread(lambda: _row(index, id))
     places = Places(row.blocks)
     pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
@@ -131,7 +131,7 @@ async def answers(id: Id, q: Question, request: Request, context: InContext, ope
         def score(progress: Progress) -> Scored:
             return next(retriever.scan(q, [one.content], progress=progress))
     else:
-        index = await in_thread(context.loaded().newest_index)
+        index = await in_thread(context.loaded().expect_index().newest)
         row = await in_thread(lambda: _row(index, id))
         places, text, remembered = Places(row.blocks), row.text, index.store.settings.remember
 
@@ -149,7 +149,7 @@ async def picture(id: Id, start: Offset, end: Offset, context: InContext, opened
         if id.startswith(OWN):
             one = _opened(opened, id)
             return await in_thread(lambda: _picture(one.document.text, one.document.places(), start, end, one.name, one.file))
-        index = await in_thread(context.loaded().newest_index)
+        index = await in_thread(context.loaded().expect_index().newest)
 
         def draw() -> dict[str, Any]:
             row = _row(index, id)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from runnel.records import Hit
 from runnel.request import total_progress
+from runnel.search.finding import locate_sentences
 from runnel.search.index import Index
 from runnel.server.context import MAX_TEXTS, Body, InContext, Query, in_thread
 from runnel.server.refusals import Refusal, error_responses
@@ -166,10 +167,11 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
 async def search(body: SearchRequest, request: Request, context: InContext) -> SearchResponse:
     """Return the documents of the server's index that answer the query, each with its best sentences."""
     loaded = context.loaded()
+    index = loaded.expect_index()
 
     def call(progress: Progress) -> list[SearchHit]:
         options = body.model_dump(exclude={"query", "top_k"})
-        hits = loaded.newest_index().search(body.query, body.top_k, **options, progress=progress)
+        hits = index.newest().search(body.query, body.top_k, **options, progress=progress)
         return [_as_json(hit) for hit in hits]
 
     done = await context.run(request, [body.query], call)
@@ -184,8 +186,8 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
     if body.text is not None:
         text = body.text
     else:
-        loaded = context.loaded()
-        text = await in_thread(lambda: _text(loaded.newest_index(), str(body.document)))
+        index = context.loaded().expect_index()
+        text = await in_thread(lambda: _text(index.newest(), str(body.document)))
 
     def call(progress: Progress) -> VerifyResponse:
         found = verify_quote(body.quote, text)
@@ -203,14 +205,10 @@ def _text(index: Index, name: str) -> str:
 
 
 def _as_json(hit: Hit) -> SearchHit:
-    sentences = []
-    for one in hit.sentences:
-        page, headings = hit.places.at(one.start)
-        sentences.append(
-            HitSentence(
-                text=one.text, start=one.start, end=one.end, score=one.score, index=one.index, page=page, headings=list(headings)
-            )
-        )
+    sentences = [
+        HitSentence(**asdict(one), page=place.page, headings=list(place.headings))
+        for one, place in zip(hit.sentences, locate_sentences(hit.id, hit), strict=True)
+    ]
     return SearchHit(
         id=hit.id, rank=hit.rank, score=hit.score, title=hit.title, source=hit.source, metadata=dict(hit.metadata),
         sentences=sentences,
