@@ -129,10 +129,16 @@ def test_the_place_of_what_is_not_json_is_named(server):
     assert done.json()["error"]["message"] == "the body is not JSON, at character 10: Expecting value"
 
 
+def test_json_other_than_an_object_is_named(server):
+    done = server.post("/v1/find", content=b"[1]", headers={"content-type": "application/json"})
+    assert done.status_code == 400 and done.json()["error"]["message"] == "the body is not a JSON object, {...}"
+
+
 def test_json_of_another_content_type_is_refused(server):
     """A page of another site can send text/plain without asking first."""
     done = server.post("/v1/embeddings", content=b'{"input": "a"}', headers={"content-type": "text/plain"})
     assert done.status_code == 400
+    assert done.json()["error"]["message"] == "the Content-Type is 'text/plain', expected application/json"
 
 
 def test_unknown_routes_and_methods(server):

@@ -68,15 +68,19 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
-    lines = list(dict.fromkeys(map(_problem, problems)))
+    lines = list(dict.fromkeys(_problem(one, request.headers.get("content-type", "")) for one in problems))
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
     param = next((one for one in problems[0]["loc"][1:] if isinstance(one, str) and one.isidentifier()), None)
     kind: Kind = "too_long" if any(one["type"] in ("too_long", "string_too_long") for one in problems) else "invalid"
     return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
 
 
-def _problem(problem: Mapping[str, Any]) -> str:
+def _problem(problem: Mapping[str, Any], content_type: str) -> str:
     """Return where a body is wrong, and what is wrong there."""
+    if problem["type"] == "model_attributes_type" and len(problem["loc"]) == 1:
+        if isinstance(problem["input"], bytes):
+            return f"the Content-Type is {content_type!r}, expected application/json"
+        return "the body is not a JSON object, {...}"
     if problem["type"] == "json_invalid":
         return f"the body is not JSON, at character {problem['loc'][-1]}: {problem['ctx']['error']}"
     return f"{_place(problem['loc'])}: {problem['msg']}"
