@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,18 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     with torch.no_grad():
         again.heads["sentences"].cosine_weight += 1
     assert again.backbone.fingerprint() == model.backbone.fingerprint() and again.fingerprint() != model.fingerprint()
+
+
+def test_no_file_of_a_folder_is_ever_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, written = tiny_model(tmp_path / "tokenizer"), []
+
+    def noting(write: Callable[..., int]) -> Callable[..., int]:
+        return lambda path, *data, **options: written.append(path.suffix) or write(path, *data, **options)
+
+    for name in ("write_text", "write_bytes"):
+        monkeypatch.setattr(Path, name, noting(getattr(Path, name)))
+    model.save(tmp_path / "model")
+    assert written == [".partial"] * 6
 
 
 def test_the_unit_is_kept(tmp_path: Path) -> None:

@@ -148,15 +148,15 @@ class CpuStep(ABC):
         x = self._memory.tensor(name, tokens, size, dtype=torch.uint8)
         return Activations(x, x.numpy(), self._memory.tensor(f"{name} scales", tokens, groups).numpy())
 
-    def _stream(self, residual: Tensor, eps: float) -> Stream:
+    def _stream(self, residual: Tensor, eps: float) -> ResidualStream:
         """Return the residual stream of a step that begins with (T, D)."""
         (tokens, width), nothing = residual.shape, np.empty((len(residual), 0), np.float32)
         normed, out = self._inputs("normed", tokens, width), self._numbers("out", tokens, width)
         out.tensor.zero_()
-        return Stream(residual, residual.numpy(), normed, out, eps, nothing)
+        return ResidualStream(residual, residual.numpy(), normed, out, eps, nothing)
 
 
-class Stream(NamedTuple):
+class ResidualStream(NamedTuple):
     """The residual stream, what products read of it, and what they add to it."""
 
     tensor: Tensor  # (T, D) fp32

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import tokenizers
 
 from runnel.errors import CheckpointError
+from runnel.files import write
 from runnel.models.heads import Pooling
 from runnel.records import read_model_json
 
@@ -72,8 +73,8 @@ def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) 
     else:  # a score is a logit; by default the library would apply a sigmoid
         settings["activation_fn"] = "torch.nn.modules.linear.Identity"
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.integrations.sentence_transformers.{module}"}]
-    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2) + "\n")
+    write(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
+    write(folder / "config_sentence_transformers.json", json.dumps(settings, indent=2) + "\n")
 
 
 def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:

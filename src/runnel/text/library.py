@@ -24,6 +24,7 @@ import numpy as np
 import tokenizers
 
 from runnel.errors import CheckpointError, InputError
+from runnel.files import write
 from runnel.records import expect_text, read_model_json
 from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern, whole_word_limit
@@ -121,9 +122,8 @@ class LibraryTokenizer(Tokenizer):
             token = None if number is None else self._library.id_to_token(number)
             if token is not None and token != (_content(config.get(keys[0])) or _content(config.get(keys[1]))):
                 config[keys[0]] = token
-        (folder / LIBRARY_FILE).write_text(self._source, encoding="utf-8")
-        text = json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True)
-        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        write(folder / LIBRARY_FILE, self._source)
+        write(folder / "tokenizer_config.json", json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
 
     # Only long texts and few templates need these, so the file is parsed again when they are first used.
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from runnel.errors import CheckpointError
+from runnel.files import write
 from runnel.records import expect_text
 from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, damaged_stream, unencodable, unpack_saved
 
@@ -76,7 +77,7 @@ class WorldTokenizer(Tokenizer):
         """Write the vocabulary as it was read. Markers other than 0 are stored in the model's config.json."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / WORLD_FILE).write_bytes(self._source.encode("utf-8"))
+        write(folder / WORLD_FILE, self._source)
 
     @property
     def streams(self) -> bool:
