@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from runnel.commands import evaluate_sentences
-from runnel.commands.evaluate import ReadingOptions, SearchOptions, TaskOptions, evaluate
+from runnel.commands.evaluate import IndexOptions, ReadingOptions, TaskOptions, evaluate
 from runnel.commands.evaluate_results import save
 from runnel.commands.evaluate_retrieval import System as Scored
 from runnel.commands.evaluate_sentences import scorer_of
@@ -75,8 +75,8 @@ SYSTEMS = (
     System("retrieval", "bm25+minilm", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("retrieval", "bm25+embed", "BM25 + `pocket`", of=("bm25", "embed")),
     System("retrieval", "index", "index", options={"how": "index"}),
-    System("retrieval", "index-vectors", "index, vectors only", options={"search": SearchOptions(math.inf, 0)}, index=True),
-    System("retrieval", "index-merged", "index, not reranked", options={"search": SearchOptions(rerank=0)}, index=True),
+    System("retrieval", "index-vectors", "index, vectors only", options={"search": IndexOptions(math.inf, 0)}, index=True),
+    System("retrieval", "index-merged", "index, not reranked", options={"search": IndexOptions(rerank=0)}, index=True),
     System("rerank", "bm25", "BM25", "bm25"),
     System("rerank", "minilm-rerank", "MiniLM", of=("bm25", "minilm")),
     System("rerank", "rerank", "`pocket`", options={"how": "rerank"}),

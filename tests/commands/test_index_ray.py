@@ -9,7 +9,7 @@ import pytest
 from runnel.commands.index_ray import New, Room, parse_shards, read_shards
 from runnel.errors import InputError
 from runnel.integrations import ray as runnel_ray
-from runnel.integrations.ray import Outcome, Progress
+from runnel.integrations.ray import ShardOutcome, ShardProgress
 from runnel.search.records import IndexSettings
 from runnel.search.shards import Manifest
 from runnel.text.shards import Shard
@@ -43,10 +43,10 @@ def test_what_is_asked_for_is_handed_on(run, monkeypatch, place, address):
 
     def encode_shards(paths, folder, shards, model, **options):
         asked.update(options, paths=paths, folder=folder, shards=shards, model=model)
-        options["progress"](Progress(1, 3, 2, 0, None, 1.0))
-        options["progress"](Progress(1, 3, 2, 500, 1000, 2.0))
-        options["progress"](Progress(3, 3, 2, 2100, 0, 3.0))
-        return Outcome([manifest(n) for n in (2, 1, 3)], tokens=2100, seconds=3.0)
+        options["progress"](ShardProgress(1, 3, 2, 0, None, 1.0))
+        options["progress"](ShardProgress(1, 3, 2, 500, 1000, 2.0))
+        options["progress"](ShardProgress(3, 3, 2, 2100, 0, 3.0))
+        return ShardOutcome([manifest(n) for n in (2, 1, 3)], tokens=2100, seconds=3.0)
 
     monkeypatch.setattr(runnel_ray, "encode_shards", encode_shards)
     done = run("index", "a.jsonl", "--to", "shards", "--shard", "1-3/3", "--ray", place, "--workers", 2, "--field", "kind:str")
@@ -74,7 +74,7 @@ def test_what_is_asked_for_is_handed_on(run, monkeypatch, place, address):
 
 
 def test_what_is_not_finished_is_told_and_the_exit_code_is_1(monkeypatch, capsys):
-    outcome = Outcome([manifest(1)], {Shard(3, 3): "OSError: disk\nfull"}, [Shard(2, 3)], 700, 1.0)
+    outcome = ShardOutcome([manifest(1)], {Shard(3, 3): "OSError: disk\nfull"}, [Shard(2, 3)], 700, 1.0)
     monkeypatch.setattr(runnel_ray, "encode_shards", lambda *arguments, **options: outcome)
     assert read_shards(["a.jsonl"], "shards", ALL, None, NEW, Room("auto", None, 1, 0.0), as_json=True) == 1
     out, err = capsys.readouterr()

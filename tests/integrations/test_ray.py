@@ -24,7 +24,7 @@ from programs.ray_worker import PART, LoggedWorker, hang_of, parts_begun
 from runnel import Embedder
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 from runnel.integrations import ray as runnel_ray
-from runnel.integrations.ray import Progress, encode_shards
+from runnel.integrations.ray import ShardProgress, encode_shards
 from runnel.search import encoding
 from runnel.search.encoding import new_settings
 from runnel.text.shards import Shard
@@ -135,7 +135,7 @@ def parts(alone: Path) -> int:
 def test_a_run_makes_what_one_process_makes(cluster, model, file, alone, tmp_path):
     """With more workers asked for than there is room for, and two threads each."""
     folder = tmp_path / "shards"
-    told: list[Progress] = []
+    told: list[ShardProgress] = []
     outcome = encode_shards([file], folder, SHARDS, model, workers=9, cpus=2, progress=told.append)
     check_same(folder, alone)
     assert not outcome.failed and not outcome.not_begun and len(outcome.manifests) == 6
@@ -154,7 +154,7 @@ def test_a_killed_worker_costs_the_part_that_it_was_at(cluster, model, file, alo
     hang.write_text("3")
     victims: list[int] = []
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: ShardProgress) -> None:
         """The first process to begin a third part."""
         begun = Counter(part.process for part in parts_begun(folder))
         if not victims and 3 in begun.values():
@@ -188,7 +188,7 @@ def test_a_driver_goes_on_where_another_was_killed(cluster, model, file, alone, 
         (worker,) = processes(folder)
         left = started_by(first.pid)
 
-        def kill(progress: Progress) -> None:
+        def kill(progress: ShardProgress) -> None:
             if progress.done == 5 and first.poll() is None and "shard 2/6 is being read by another process" in caplog.text:
                 first.send_signal(signal.SIGKILL)
                 first.wait()
@@ -245,7 +245,7 @@ class Lent:
         self.killed += 1
 
 
-def run_with(lent: Lent, workers: int = 1) -> runnel_ray.Outcome:
+def run_with(lent: Lent, workers: int = 1) -> runnel_ray.ShardOutcome:
     return runnel_ray._Run(lent, None, SHARDS, lent.worker, workers, None).run()
 
 

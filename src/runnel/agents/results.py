@@ -31,7 +31,7 @@ class Passage(Anchor):
     complete: bool = True
 
 
-class Sentence(Passage):
+class AnsweringSentence(Passage):
     """A sentence that answers the question, with the text around it."""
 
     rank: int
@@ -44,13 +44,13 @@ class Sentence(Passage):
 class Found(BaseModel):
     """Sentences of a file, best first. `total` counts all that were asked for."""
 
-    sentences: list[Sentence]
+    sentences: list[AnsweringSentence]
     total: int
     notes: list[str] = Field([], description="Warnings about the file.")
     next_cursor: Next = None
 
 
-class Hit(BaseModel):
+class FoundDocument(BaseModel):
     """A document of the index with its best sentences, in reading order."""
 
     file: str = Field(description="Name for find, read and verify: the document as it was when it was indexed.")
@@ -64,7 +64,7 @@ class Hit(BaseModel):
 class Searched(BaseModel):
     """Documents of the index, best first."""
 
-    documents: list[Hit]
+    documents: list[FoundDocument]
     total: int
     notes: list[str] = Field([], description="Why the index is not up to date.")
     next_cursor: Next = None
@@ -80,7 +80,7 @@ class Read(Passage):
     next_cursor: Next = None
 
 
-class Change(BaseModel):
+class WordChange(BaseModel):
     """Words in which the quote differs from the document's characters [start, end); "" where words are missing."""
 
     quote: str
@@ -89,16 +89,16 @@ class Change(BaseModel):
     end: int
 
 
-class Quoted(Passage):
+class QuotedPassage(Passage):
     """A place of the quote."""
 
     match: Literal["exact", "normalized", "changed"]
     case_differs: bool
-    changes: list[Change] = []
+    changes: list[WordChange] = []
     changes_omitted: int = 0
 
 
-class Verified(BaseModel):
+class VerifiedQuote(BaseModel):
     """Whether the file has the quote. exact: the same characters; normalized: the same words in another typography;
     changed: the nearest stretch, with the words that differ; absent: nothing near.
     """
@@ -106,7 +106,7 @@ class Verified(BaseModel):
     match: Literal["exact", "normalized", "changed", "absent"]
     word_for_word: bool
     similarity: float = Field(description="Share of the quote's words in the nearest stretch.")
-    places: list[Quoted]
+    places: list[QuotedPassage]
     total: int
     notes: list[str] = Field([], description="Warnings about the file.")
     next_cursor: Next = None
@@ -120,7 +120,7 @@ class IndexStatus(BaseModel):
     model: str
 
 
-class Status(BaseModel):
+class ServerStatus(BaseModel):
     """The server's settings and state."""
 
     version: str

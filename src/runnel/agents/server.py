@@ -108,12 +108,12 @@ class ToolServer:
         quote: Annotated[str, Field(min_length=1, description="The words, as you would quote them.")],
         file: File,
         cursor: Cursor = None,
-    ) -> Annotated[CallToolResult, results.Verified]:
+    ) -> Annotated[CallToolResult, results.VerifiedQuote]:
         """Check a quotation before you use it: is it in the file word for word, where, and if not, which words differ?"""
         work = partial(self._tools.verify, quote, file, cursor)
         return await self._call(ctx, lambda progress: work())
 
-    async def status(self, ctx: Context) -> Annotated[CallToolResult, results.Status]:
+    async def status(self, ctx: Context) -> Annotated[CallToolResult, results.ServerStatus]:
         """Return the folders whose files can be read, the index, the model and the size of an answer."""
         return await self._call(ctx, lambda progress: self._tools.status())
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from runnel.agents import results
 
-Answer = results.Searched | results.Found | results.Read | results.Verified | results.Status
+Answer = results.Searched | results.Found | results.Read | results.VerifiedQuote | results.ServerStatus
 
 _MARK_BYTES = 4
 _DIGITS = 16  # of a SHA-256: enough for `read`, which takes its beginning
@@ -20,7 +20,7 @@ _DIGITS = 16  # of a SHA-256: enough for `read`, which takes its beginning
 def shown(answer: Answer) -> str:
     """Return an answer as text."""
     mark = secrets.token_hex(_MARK_BYTES)
-    if isinstance(answer, results.Status):
+    if isinstance(answer, results.ServerStatus):
         return answer.model_dump_json(indent=2)
     lines = [*_lines(answer, mark)]
     lines += [f"note: {_name(note)}" for note in answer.notes]
@@ -29,7 +29,7 @@ def shown(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _lines(answer: results.Searched | results.Found | results.Read | results.Verified, mark: str) -> Iterator[str]:
+def _lines(answer: results.Searched | results.Found | results.Read | results.VerifiedQuote, mark: str) -> Iterator[str]:
     if isinstance(answer, results.Read):
         yield f"{_place(answer)}; the document has {answer.characters} characters and {answer.lines} lines"
         yield from _quotation(answer.text, mark)

@@ -19,7 +19,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, span_of
 
 Progress = Callable[[int, int | None], None]
-T = TypeVar("T", results.Sentence, results.Hit, results.Quoted)
+T = TypeVar("T", results.AnsweringSentence, results.FoundDocument, results.QuotedPassage)
 
 _HEADING_CHARS, _HEADINGS = 200, 8
 _DIGITS = 12  # the least of a SHA-256 that identify a document
@@ -108,7 +108,7 @@ class Tools:
             next_cursor=None if cut == stop else f"{cut}-{stop}-{document.sha256[:_DIGITS]}",
         )
 
-    def verify(self, quote: str, file: str, cursor: str | None) -> results.Verified:
+    def verify(self, quote: str, file: str, cursor: str | None) -> results.VerifiedQuote:
         """Return the places of a quote in a file.
 
         Raises:
@@ -118,7 +118,7 @@ class Tools:
         verified = verify(quote, self._documents.read(file, notes))
         places = [_quoted(one, self._most(1)) for one in verified.places]
         page, next_cursor = self._page(places, cursor)
-        return results.Verified(
+        return results.VerifiedQuote(
             match=verified.match,
             word_for_word=verified.word_for_word,
             similarity=round(verified.similarity, 3),
@@ -128,7 +128,7 @@ class Tools:
             next_cursor=next_cursor,
         )
 
-    def status(self) -> results.Status:
+    def status(self) -> results.ServerStatus:
         """Return the settings, and the state of the model and the index.
 
         Raises:
@@ -139,7 +139,7 @@ class Tools:
             with self._models.store() as store:
                 documents, model = store.commits()[-1].documents, store.settings.model
             index = results.IndexStatus(place=self.settings.index, documents=documents, model=model)
-        return results.Status(
+        return results.ServerStatus(
             version=version("runnel"),
             roots=[str(root) for root in self.settings.roots],
             index=index,
@@ -171,16 +171,16 @@ class Tools:
 
 
 def _identity(item: T) -> str:
-    anchors = item.sentences if isinstance(item, results.Hit) else [item]
+    anchors = item.sentences if isinstance(item, results.FoundDocument) else [item]
     return f"{item.file} {[(anchor.row, anchor.start, anchor.end, anchor.sha256) for anchor in anchors]}"
 
 
 def _size(item: T) -> int:
     """Return the characters of documents in an item."""
-    if isinstance(item, results.Hit):
+    if isinstance(item, results.FoundDocument):
         return len(item.title) + sum(map(_passage_size, item.sentences))
     size = _passage_size(item)
-    if isinstance(item, results.Sentence):
+    if isinstance(item, results.AnsweringSentence):
         return size + len(item.before) + len(item.after)
     return size + sum(len(change.quote) + len(change.text) for change in item.changes)
 
@@ -189,17 +189,17 @@ def _passage_size(passage: results.Passage) -> int:
     return len(passage.text) + sum(map(len, passage.headings))
 
 
-def _hit(hit: Hit, most: int) -> results.Hit:
+def _hit(hit: Hit, most: int) -> results.FoundDocument:
     name, title, sha256 = INDEXED + hit.id, _short(hit.title), digest(hit.text or "")
     sentences = [
         results.Passage(**_anchor(place, sha256), **_text(one.text, most))
         for one, place in zip(hit.sentences, locate_sentences(name, hit), strict=True)
     ]
-    return results.Hit(file=name, source=hit.source, title=title, rank=hit.rank, score=hit.score, sentences=sentences)
+    return results.FoundDocument(file=name, source=hit.source, title=title, rank=hit.rank, score=hit.score, sentences=sentences)
 
 
-def _sentence(rank: int, answer: Answer, sha256: str, most: int) -> results.Sentence:
-    return results.Sentence(
+def _sentence(rank: int, answer: Answer, sha256: str, most: int) -> results.AnsweringSentence:
+    return results.AnsweringSentence(
         **_anchor(answer.place, sha256),
         **_text(answer.sentence.text, most),
         rank=rank,
@@ -210,14 +210,14 @@ def _sentence(rank: int, answer: Answer, sha256: str, most: int) -> results.Sent
     )
 
 
-def _quoted(one: Quoted, most: int) -> results.Quoted:
+def _quoted(one: Quoted, most: int) -> results.QuotedPassage:
     changes, left = [], most
     for change in one.found.changes:
         left -= len(change.quote) + len(change.text)
         if left < 0:
             break
-        changes.append(results.Change(quote=change.quote, text=change.text, start=change.start, end=change.end))
-    return results.Quoted(
+        changes.append(results.WordChange(quote=change.quote, text=change.text, start=change.start, end=change.end))
+    return results.QuotedPassage(
         **_anchor(one.place, one.sha256),
         **_text(one.text, most),
         match=one.found.match,

@@ -95,7 +95,7 @@ def embed(
         else:
             bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
             with VectorLog(output, embedder.dimension, precision, bounds) as log:
-                work = Work(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
+                work = BlockEmbedder(embedder, log, prompt=str(settings["prompt"]), max_tokens=max_tokens)
                 work.run(read_rows(source))
                 if source.state() != before:
                     raise output.changed(f"{texts} changed while it was read")
@@ -144,14 +144,14 @@ def embed_corpus(
     with vector_output(path) as output:
         if output.begin(settings) is None:
             with VectorLog(output, embedder.dimension) as log:
-                work = Work(embedder, log, prompt="document", max_tokens=max_tokens)
+                work = BlockEmbedder(embedder, log, prompt="document", max_tokens=max_tokens)
                 work.run(corpus)
                 _report_cut(work, log.finish())
     rows = np.array([row for row, document in enumerate(corpus) if document.text.strip()], dtype=np.int64)
     return np.load(path, mmap_mode="r"), rows
 
 
-class Work:
+class BlockEmbedder:
     """A worker that embeds rows in blocks.
 
     The last bits of a vector depend on which texts share the steps of the engine. So the texts of one block are read together,
@@ -234,7 +234,7 @@ def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield block
 
 
-def _report(work: Work, facts: dict[str, object]) -> None:
+def _report(work: BlockEmbedder, facts: dict[str, object]) -> None:
     if work.resumed:
         say(f"note: resumed after {work.resumed:,} vectors of an earlier run")
     if work.empty:
@@ -242,6 +242,6 @@ def _report(work: Work, facts: dict[str, object]) -> None:
     _report_cut(work, facts)
 
 
-def _report_cut(work: Work, facts: Mapping[str, object]) -> None:
+def _report_cut(work: BlockEmbedder, facts: Mapping[str, object]) -> None:
     if facts["truncated"]:
         say(f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {work.limit} tokens")

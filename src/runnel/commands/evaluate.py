@@ -42,7 +42,7 @@ class TaskOptions:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class IndexOptions:
     """How an index is searched."""
 
     dense_weight: Annotated[
@@ -108,7 +108,7 @@ def evaluate(
     dtype: Dtype = "auto",
     bm25: Bm25Options = Bm25Options(),
     prompts: PromptOptions = PromptOptions(),
-    search: SearchOptions = SearchOptions(),
+    search: IndexOptions = IndexOptions(),
     reading: ReadingOptions = ReadingOptions(),
     evidence: EvidenceOptions = EvidenceOptions(),
     place: Annotated[

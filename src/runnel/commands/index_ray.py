@@ -11,7 +11,7 @@ from runnel.errors import InputError
 from runnel.text.shards import Shard
 
 if TYPE_CHECKING:
-    from runnel.integrations.ray import Outcome, Progress
+    from runnel.integrations.ray import ShardOutcome, ShardProgress
     from runnel.search.records import FieldType
 
 
@@ -68,7 +68,7 @@ class _Reporter:
     def __init__(self, meter: Meter) -> None:
         self._meter, self._done = meter, 0
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: ShardProgress) -> None:
         far = f"{progress.done:,} of {progress.count:,} shards"
         if progress.workers:
             self._meter.label = f"{far}, {progress.workers:,} workers"
@@ -80,7 +80,7 @@ class _Reporter:
         self._done = progress.done
 
 
-def _report(outcome: Outcome, wanted: int, to: str, as_json: bool) -> None:
+def _report(outcome: ShardOutcome, wanted: int, to: str, as_json: bool) -> None:
     left_out = {name: reason for manifest in outcome.manifests for name, reason in manifest.failed.items()}
     report_failed(left_out)
     failed = {str(shard): reason for shard, reason in sorted(outcome.failed.items(), key=lambda item: item[0].number)}

@@ -21,7 +21,7 @@ from runnel.commands.display import Meter, print_json
 from runnel.commands.inquiries import AskingOptions, Limit, Out, QaPaths, SetNames, open_llm, say_notes
 from runnel.commands.options import Dtype, Json, refuse
 from runnel.commands.qa_reading import Setup, find, first, read_excerpts, read_windows, system_of, window_of
-from runnel.commands.qa_results import Result, save_all, say_about_sets, show
+from runnel.commands.qa_results import SetResult, save_all, say_about_sets, show
 from runnel.errors import InputError
 from runnel.files import replacing
 
@@ -112,14 +112,14 @@ def qa(
     return 1 if report["all"]["unanswered"] else 0
 
 
-def _examine_all(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str) -> list[Result]:
+def _examine_all(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str) -> list[SetResult]:
     """Return the outcomes of all sets, or of a part of each that is named."""
-    results: dict[str, Result] = {}
+    results: dict[str, SetResult] = {}
     for data in sets:
         if data.name in results:
             raise InputError(f"two sets are called {data.name!r}; their results would be in one file: give one of them")
         outcomes = _examine(exam, data, setup, out, part)
-        results[data.name] = Result(data.name, data.suite, data.license, data.notes, outcomes)
+        results[data.name] = SetResult(data.name, data.suite, data.license, data.notes, outcomes)
     return list(results.values())
 
 

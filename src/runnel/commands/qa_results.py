@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Result:
+class SetResult:
     """The outcomes of a set's questions, and what is known of the set; see `QaSet`."""
 
     name: str
@@ -29,7 +29,7 @@ class Result:
     outcomes: Sequence[Outcome]
 
 
-def save_all(results: Sequence[Result], exam: Exam, settings: Mapping[str, object], folder: Path) -> dict[str, Any]:
+def save_all(results: Sequence[SetResult], exam: Exam, settings: Mapping[str, object], folder: Path) -> dict[str, Any]:
     """Write the scores of each set, and the report about all of them, which is returned."""
     from runnel.evaluation.qa.prompts import ANSWERS, COPIES, JUDGMENTS
     from runnel.evaluation.qa.scores import by_category, by_length, group, mean_of_sets, summarize

@@ -43,7 +43,7 @@ _ERRORS = 3  # of shards, until no other is begun: the cause is likely to affect
 
 
 @dataclass(frozen=True)
-class Progress:
+class ShardProgress:
     """Progress of a run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ShardOutcome:
     """Result of a run.
 
     Attributes:
@@ -93,8 +93,8 @@ def encode_shards(
     cpus: int = 1,
     gpus: float = 0.0,
     address: str | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Outcome:
+    progress: Callable[[ShardProgress], None] | None = None,
+) -> ShardOutcome:
     """Read documents in shards, several at a time; each shard equals what `encode_shard` alone writes.
 
     Several runs on one folder share the work: a shard that another process is reading is tried again later.
@@ -159,7 +159,7 @@ class _Run:
         shards: Sequence[Shard],
         start: Callable[[], Any],
         workers: int,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[ShardProgress], None] | None,
     ) -> None:
         self._ray, self._job, self._start, self._workers, self._progress = ray, job, start, workers, progress
         self._count = len(shards)
@@ -170,10 +170,10 @@ class _Run:
         self._idle: list[_WorkerHandle] = []
         self._kills: dict[Shard | None, int] = {}  # None: while loading
         self._read_before = 0  # tokens read by workers that have ended
-        self._outcome = Outcome()
+        self._outcome = ShardOutcome()
         self._began = time.monotonic()
 
-    def run(self) -> Outcome:
+    def run(self) -> ShardOutcome:
         warned = False
         try:
             while self._left or self._later or any(worker.shard for worker in self._tasks.values()):
@@ -305,7 +305,7 @@ class _Run:
             under_way = sum(min(worker.of_shard, mean) for worker in self._tasks.values() if worker.shard is not None)
             left = round(mean * (self._count - len(done)) - under_way)
         ready = sum(worker.ready for worker in self._all())
-        self._progress(Progress(len(done), self._count, ready, self._tokens(), left, self._seconds()))
+        self._progress(ShardProgress(len(done), self._count, ready, self._tokens(), left, self._seconds()))
 
 
 @contextmanager
