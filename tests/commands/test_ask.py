@@ -67,9 +67,11 @@ def test_no_answer_is_said_and_not_invented(run, fake, stub, tmp_path):
     ended = run("ask", QUESTION, "other.txt")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "runnel: 1 excerpts were read; they do not answer the question, says the language model\n"
+    stub.rule = lambda _: " "
+    assert run("ask", QUESTION, "other.txt").err == "runnel: 1 excerpts were read; the language model's reply is empty\n"
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
     ended = run("ask", QUESTION, "empty.txt")
-    assert (ended.code, ended.out, len(stub.asked)) == (1, "", 1), "the second was not asked"
+    assert (ended.code, ended.out, len(stub.asked)) == (1, "", 2), "the third was not asked"
     assert ended.err.endswith("runnel: nothing found; the language model was not asked\n")
 
 

@@ -79,9 +79,12 @@ def test_a_reply_cut_at_its_limit_says_so(stub: Stub) -> None:
 
 def test_the_model_must_be_clear(stub: Stub) -> None:
     stub.models = ["small", "large"]
-    with pytest.raises(EndpointError, match=r"lists 2 models \(small, large\); choose one by its name"):
+    with pytest.raises(EndpointError, match=r"lists 2 models \(small, large\); choose one by its name, with --llm-model"):
         Endpoint(stub.url).complete(ASK, max_tokens=5)
     assert Endpoint(stub.url, "large").model == "large"
+    stub.loading = 9
+    with pytest.raises(EndpointError, match=r"503: .*; name one with --llm-model, or correct the URL, which ends as in /v1"):
+        Endpoint(stub.url, retries=1).complete(ASK, max_tokens=5)
 
 
 def test_an_endpoint_that_is_not_running_is_reported_at_once() -> None:

@@ -139,7 +139,9 @@ def _as_json(model: str, context: Context, result: CitedAnswer) -> dict[str, obj
 def _report(context: Context, result: CitedAnswer, answer_tokens: int) -> None:
     """Say on stderr what the reader of the answer must know."""
     if not result.text:
-        say(f"{len(context.excerpts)} excerpts were read; they do not answer the question, says the language model")
+        silent = not result.reply.text.strip()
+        why = "the language model's reply is empty" if silent else "they do not answer the question, says the language model"
+        say(f"{len(context.excerpts)} excerpts were read; {why}")
     elif not result.cited:
         say("note: the answer cites no excerpt")
     if result.removed:

@@ -101,11 +101,11 @@ class Endpoint:
         """
         if self._model is not None:
             return self._model
-        with self.errors("did not list its models"):
+        with self.errors("did not list its models", "; name one with --llm-model, or correct the URL, which ends as in /v1"):
             names = self._list_models()
         if len(names) != 1:
             listed = ", ".join(names[:10]) or "none"
-            raise EndpointError(f"{self.url} lists {len(names)} models ({listed}); choose one by its name")
+            raise EndpointError(f"{self.url} lists {len(names)} models ({listed}); choose one by its name, with --llm-model")
         return names[0]
 
     def _list_models(self) -> list[str]:
@@ -165,14 +165,18 @@ class Endpoint:
             return _reply(text, finish, usage)
 
     @contextmanager
-    def errors(self, what: str) -> Iterator[None]:
-        """Turn every failure of a request into an `EndpointError`, whose message says what the endpoint did."""
+    def errors(self, what: str, hint: str = "") -> Iterator[None]:
+        """Turn every failure of a request into an `EndpointError`, whose message says what the endpoint did.
+
+        Args:
+            hint: what to do about an answer that is an error or of another shape.
+        """
         import openai
 
         try:
             yield
         except openai.APIStatusError as error:
-            raise EndpointError(f"{self.url} {what}: {error.status_code}: {_short(error.message)}") from error
+            raise EndpointError(f"{self.url} {what}: {error.status_code}: {_short(error.message)}{hint}") from error
         except openai.APITimeoutError as error:
             raise EndpointError(f"{self.url} {what} in time; is it busy, or its model being loaded?") from error
         except openai.APIConnectionError as error:
@@ -181,7 +185,7 @@ class Endpoint:
                 raise EndpointError(f"{self.url} cannot be reached ({_short(str(why))}); is the endpoint running?") from error
             raise EndpointError(f"{self.url} broke the connection ({_short(str(why))}); try again") from error
         except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
-            raise EndpointError(f"{self.url} {what} as expected of a chat endpoint: {_short(str(error))}") from error
+            raise EndpointError(f"{self.url} {what} as expected of a chat endpoint: {_short(str(error))}{hint}") from error
 
 
 def reply_of(completion: Any) -> Reply:
