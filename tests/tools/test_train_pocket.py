@@ -17,7 +17,7 @@ from runnel.models.lexical import FEATURES
 from runnel.models.sentence_vectors import SentenceVectors
 from tools.train_pocket import relevance
 from tools.train_pocket.data import held_back
-from tools.train_pocket.encode import document_path, read_documents
+from tools.train_pocket.encode import document_path, read_documents, save_array
 from tools.train_pocket.evaluate import ndcg
 from tools.train_pocket.examples import Example, overlapping
 from tools.train_pocket.fit import aside, calibrate_by_set, load, merged, save, scores, set_weights, train
@@ -198,6 +198,17 @@ def test_cosines_with_whole_documents_and_their_nearest_passages():
     whole, nearest = cosines(queries, passages)
     np.testing.assert_allclose(whole, [[0.6, 0], [0.8, 1]], atol=1e-6)
     np.testing.assert_allclose(nearest, [[1, 0], [1, 1]], atol=1e-6)
+
+
+def test_an_array_whose_writing_was_interrupted_is_not_kept(tmp_path, monkeypatch):
+    def stop(file, array):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save_array(tmp_path / "known.npy", np.zeros(3, np.float32))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_area_counts_pairs_in_order():

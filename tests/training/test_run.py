@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 import runnel
 from runnel.errors import InputError, NumericalError
 from runnel.models.base import load_model
-from runnel.training import recipes, smoke
+from runnel.training import recipes, run, smoke
 from runnel.training.progress import read_metrics
 from runnel.training.run import SEARCH, SUMMARY, train
 from runnel.training.settings import DataSet, DataTable
@@ -124,24 +124,44 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == stamp
 
 
-def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("model.safetensors", "the disk is full"),
+        ("optimizer.pt", "a file could not be written, probably because the disk is full"),
+    ],
+)
+def test_a_full_disk_leaves_the_checkpoint_before_whole(file, why, tmp_path, monkeypatch):
     from runnel.models import base
 
-    save, calls = base.save_file, []
+    originals = base.save_file, torch.save
 
-    def full(tensors, path, metadata=None):
-        calls.append(path)
-        if "checkpoint-3" in str(path):
+    def save_file(tensors, path, metadata=None):
+        if file == "model.safetensors" and "checkpoint-3" in str(path):
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-        save(tensors, path, metadata=metadata)
+        originals[0](tensors, path, metadata=metadata)
 
-    monkeypatch.setattr(base, "save_file", full)
+    def save(value, path, *others, **more):
+        originals[1](value, "/dev/full" if str(path).endswith(f"checkpoint-3/{file}") else path, *others, **more)
+
+    monkeypatch.setattr(base, "save_file", save_file)
+    monkeypatch.setattr(torch, "save", save)
     recipe = smoke_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
-    with pytest.raises(OSError, match=r"the disk is full; checkpoint-2 is complete\. Free some space and repeat") as caught:
+    with pytest.raises(OSError, match=rf"{why}; checkpoint-2 is complete\. Free some space and repeat") as caught:
         train(recipe, tmp_path)
-    assert caught.value.errno == errno.ENOSPC and calls
-    monkeypatch.setattr(base, "save_file", save)
+    assert caught.value.errno == errno.ENOSPC
+    monkeypatch.undo()
     assert train(recipe, tmp_path).steps == 4
+
+
+def test_a_full_disk_while_data_or_the_model_are_written(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for place, kept in (("read_run_data", "there is no complete checkpoint yet"), ("_save", "checkpoint-1 is complete")):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=f"the disk is full; {kept}"):
+            patch.setattr(run, place, full)
+            train(smoke_recipe("embed", "train.max_steps=1"), tmp_path)
 
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):

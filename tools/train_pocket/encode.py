@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runnel import Embedder, SentenceRetriever
-from runnel.files import write
+from runnel.files import replacing, write
 from runnel.models.base import Model, load_model
 from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
 from tools.train_pocket.data import EVIDENCE
@@ -80,9 +80,15 @@ def _kept(out: Path, name: str, count: int, make: Callable[[], NDArray[np.float3
     target = out / "questions" / f"{name}.npy"
     if not target.exists() or len(np.load(target, mmap_mode="r")) != count:
         target.parent.mkdir(parents=True, exist_ok=True)
-        np.save(target, make())
+        save_array(target, make())
     found: NDArray[np.float32] = np.load(target)
     return found
+
+
+def save_array(path: Path, array: NDArray[np.float32]) -> None:
+    """Write an array, whole or not at all."""
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.save(file, array)
 
 
 @cache

@@ -20,7 +20,7 @@ from torch import Tensor
 from runnel.models.lexical import WordTable, sentence_features, word_table
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
-from tools.train_pocket.encode import Chosen, chosen_sets, document_path, question_vectors, stored
+from tools.train_pocket.encode import Chosen, chosen_sets, document_path, question_vectors, save_array, stored
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def load_table(data: Path, out: Path) -> WordTable:
         ids = (
             [stored(out, s.found.name, d, s.found.texts[d]).ids for d in read[s.found.name]] for s in sets if read[s.found.name]
         )
-        np.save(target, static_idf(ids, pieces))
+        save_array(target, static_idf(ids, pieces))
     return word_table(pieces, np.load(target))
 
 

@@ -19,6 +19,7 @@ from runnel.text.documents.reader import DocumentReader
 from runnel.text.folders import Selection, find_files
 from runnel.text.lines import keys, read_head
 from runnel.text.sentences import split_sentences
+from runnel.text.words import UNSPACED_RUN
 from runnel.training.data import Dropped, Evidence, Triple, read_triples
 from runnel.training.formats import column_names, qrels_of, read_named
 
@@ -31,9 +32,6 @@ QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "d
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
 _SHARE = 0.01
 _MIN_WORDS = 5
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
-)  # scripts without spaces between words
 
 
 class Decontaminator:
@@ -138,7 +136,7 @@ def _sentences(text: str) -> list[int]:
 
 
 def _counts(text: str) -> bool:
-    return len(_words(text)) + len(_UNSPACED.findall(text)) // 2 >= _MIN_WORDS
+    return len(_words(text)) + sum(map(len, UNSPACED_RUN.findall(text))) // 2 >= _MIN_WORDS
 
 
 def _hash(text: str) -> int:

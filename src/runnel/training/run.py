@@ -87,7 +87,7 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
     if state.is_main_process and state.num_processes > 1:
         log.info("%d processes share every batch", state.num_processes)
     used = locate_data(recipe, folder, data, home)
-    with _locked(folder, state):
+    with _locked(folder, state), _reporting_full_disk(folder):
         return _run(used, folder, state)
 
 
@@ -164,8 +164,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     if last is not None:
         log.info("resuming from %s", last)
     try:
-        with _reporting_full_disk(folder):
-            trainer.train(resume_from_checkpoint=str(last) if last else None)
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
     finally:
         recorder.close()
     _require_steps(trainer, recipe, data)
@@ -220,13 +219,13 @@ def _reporting_full_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        if getattr(error, "errno", None) != errno.ENOSPC and not re.search(
-            "os error 28|file write failed|No space left", str(error)
-        ):
+        full = getattr(error, "errno", None) == errno.ENOSPC or re.search("os error 28|No space left", str(error))
+        if not full and not re.search("file write failed|unexpected pos|iostream error", str(error)):  # torch's, for any cause
             raise
         whole = find_whole_checkpoint(folder / "checkpoints")
         kept = f"{whole.name} is complete" if whole else "there is no complete checkpoint yet"
-        message = f"the disk is full; {kept}. Free some space and repeat the command to resume"
+        why = "the disk is full" if full else "a file could not be written, probably because the disk is full"
+        message = f"{why}; {kept}. Free some space and repeat the command to resume"
         raise OSError(errno.ENOSPC, message, str(folder)) from error
 
 
@@ -279,10 +278,8 @@ def _search(recipe: Recipe, model: Model, data: RunData, folder: Path) -> float:
             log.info("learning rate %g: %s", rate, error)
             found[rate] = math.inf
         if trainer.is_world_process_zero():
-            with (folder / SEARCH).open("a", encoding="utf-8") as file:
-                file.write(
-                    json.dumps({"learning_rate": rate, "loss": found[rate] if math.isfinite(found[rate]) else None}) + "\n"
-                )
+            rows = ({"learning_rate": r, "loss": loss if math.isfinite(loss) else None} for r, loss in found.items())
+            write(folder / SEARCH, "".join(json.dumps(row) + "\n" for row in rows))
             shutil.rmtree(place)
     best = min(found, key=lambda rate: found[rate])
     if not math.isfinite(found[best]):
