@@ -16,7 +16,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with evidence/ and retrieval/")
     parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
     parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
-    parser.add_argument("--model", type=Path, default=Path("src/runnel/models/pocket"), help="model folder to write")
+    parser.add_argument(
+        "--model", type=Path, default=Path("src/runnel/models/pocket"), help="model folder that export writes and measure reads"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3, help="heads that are trained and merged")
     parser.add_argument("--minutes", type=float, default=30, help="of the step tune (default 30)")
