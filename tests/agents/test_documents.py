@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from runnel.agents.documents import AgentSettings, Documents
+from runnel.agents.documents import AgentDocuments, AgentSettings
 from runnel.errors import InputError
 
 
@@ -30,7 +30,7 @@ def inside(tmp_path):
 
 
 def documents(*roots):
-    return Documents(AgentSettings(roots), no_store)
+    return AgentDocuments(AgentSettings(roots), no_store)
 
 
 def text(name, *roots):

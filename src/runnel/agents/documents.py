@@ -52,7 +52,7 @@ class AgentSettings:
                 raise InputError(f"{root} is not a folder; name an existing folder as root")
 
 
-class Documents:
+class AgentDocuments:
     """Documents by name. Safe to use from several threads.
 
     Args:

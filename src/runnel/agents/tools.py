@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 from runnel.agents import results
-from runnel.agents.documents import INDEXED, AgentSettings, Documents, digest
+from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, digest
 from runnel.agents.models import Models
 from runnel.errors import InputError
 from runnel.records import Hit
@@ -33,7 +33,7 @@ class Tools:
     def __init__(self, settings: AgentSettings, models: Models | None = None) -> None:
         self.settings = settings
         self._models = models or Models(settings)
-        self._documents = Documents(settings, self._models.store)
+        self._documents = AgentDocuments(settings, self._models.store)
 
     def search(self, query: str, top_k: int, sentences: int, cursor: str | None, progress: Progress) -> results.Searched:
         """Return documents of the index that answer the query; the index of a project is first brought up to date.

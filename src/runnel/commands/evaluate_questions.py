@@ -19,7 +19,7 @@ from runnel.commands.resume import file_digest
 from runnel.commands.runs import resumed_rows
 
 if TYPE_CHECKING:
-    from runnel.evaluation.questions import Answer, Question, Setting
+    from runnel.evaluation.questions import AnsweredQuestion, Question, Setting
 
 _SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
 _VISIBLE = 0.0005  # a smaller difference is not shown
@@ -64,15 +64,15 @@ def measure(
     return result, {answer.question.id: answer.values() for answer in answers}
 
 
-def _row(answer: Answer) -> dict[str, object]:
+def _row(answer: AnsweredQuestion) -> dict[str, object]:
     return {name: value for name, value in asdict(answer).items() if name != "question"} | {"id": answer.question.id}
 
 
-def _answer(question: Question, row: Mapping[str, Any]) -> Answer:
-    from runnel.evaluation.questions import Answer, Problem
+def _answer(question: Question, row: Mapping[str, Any]) -> AnsweredQuestion:
+    from runnel.evaluation.questions import AnsweredQuestion, Problem
 
     problem = row["problem"] and Problem(**row["problem"])
-    return Answer(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem)
+    return AnsweredQuestion(question, row["rank"], row["place"], row["sentence"], tuple(row["found"]), problem)
 
 
 def show(result: Mapping[str, Any]) -> None:
@@ -123,7 +123,7 @@ def advice(settings: Sequence[Setting], place: str, model: str | None) -> str:
     )
 
 
-def _as_json(answer: Answer) -> dict[str, Any]:
+def _as_json(answer: AnsweredQuestion) -> dict[str, Any]:
     question = {"id": answer.question.id, "question": answer.question.query, "expected": answer.question.expected}
     ranks = {"rank": answer.rank, "place_rank": answer.place, "sentence_rank": answer.sentence}
     return question | ranks | {"problem": answer.problem and asdict(answer.problem), "found": list(answer.found)}

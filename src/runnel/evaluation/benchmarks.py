@@ -30,7 +30,7 @@ from runnel.errors import InputError, ReadError, needing
 from runnel.evaluation.generated import find_generated
 from runnel.evaluation.metrics import METRICS
 from runnel.evaluation.qa.json_values import read_values
-from runnel.evaluation.tasks import Source, expect_task, find_task
+from runnel.evaluation.tasks import TaskFiles, expect_task, find_task
 from runnel.files import replacing
 from runnel.records import titled
 from runnel.text.lines import find, keys, read_json
@@ -79,7 +79,7 @@ class Set:
     """
 
     name: str
-    source: Callable[[Path], Source]
+    source: Callable[[Path], TaskFiles]
     metrics: tuple[str, ...] = METRICS
     group: str = ""
 
@@ -143,7 +143,7 @@ def _is_beir(folder: Path) -> bool:
     return bool(qrels and find(folder, "corpus.jsonl", "corpus.tsv"))
 
 
-def _ready(source: Source, metrics: tuple[str, ...] = METRICS) -> Set:
+def _ready(source: TaskFiles, metrics: tuple[str, ...] = METRICS) -> Set:
     return Set(source.name, lambda _: source, metrics)
 
 
@@ -155,12 +155,12 @@ def _msmarco(folder: Path) -> list[Set]:
     for name, one in _MSMARCO.items():
         corpus, queries, qrels = (find(folder, file) for file in (one.corpus, one.queries, one.qrels))
         if corpus and queries and qrels:
-            source = Source(f"{folder.resolve().name}-{name}", qrels, corpus, queries, one.expected)
+            source = TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, one.expected)
             sets.append(_ready(source, one.metrics))
     return sets
 
 
-def _write_scrolls(folder: Path, name: str, rows: Path) -> Source:
+def _write_scrolls(folder: Path, name: str, rows: Path) -> TaskFiles:
     documents = (_text(f"Passage_{i}", row, ("input",), where) for i, (where, row) in enumerate(read_rows([rows])))
     queries = (_text(f"Query_{i}", row, ("output",), where) for i, (where, row) in enumerate(read_rows([rows])))
     judged = ((f"Query_{i}", f"Passage_{i}", 1) for i, _ in enumerate(read_rows([rows])))
@@ -175,7 +175,7 @@ def _qasper(folder: Path) -> list[Path]:
     return rows if {"title", "abstract", "full_text"} <= _columns(rows) else []
 
 
-def _write_qasper(folder: Path, kind: str, files: list[Path]) -> Source:
+def _write_qasper(folder: Path, kind: str, files: list[Path]) -> TaskFiles:
     """Write a set of LoCoV0 whose queries are the papers' titles or abstracts; a paper's full text is the document."""
     papers = list(_papers(files))
     documents = ((f"Passage_{i}", _full_text(row, where)) for i, (where, row) in enumerate(papers))
@@ -212,7 +212,7 @@ def _loco(documents: list[Path], queries: list[Path]) -> list[Set]:
     return [Set(name, partial(_write_loco, name=name, documents=documents, queries=queries), _NDCG) for name in names]
 
 
-def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> Source:
+def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> TaskFiles:
     """Write a set of LoCoV1. As by its authors, documents without text are left out, with the queries that only they answer."""
     rows = [row for row in read_rows(queries) if row[1]["dataset"] == name]
     empty = {str(row["pid"]) for _, row in read_rows(documents) if row["dataset"] == name and row["passage"] is None}
@@ -241,7 +241,7 @@ def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]
     return sets
 
 
-def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> Source:
+def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> TaskFiles:
     corpus, queries, judged = ((row for row in read_rows(one) if row[1].get(_LENGTH) == length) for one in files)
     return _write(folder, name, _texts(corpus), _texts(queries), (_judgment(row, where) for where, row in judged))
 
@@ -326,7 +326,7 @@ def _write(
     documents: Iterable[tuple[str, str]],
     queries: Iterable[tuple[str, str]],
     judged: Iterable[tuple[str, str, int]],
-) -> Source:
+) -> TaskFiles:
     """Write a BEIR folder NAME.beir. White space in ids, which qrels and runs cannot have, becomes "_"."""
     place = folder / f"{name}.beir"
     place.mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from runnel.errors import InputError
-from runnel.evaluation.tasks import Source, find_task
+from runnel.evaluation.tasks import TaskFiles, find_task
 from runnel.files import write
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -65,7 +65,7 @@ class Generated:
         """The name of the set."""
         return f"{self.kind}-{self.length}"
 
-    def write(self, folder: Path) -> Source:
+    def write(self, folder: Path) -> TaskFiles:
         """Write the set as a BEIR folder in `folder`."""
         chance = random.Random(self.name)
         hidden, questions = _passkeys(chance) if self.kind == "passkey" else _needles()

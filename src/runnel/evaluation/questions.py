@@ -64,7 +64,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnsweredQuestion:
     """What search found for a question.
 
     Attributes:
@@ -224,14 +224,14 @@ def _nearest(wanted: str, texts: Iterable[str]) -> str:
 # ---- what search finds -------------------------------------------------------------------------------------------------
 
 
-def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> Answer:
+def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> AnsweredQuestion:
     """Search for a question, and say what went wrong if its document or place is not among the first `top_k`.
 
     Args:
         options: of `Index.search`.
     """
     if not target.documents:
-        return Answer(question, None, None, None, (), target.problem)
+        return AnsweredQuestion(question, None, None, None, (), target.problem)
     read = max(top_k, CUTOFFS[-1]) if index.store.settings.remember and remembers_sentences(index.embedder) else None
     hits = index.search(question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options)
     right = [hit for hit in hits if hit.id in target.documents]
@@ -239,14 +239,14 @@ def ask(question: Question, target: Target, index: Index, top_k: int, options: M
     in_place = [hit.rank for hit in right if (best := _best_in_place(hit, target)) is not None and best <= SHOWN]
     place = in_place[0] if in_place else None
     sentence = _best_in_place(right[0], target) if right else None
-    answer = Answer(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]))
+    answer = AnsweredQuestion(question, rank, place, sentence, tuple(hit.id for hit in hits[:top_k]))
     if rank is None or rank > top_k:
         problem = Problem("ranked too low", _how_low(question, target, index, rank))
     elif question.has_place and (place is None or place > top_k):
         problem = Problem("wrong place", _wrong_place(right[0], sentence))
     else:
         return answer
-    return Answer(question, rank, place, sentence, answer.found, problem)
+    return AnsweredQuestion(question, rank, place, sentence, answer.found, problem)
 
 
 def _best_in_place(hit: Hit, target: Target) -> int | None:
@@ -278,7 +278,7 @@ def _wrong_place(hit: Hit, sentence: int | None) -> str:
     return f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}", {rank}'
 
 
-def summarize(answers: Sequence[Answer]) -> dict[str, float]:
+def summarize(answers: Sequence[AnsweredQuestion]) -> dict[str, float]:
     """Return the mean of each metric: those of files over all questions, those of places over questions that expect one."""
     values = {answer.question.id: answer.values() for answer in answers}
     places = {name: {k: v for k, v in one.items() if k.startswith("place")} for name, one in values.items()}
@@ -332,7 +332,7 @@ def tries(questions: Sequence[Question], index: Index) -> Iterator[tuple[str, Ma
 
 
 def rank_with(question: Question, target: Target, index: Index, options: Mapping[str, Any]) -> int | None:
-    """Return the rank of the first document that answers, as `Answer.rank`."""
+    """Return the rank of the first document that answers, as `AnsweredQuestion.rank`."""
     hits = index.search(question.query, DEPTH, sentences=0, **options) if target.documents else []
     return next((hit.rank for hit in hits if hit.id in target.documents), None)
 

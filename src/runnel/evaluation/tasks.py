@@ -16,7 +16,7 @@ from runnel.training.released import is_released
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskFiles:
     """The files of a task. `corpus` and `queries` may be missing if a finished run is measured.
 
     Attributes:
@@ -43,7 +43,7 @@ class Task:
         notes: what does not fit, for the user to know.
     """
 
-    source: Source
+    source: TaskFiles
     qrels: Mapping[str, Mapping[str, int]]
     queries: Mapping[str, str]
     corpus: Texts | None
@@ -83,7 +83,7 @@ def is_evidence(path: Path) -> bool:
     return True
 
 
-def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> Source:
+def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> TaskFiles:
     """Return the files of a task.
 
     Args:
@@ -100,10 +100,10 @@ def find_task(path: Path, corpus: str | None = None, queries: str | None = None)
     for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
         stem = stem.removesuffix(ending)
     name = stem if folder is None else folder.resolve().name if stem in ("test", "qrels") else f"{folder.resolve().name}-{stem}"
-    return Source(name, qrels, _text_file(folder, corpus, "corpus"), _text_file(folder, queries, "queries"))
+    return TaskFiles(name, qrels, _text_file(folder, corpus, "corpus"), _text_file(folder, queries, "queries"))
 
 
-def read_task(source: Source) -> Task:
+def read_task(source: TaskFiles) -> Task:
     """Read the judged queries and the corpus; a finished run needs neither.
 
     Raises:
@@ -159,7 +159,7 @@ def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
     return run
 
 
-def _check_corpus(source: Source, corpus: Texts, relevant: set[str]) -> list[str]:
+def _check_corpus(source: TaskFiles, corpus: Texts, relevant: set[str]) -> list[str]:
     if not len(corpus):
         raise InputError(f"{source.corpus} has no documents; expected some to search")
     if not any(document.text.strip() for document in corpus):

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from runnel.errors import EndpointError, InputError
 from runnel.generation.endpoint import Endpoint, Reply, reply_of
-from runnel.generation.replies import Replies, Request, Usage
+from runnel.generation.replies import BatchedRequest, Replies, Usage
 
 BATCH_SIZE = 50_000  # OpenAI's limit
 POLL_S = 30.0  # between two looks at a batch
@@ -64,7 +64,7 @@ class Batches:
             number += 1
             yield number
 
-    def _send(self, waiting: Mapping[bytes, Request]) -> None:
+    def _send(self, waiting: Mapping[bytes, BatchedRequest]) -> None:
         for endpoint in dict.fromkeys(self.endpoints):
             requests = {key: one for key, one in waiting.items() if one.endpoint is endpoint}
             if not requests:
@@ -143,7 +143,7 @@ class Batches:
             file.execute("DELETE FROM batches WHERE mark = ?", [mark])
 
 
-def upload(endpoint: Endpoint, requests: Mapping[bytes, Request], temperature: float) -> str:
+def upload(endpoint: Endpoint, requests: Mapping[bytes, BatchedRequest], temperature: float) -> str:
     """Upload a file of requests and return its id.
 
     Raises:

@@ -93,7 +93,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Request:
+class BatchedRequest:
     """A request that waits for a batch.
 
     Attributes:
@@ -142,7 +142,7 @@ class Replies:
         batch_size: int | None = None,
     ) -> None:
         self.endpoint, self.budget, self.temperature, self.batch_size = endpoint, budget or Budget(), temperature, batch_size
-        self.waiting: dict[bytes, Request] = {}
+        self.waiting: dict[bytes, BatchedRequest] = {}
         self._failed: dict[bytes, str] = {}  # requests of a batch without a reply
         self.spent = self.used = Usage()
         self.used_by: dict[str, Usage] = {}
@@ -195,7 +195,7 @@ class Replies:
             if (stored := self._stored(key, version)) is not None:
                 return stored
             if self.batch_size is not None:
-                self._defer(key, Request(endpoint, messages, max_tokens, version, expected), self.batch_size)
+                self._defer(key, BatchedRequest(endpoint, messages, max_tokens, version, expected), self.batch_size)
             self._reserve(expected, endpoint)
             self._asking.add(key)
         reply = None
@@ -215,7 +215,7 @@ class Replies:
                     self._failures = 0
                     self._store(key, version, reply, expected)
 
-    def _defer(self, key: bytes, request: Request, batch_size: int) -> NoReturn:
+    def _defer(self, key: bytes, request: BatchedRequest, batch_size: int) -> NoReturn:
         if key in self._failed:
             raise EndpointError(f"{request.endpoint.url} did not answer a request of a batch: {self._failed[key]}")
         if key not in self.waiting:
@@ -226,7 +226,7 @@ class Replies:
             self._bytes += _size(request)
         raise Deferred(f"{request.endpoint.url} has not answered a request of a batch yet")
 
-    def take_waiting(self) -> dict[bytes, Request]:
+    def take_waiting(self) -> dict[bytes, BatchedRequest]:
         """Return the requests that wait for a batch; they wait no longer, and nothing is reserved for them."""
         with self._changed:
             taken, self.waiting, self._bytes = self.waiting, {}, 0
@@ -279,7 +279,7 @@ def _digest(*request: object) -> bytes:
     return hashlib.blake2b(json.dumps(request).encode(), digest_size=16).digest()
 
 
-def _size(request: Request) -> int:
+def _size(request: BatchedRequest) -> int:
     return sum(len(one["content"].encode()) for one in request.messages)
 
 

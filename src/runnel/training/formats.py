@@ -47,7 +47,7 @@ class Raw(NamedTuple):
     instruction: str = ""
 
 
-class Source(NamedTuple):
+class ExampleFiles(NamedTuple):
     """A file of examples and, if it holds ids, the files with their texts."""
 
     path: Path
@@ -55,7 +55,7 @@ class Source(NamedTuple):
     queries: Path | None
 
 
-def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> Source:
+def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> ExampleFiles:
     """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder.
 
     Raises:
@@ -70,7 +70,7 @@ def find_source(path: str | Path, corpus: str | Path | Texts | None = None, quer
         corpus = find(folder, "corpus.jsonl")
     if queries is None and folder is not None:
         queries = find(folder, "queries.jsonl")
-    return Source(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
+    return ExampleFiles(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
 
 
 def qrels_of(folder: Path) -> list[Path]:
@@ -135,7 +135,7 @@ def _recognize_json(where: str, row: dict[str, Any]) -> Format:
     return "columns"
 
 
-def read_raw(source: Source, format: Format | None) -> Iterator[Raw]:
+def read_raw(source: ExampleFiles, format: Format | None) -> Iterator[Raw]:
     """Yield the examples of a file, unchecked.
 
     Raises:
@@ -165,13 +165,13 @@ def column_names(path: Path) -> list[str]:
 # ---- texts in the rows -------------------------------------------------------------------------------------------------
 
 
-def _text_triples(source: Source, named: bool) -> Iterator[Raw]:
+def _text_triples(source: ExampleFiles, named: bool) -> Iterator[Raw]:
     for where, line in read_lines(source.path):
         query, positive, negative = _three(line, where, "query, positive and negative")
         yield Raw(where, "", query, [positive], [negative])
 
 
-def _flagembedding(source: Source, named: bool) -> Iterator[Raw]:
+def _flagembedding(source: ExampleFiles, named: bool) -> Iterator[Raw]:
     note = _Note(source.path, {"query", "pos", "neg", "id", "query_id", *_INSTRUCTIONS})
     for where, row in read_json(source.path):
         note(row)
@@ -180,7 +180,7 @@ def _flagembedding(source: Source, named: bool) -> Iterator[Raw]:
         yield Raw(where, _id(row), text_of(row, "query", where), positives, negatives, instruction=instruction)
 
 
-def _tevatron(source: Source, named: bool) -> Iterator[Raw]:
+def _tevatron(source: ExampleFiles, named: bool) -> Iterator[Raw]:
     note = _Note(source.path, {"query", "positive_passages", "negative_passages", "query_text", "query_id", *_TEVATRON_IDS})
     texts: _Ids | None = None
     for where, row in read_json(source.path):
@@ -204,7 +204,7 @@ def _passages(row: dict[str, Any], kind: str, where: str) -> list[str]:
     return [titled(p.get("title"), p["text"]) for p in passages]
 
 
-def _columns(source: Source, by_order: bool) -> Iterator[Raw]:
+def _columns(source: ExampleFiles, by_order: bool) -> Iterator[Raw]:
     order: list[str] = []
     roles: dict[tuple[str, ...], _Roles] = {}
     for where, row in read_named(source.path):
@@ -280,7 +280,7 @@ def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]
 class _Ids:
     """The texts for the ids in a file."""
 
-    def __init__(self, source: Source, queries: bool = True) -> None:
+    def __init__(self, source: ExampleFiles, queries: bool = True) -> None:
         needs = {"corpus": source.corpus, **({"queries": source.queries} if queries else {})}
         missing = [name for name, path in needs.items() if path is None]
         if missing:
@@ -311,7 +311,7 @@ class _Ids:
         return text
 
 
-def _qrels(source: Source, named: bool) -> Iterator[Raw]:
+def _qrels(source: ExampleFiles, named: bool) -> Iterator[Raw]:
     texts = _Ids(source)
     for query, judged in read_qrels(source.path).items():
         positives = [name for name, grade in judged.items() if grade > 0]
@@ -319,14 +319,14 @@ def _qrels(source: Source, named: bool) -> Iterator[Raw]:
         yield texts.raw(f"{source.path}, query {query!r}", query, positives, negatives)
 
 
-def _id_triples(source: Source, named: bool) -> Iterator[Raw]:
+def _id_triples(source: ExampleFiles, named: bool) -> Iterator[Raw]:
     texts = _Ids(source)
     for where, line in read_lines(source.path):
         query, positive, negative = _three(line, where, "the ids of a query, a positive and a negative")
         yield texts.raw(where, query, [positive], [negative])
 
 
-_READERS: dict[Format, Callable[[Source, bool], Iterator[Raw]]] = {
+_READERS: dict[Format, Callable[[ExampleFiles, bool], Iterator[Raw]]] = {
     "qrels": _qrels,
     "id-triples": _id_triples,
     "text-triples": _text_triples,
