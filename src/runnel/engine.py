@@ -157,7 +157,7 @@ class Engine:
                 cu_seqlens = torch.arange(0, (len(rows) + 1) * count, count)
                 ends = torch.full_like(rows, -1) if last and not keep_states else rows
                 hidden = self.backbone.step(piece.repeat(len(rows)), cu_seqlens, states, rows, ends, part)
-                parts.append(hidden.unflatten(0, (len(rows), count)))
+                parts.append(hidden.float().unflatten(0, (len(rows), count)))
         return torch.cat(parts, dim=1)
 
     # ---- scheduling ------------------------------------------------------------------------------------------------
@@ -289,8 +289,11 @@ class Engine:
             read_rows = write_rows = [-1] * len(lengths)
         cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)])
         if self._read_blocks is not None:
-            return self._read_blocks(ids, cu_seqlens, added)
-        return self.backbone.step(ids, cu_seqlens, self._pool, torch.tensor(read_rows), torch.tensor(write_rows), added)
+            hidden = self._read_blocks(ids, cu_seqlens, added)
+        else:
+            rows = torch.tensor(read_rows), torch.tensor(write_rows)
+            hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
+        return hidden.float()  # fp64 of a backbone in fp64
 
     def _rows(self, plan: Sequence[tuple[Active, int]]) -> tuple[list[int], list[int]]:
         """Return the pool rows that each request's state is read from and written to; see `Backbone.step`."""

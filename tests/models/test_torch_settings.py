@@ -13,6 +13,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.models.base import Model, load_model
+from runnel.ops.backend import plain_numbers
 
 TEXTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "cat"]
 Setting = Callable[[], AbstractContextManager[object]]
@@ -70,6 +71,24 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("tiny")
     request.param(path / "parts").save(path / "model")
     return path / "model"
+
+
+def test_a_default_is_restored_by_the_last_of_several_threads() -> None:
+    with default(torch.float64)():
+        first, second = plain_numbers(), plain_numbers()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float32  # the second still computes
+        second.__exit__(None, None, None)
+
+
+def test_models_loaded_in_fp64(folder: Path) -> None:
+    """Their products are in fp64; results are fp32, as those of other models."""
+    found, expected = results(load_model(folder, "float64")), results(load_model(folder, "float32"))
+    assert [one.dtype for one in found[:4]] == [np.float32] * 4
+    for pair in zip(found, expected, strict=True):
+        np.testing.assert_allclose(*pair, atol=1e-5)
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)

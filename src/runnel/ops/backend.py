@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 import platform
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torc
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
 
 _log = logging.getLogger("runnel")
+_default_lock = threading.RLock()
+_defaults: list[
+    torch.dtype
+] = []  # of torch when each open `plain_numbers` began, in any thread: the first is the calling program's
 
 
 def wanted_device(device: str | torch.device) -> torch.device:
@@ -92,22 +97,29 @@ def has_native_bf16() -> bool:
 
 @contextmanager
 def plain_numbers() -> Iterator[None]:
-    """Make new tensors fp32, changeable later and without autocast, whatever the calling program has set for its own."""
+    """Make new tensors fp32, changeable later and without autocast, whatever the calling program has set for its own.
+
+    All threads share torch's default dtype, so the last of those that are here at once restores it.
+    """
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False), torch.no_grad(), plain_numbers():
             yield
         return
-    default = torch.get_default_dtype()
     cast = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     for kind in cast:
         torch.set_autocast_enabled(kind, False)
-    if default != torch.float32:  # of all threads
-        torch.set_default_dtype(torch.float32)
+    with _default_lock:
+        _defaults.append(torch.get_default_dtype())
+        if _defaults[-1] != torch.float32:
+            torch.set_default_dtype(torch.float32)
     try:
         yield
     finally:
-        if default != torch.float32:
-            torch.set_default_dtype(default)
+        with _default_lock:
+            default = _defaults[0]
+            _defaults.pop()
+            if not _defaults and default != torch.float32:
+                torch.set_default_dtype(default)
         for kind in cast:
             torch.set_autocast_enabled(kind, True)
 
