@@ -133,6 +133,18 @@ def test_locov1_is_split_by_its_sets(tmp_path):
         find_sets(str(tmp_path / "loco" / "zzz"))
 
 
+def test_rows_of_locov1_without_its_columns_are_named(tmp_path):
+    query = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
+    write_rows(tmp_path / "LoCoV1-Queries" / "test.jsonl", [query])
+    write_rows(tmp_path / "LoCoV1-Documents" / "test.jsonl", [{"pid": "d", "passage": "a meeting"}])
+    (one,) = find_sets(str(tmp_path))
+    with pytest.raises(InputError, match=r"line 1: expected dataset, pid, passage, as in LoCoV1, got the keys 'pid', 'passage'"):
+        one.source(tmp_path)
+    write_rows(tmp_path / "LoCoV1-Queries" / "test.jsonl", [query | {"qid": "p"}, {"qid": "q"}])
+    with pytest.raises(InputError, match=r"line 2: expected dataset, qid, answer_pids, as in LoCoV1, got the keys 'qid'"):
+        find_sets(str(tmp_path))
+
+
 def test_a_set_of_locov0_is_the_validation_split_of_scrolls(tmp_path):
     rows = [{"id": "a", "input": "a long report", "output": "summary"}, {"id": "b", "input": "another", "output": "short"}]
     write_rows(tmp_path / "gov_report" / "validation.jsonl", rows)

@@ -37,6 +37,7 @@ from runnel.text.lines import find, keys, read_json
 
 _NDCG = ("nDCG@10",)
 _LENGTH = "context_length"  # the column of LongEmbed's needle and passkey
+_LOCO_QUERY = ("dataset", "qid", "answer_pids")  # columns of LoCoV1's queries
 _IDS = ("_id", "id", "doc_id", "qid", "pid")
 _TEXTS = ("text", "passage", "query")
 
@@ -208,14 +209,27 @@ def _full_text(row: Mapping[str, Any], where: object) -> str:
 
 
 def _loco(documents: list[Path], queries: list[Path]) -> list[Set]:
-    names = dict.fromkeys(str(row["dataset"]) for _, row in read_rows(queries))
+    names = dict.fromkeys(str(row["dataset"]) for _, row in _loco_rows(queries, *_LOCO_QUERY))
     return [Set(name, partial(_write_loco, name=name, documents=documents, queries=queries), _NDCG) for name in names]
+
+
+def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
+    """Yield rows.
+
+    Raises:
+        InputError: a row lacks one of these values.
+    """
+    for where, row in read_rows(files):
+        if not row.keys() >= set(names):
+            raise InputError(f"{where}: expected {', '.join(names)}, as in LoCoV1, got {keys(row)}")
+        yield where, row
 
 
 def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> TaskFiles:
     """Write a set of LoCoV1. As by its authors, documents without text are left out, with the queries that only they answer."""
-    rows = [row for row in read_rows(queries) if row[1]["dataset"] == name]
-    empty = {str(row["pid"]) for _, row in read_rows(documents) if row["dataset"] == name and row["passage"] is None}
+    rows = [row for row in _loco_rows(queries, *_LOCO_QUERY) if row[1]["dataset"] == name]
+    passages = _loco_rows(documents, "dataset", "pid", "passage")
+    empty = {str(row["pid"]) for _, row in passages if row["dataset"] == name and row["passage"] is None}
     kept = [(where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))]
     texts = (one for one in read_rows(documents) if one[1]["dataset"] == name and one[1]["passage"] is not None)
     judged = ((str(row["qid"]), str(pid), 1) for _, row in kept for pid in row["answer_pids"] if str(pid) not in empty)
