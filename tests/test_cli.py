@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import runnel
+from runnel import cli
 
 
 def test_empty_query(run, fake, tmp_path):
@@ -62,6 +63,24 @@ def test_ctrl_c_inside_a_library_that_turns_it_into_another_error(run, fake, tmp
 def test_wrong_usage_is_exit_code_2(run, arguments):
     done = run(*arguments.split())
     assert done.code == 2 and "Usage: runnel" in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "find q a.txt --plain --json",
+        "search q --words-only --meaning-only",
+        "ask q --in library a.txt",
+        "rerank q a.txt --run r",
+        "evaluate --questions q",
+    ],
+)
+def test_options_that_contradict_each_other_are_wrong_usage_and_no_bug(run, tmp_path, arguments):
+    (tmp_path / "a.txt").write_text("One dog.")
+    cli.bug.clear()
+    done = run(*arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Usage: ") and not cli.bug.is_set()
 
 
 def test_version(run):

@@ -179,6 +179,8 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
             for name, group in groups.items():
                 options[name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
             code = run(**options)
+        except USAGE_ERROR:
+            raise  # `main` reports it
         except BrokenPipeError:
             code = _NO_READER
         except (RunnelError, OSError) as error:
