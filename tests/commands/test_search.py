@@ -49,6 +49,16 @@ def test_forms_for_programs(run, library, tmp_path):
     assert set(first["explanation"]) == {"meaning", "words", "reranked", "relevance"}
 
 
+def test_an_empty_index_is_noted(run, library, pocket):
+    Index.create("empty", pocket, store="local").close()
+    note = "runnel: note: the index has no documents; `runnel index` adds them\n"
+    for places in (["--in", "empty"], ["--in", "empty", "--in", "empty"]):
+        done = run("search", "blood", *places)
+        assert (done.code, done.out, done.err) == (1, "", note)
+    done = run("search", "zzz", "--words-only", "--in", "library")
+    assert (done.code, done.err) == (1, ""), "an index with documents, none of which has the word"
+
+
 def test_documents_without_files_and_sentences(run, tmp_path, pocket, monkeypatch):
     monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
     with Index.create("notes", pocket, store="local") as index:

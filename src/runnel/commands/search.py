@@ -20,6 +20,7 @@ from runnel.commands.display import (
     print_json,
     print_names,
     print_text,
+    say,
     stdout_console,
 )
 from runnel.commands.find import place_link
@@ -95,6 +96,8 @@ def search(
     index = open_places(places or [], model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr))
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
+    if not hits and not len(index):
+        say("note: the index has no documents; `runnel index` adds them")
     log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
     if form == "json":
         place = index.store.uri
