@@ -41,6 +41,23 @@ def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
         train(given, tmp_path / "run", data=tmp_path / "bad.jsonl")
 
 
+@pytest.mark.parametrize("job", ["sentences", "generate"])
+def test_held_out_data_that_leave_none_to_train_on(job, tmp_path):
+    with pytest.raises(InputError, match=r"data\.held_out = 9999 leaves none of \d+ examples to train on; lower it, or add"):
+        train(smoke_recipe(job, "data.held_out=9999"), tmp_path)
+
+
+def test_what_was_left_out_is_reported_where_nothing_is_left(tmp_path, caplog):
+    row = {"question": "q", "document": "The river runs down to the sea. It is cold.", "evidence": [[0, 9]]}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row))
+    smoke.write_model(tmp_path / "model", "mamba2")
+    changes = (f"model.name={tmp_path / 'model'}", "new_head=true", 'data.exclude=["data.jsonl"]', "data.held_out=0")
+    made = recipes.read("evidence", changes=changes)
+    with pytest.raises(InputError, match="there are no evidence examples to train on"):
+        train(made, tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
+    assert "left out: 1 document shares sentences with a test set" in caplog.messages
+
+
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty and not a run folder"):

@@ -153,10 +153,16 @@ def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminat
 
 def _split(items: Iterator[Any], held_out: int, make: Callable[[str, Iterator[Any]], Any], guard: Decontaminator) -> RunData:
     """Make held-out data of the first items, and training data of the others."""
-    held = make("held_out", itertools.islice(items, held_out)) if held_out else None
-    data = RunData(make("train", items), held)
-    _report(guard)
-    return data
+    try:
+        held = make("held_out", itertools.islice(items, held_out)) if held_out else None
+        first = list(itertools.islice(items, 1))
+        if held is not None and not first:
+            raise InputError(
+                f"data.held_out = {held_out} leaves none of {len(held)} examples to train on; lower it, or add examples"
+            )
+        return RunData(make("train", itertools.chain(first, items)), held)
+    finally:
+        _report(guard)
 
 
 def _name(path: str, taken: Any) -> str:
