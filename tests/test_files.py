@@ -100,6 +100,15 @@ def test_a_missing_directory_is_named(tmp_path):
         write(tmp_path / "missing" / "out", b"x")
 
 
+@pytest.mark.parametrize("name", [".", "..", "folder", "folder/.."])
+def test_a_directory_is_no_file_to_write(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a directory; name a file"):
+        write(Path(name), b"")
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+
+
 @needs_full_device
 def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
     (tmp_path / "out").write_bytes(b"old")

@@ -135,6 +135,18 @@ def test_an_index_is_made_where_the_making_was_cut_short(run, folder):
     assert run("index", "files", "--to", "cut").code == 0
 
 
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("", "the index's place is ''; expected a folder or a URI"),
+        ("files/river.md", "files/river.md is a file; give a new or an empty folder"),
+    ],
+)
+def test_a_place_that_no_index_can_be_at(run, folder, place, message):
+    done = run("index", "files", "--to", place)
+    assert (done.code, done.err) == (1, f"runnel: error: {message}\n")
+
+
 def test_a_folder_of_other_things_is_refused(run, folder):
     wanted = "is not empty and holds no index; give a new or an empty folder"
     for command, message in (("index", "files", "--to", "files"), wanted), (("search", "x", "--in", "files"), "holds no index"):

@@ -262,6 +262,22 @@ def test_a_full_disk_under_the_work_so_far(run, fake, files, monkeypatch, argume
     assert (done.code, done.err.splitlines()[-1]) == (1, f"runnel: error: {part}: No space left on device")
 
 
+@pytest.mark.parametrize("name", [".", "", "folder"])
+def test_a_folder_is_no_output(run, fake, files, name):
+    (files / "folder").mkdir()
+    done = run(*RERANK[:-1], name)
+    assert (done.code, done.err) == (1, f"runnel: error: {name or '.'} is a folder; name a file to write\n")
+
+
+@pytest.mark.parametrize("command", [("synthesize", "--without-llm"), ("adapt",)])
+def test_a_folder_for_results_that_is_a_file_or_has_no_parent(run, tmp_path, command):
+    (tmp_path / "a.md").write_text("# Water\n\nIt flows.\n")
+    ended = run(*command, "a.md", "--to", "no/out")
+    assert (ended.code, ended.err) == (1, "runnel: error: no/out: the directory no does not exist; create it first\n")
+    ended = run(*command, "a.md", "--to", "a.md")
+    assert (ended.code, ended.err) == (1, "runnel: error: a.md is a file; name a folder for the results\n")
+
+
 def test_a_description_that_is_damaged(tmp_path):
     (tmp_path / "out.part").write_text("work")
     (tmp_path / "out.part.json").write_text("{")

@@ -266,13 +266,6 @@ def test_documents_without_structure(run, tmp_path):
     assert "note: no examples: headings, questions, definitions or lists with sentences are needed\n" in ended.err
 
 
-@pytest.mark.parametrize("command", [("synthesize", "--without-llm"), ("adapt",)])
-def test_a_folder_without_a_parent_is_an_error(run, tmp_path, command):
-    (tmp_path / "a.md").write_text("# Water\n\nIt flows.\n")
-    ended = run(*command, "a.md", "--to", "no/out")
-    assert (ended.code, ended.err) == (1, "runnel: error: no/out: the directory no does not exist; create it first\n")
-
-
 @pytest.mark.parametrize("option", [("--llm", "http://x/v1"), ("--strategy", "link"), ("--price-in", 1), ("-m", "pocket")])
 def test_options_that_need_a_language_model(run, tmp_path, option):
     (tmp_path / "a.txt").write_text("Text.")

@@ -34,9 +34,11 @@ def create_folder(path: Path) -> Path:
     """Create a folder for results, unless it exists; return it.
 
     Raises:
-        InputError: its parent does not exist.
+        InputError: it is a file, or its parent does not exist.
     """
     expect_parent(path)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; name a folder for the results")
     path.mkdir(exist_ok=True)
     return path
 
@@ -71,9 +73,14 @@ class Output:
         path: the file, OUT.
         parts: endings of the files with the work so far, the most important first.
         also: files that are made together with OUT.
+
+    Raises:
+        InputError: the path is a folder.
     """
 
     def __init__(self, path: Path, *, parts: Sequence[str] = (".part",), also: Sequence[Path] = ()) -> None:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; name a file to write")
         self.path, self.parts = path, [sibling(path, ending) for ending in parts]
         self._settings: Mapping[str, object] = {}
         self._about, self._facts = sibling(path, ".part.json"), sibling(path, ".json")

@@ -55,12 +55,15 @@ def holds_index(place: str | Path) -> bool:
     """Return whether a place has an index. If not, one can be created: a folder with other content is an error.
 
     Raises:
-        StoreError: the place cannot be reached, or is a folder with other content.
+        StoreError: the place cannot be reached, or is a file or a folder with other content.
+        InputError: a place that is no path.
     """
-    if "://" not in str(place):
+    if "://" not in _checked(place):
         if _is_local(place):
             return True
         if not Path(place).is_dir():
+            if Path(place).exists():
+                raise StoreError(f"{place} is a file; give a new or an empty folder")
             return False
     there: bool = _module("qdrant" if _is_qdrant(place) else "lance").holds_index(str(place))
     if not there and "://" not in str(place):
