@@ -182,9 +182,11 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
     index.close()
     with Index.open(tmp_path / "index", embedder) as again:
         assert again.search("river")[0].id == "river"
-    other = Embedder(tiny_model(tmp_path / "other", seed=1))
-    with pytest.raises(StoreError, match="made with a former 'tiny', which gave other vectors"):
-        Index.open(tmp_path / "index", other)
+    for other in (Embedder(tiny_model(tmp_path / "other", seed=1)), Embedder(embedder.model, truncate_dim=8)):
+        with pytest.raises(
+            StoreError, match=r"made with a former 'tiny' or with other options \(pooling, truncate_dim\), which gave"
+        ):
+            Index.open(tmp_path / "index", other)
 
 
 def test_an_index_knows_the_name_of_its_model(tmp_path):

@@ -63,7 +63,7 @@ def file_states(paths: Iterable[Path]) -> object:
     for path in sorted(paths):
         try:
             facts = path.stat()
-        except FileNotFoundError:  # a part that this kind lacks, or a file that a writer has just replaced
+        except OSError:  # a part that this kind lacks, a file that a writer has just replaced, or a link to itself
             continue
         if not path.is_dir():
             states.append((str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns))

@@ -291,7 +291,10 @@ def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> Non
                 "use that name, or make a new one"
             )
     if embedder.model.source == settings.model:
-        raise former_model(place, settings.model)
+        raise StoreError(
+            f"{place} was made with a former {settings.model!r} or with other options (pooling, truncate_dim), which gave other "
+            "vectors; use those, or delete it and index its documents again"
+        )
     raise StoreError(
         f"{place} was made with the model {settings.model!r}; {embedder.model.source!r} gives other vectors. "
         "Use that model, or choose another place"
