@@ -240,6 +240,10 @@ def _value(hint: Any, value: Any, place: str, job: str | None) -> Any:
 _A = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
+_FROM_ZERO = ("data.negatives", "data.held_out", "train.seed")  # other whole numbers begin at 1
+_ABOVE_ZERO = ("train.learning_rate", "train.epochs", "train.temperature", "search.learning_rates")
+
+
 def _inner(hint: Any) -> Any:
     """Return X for X | None."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
@@ -250,29 +254,32 @@ def _inner(hint: Any) -> Any:
 def _check(recipe: Recipe, path: str) -> None:
     """Check the constraints that types cannot express."""
     t, d = recipe.train, recipe.data
-    counts = {"data.samples": d.samples, "train.batch": t.batch, "train.checkpoints": t.checkpoints, "train.group": t.group}
-    counts |= {"train.max_steps": t.max_steps, "data.rows": d.rows, "data.max_tokens": d.max_tokens}
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise InputError(f"{path}: {name} must be at least 1, got {count}")
-    for name, number in {"learning_rate": t.learning_rate, "epochs": t.epochs, "temperature": t.temperature}.items():
-        if number <= 0:
-            raise InputError(f"{path}: train.{name} must be above 0, got {number}")
-    if len(t.betas) != 2:
-        raise InputError(f"{path}: train.betas must be two numbers, got {list(t.betas)}")
-    if d.negatives < 0 or d.held_out < 0 or (recipe.job == "rerank" and d.negatives < 1):
-        raise InputError(f"{path}: data.negatives must be at least {int(recipe.job == 'rerank')} and data.held_out at least 0")
+    for name, value in _flat(dataclasses.asdict(recipe)):
+        for number in value if isinstance(value, tuple) else (value,):
+            _check_number(name, number, path)
+    if t.seed >= 1 << 32:
+        raise InputError(f"{path}: train.seed must be below 2**32, got {t.seed}")
+    if len(t.betas) != 2 or max(t.betas) >= 1:
+        raise InputError(f"{path}: train.betas must be two numbers from 0 to below 1, got {list(t.betas)}")
+    if recipe.job == "rerank" and d.negatives < 1:
+        raise InputError(f"{path}: data.negatives must be at least 1, got {d.negatives}")
     if t.min_learning_rate and t.schedule != "cosine":
         raise InputError(f"{path}: train.min_learning_rate needs the cosine schedule; remove it or set train.schedule")
-    if recipe.search is not None and (not recipe.search.learning_rates or recipe.search.share < 1 or not d.held_out):
-        raise InputError(
-            f"{path}: [search] needs learning_rates, a share of at least 1, and data.held_out rows to compare them on"
-        )
+    if recipe.search is not None and not (recipe.search.learning_rates and d.held_out):
+        raise InputError(f"{path}: [search] needs learning_rates, and data.held_out rows to compare them on")
     for table in d.sets:
         if table.instructions and "{instruction}" not in (d.prompt or ""):
             raise InputError(
                 f"{path}: {table.path} has instructions, but data.prompt has no {{instruction}}; add it or remove them"
             )
+
+
+def _check_number(name: str, value: object, path: str) -> None:
+    """Raise InputError for a number that is too small: of whole numbers below 1, of others below 0, with exceptions."""
+    if type(value) is int and value < (least := 0 if name in _FROM_ZERO else 1):
+        raise InputError(f"{path}: {name} must be at least {least}, got {value}")
+    if type(value) is float and (value < 0 or (value == 0 and name in _ABOVE_ZERO)):
+        raise InputError(f"{path}: {name} must be {'above 0' if name in _ABOVE_ZERO else 'at least 0'}, got {value}")
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
