@@ -109,6 +109,23 @@ def test_a_directory_is_no_file_to_write(tmp_path, monkeypatch, name):
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_devices_and_pipes_are_not_replaced(tmp_path, name):
+    """As root, /dev/stdout itself would become a file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    with pytest.raises(OSError, match="is not a regular file; name another one"):
+        write(tmp_path / name, b"")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "pipe").is_fifo() and names(tmp_path) == ["link", "pipe"]
+
+
+@pytest.mark.skipif(not Path("/dev").is_dir(), reason="this system has no /dev")
+def test_nothing_in_dev_is_replaced():
+    with pytest.raises(OSError, match="is not a regular file; name another one"):
+        write(Path("/dev/runnel-test"), b"")
+
+
 @needs_full_device
 def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
     (tmp_path / "out").write_bytes(b"old")

@@ -44,6 +44,8 @@ def replacing(path: Path) -> Iterator[Path]:
         raise FileNotFoundError(errno.ENOENT, "no such directory; create it first", str(path.parent))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a directory; name a file", str(path))
+    if (path.exists() and not path.is_file()) or path.parent == Path("/dev"):  # /dev/stdout is a link, perhaps to a file
+        raise OSError(errno.EINVAL, "is not a regular file; name another one", str(path))
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
     try:
         with naming(path, partial):
