@@ -47,15 +47,22 @@ def test_held_out_data_that_leave_none_to_train_on(job, tmp_path):
         train(smoke_recipe(job, "data.held_out=9999"), tmp_path)
 
 
-def test_what_was_left_out_is_reported_where_nothing_is_left(tmp_path, caplog):
-    row = {"question": "q", "document": "The river runs down to the sea. It is cold.", "evidence": [[0, 9]]}
-    (tmp_path / "data.jsonl").write_text(json.dumps(row))
+@pytest.mark.parametrize(
+    ("recipe", "message", "left_out"),
+    [
+        ("evidence", "there are no evidence examples to train on", "1 document shares sentences with a test set"),
+        ("pairs", r"data\.jsonl has no examples to train on", "1 query in a test set"),
+    ],
+)
+def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, left_out, tmp_path, caplog):
+    evidence = {"question": "q", "document": "The river runs down to the sea. It is cold.", "evidence": [[0, 9]]}
+    (tmp_path / "data.jsonl").write_text(json.dumps({"evidence": evidence, "pairs": {"query": "q", "positive": "a"}}[recipe]))
     smoke.write_model(tmp_path / "model", "mamba2")
-    changes = (f"model.name={tmp_path / 'model'}", "new_head=true", 'data.exclude=["data.jsonl"]', "data.held_out=0")
-    made = recipes.read("evidence", changes=changes)
-    with pytest.raises(InputError, match="there are no evidence examples to train on"):
-        train(made, tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
-    assert "left out: 1 document shares sentences with a test set" in caplog.messages
+    new_head = ["new_head=true"] * (recipe == "evidence")
+    changes = (f"model.name={tmp_path / 'model'}", *new_head, 'data.exclude=["data.jsonl"]', "data.held_out=0")
+    with pytest.raises(InputError, match=message):
+        train(recipes.read(recipe, changes=changes), tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
+    assert f"left out: {left_out}" in caplog.messages
 
 
 def test_a_folder_of_something_else(tmp_path):

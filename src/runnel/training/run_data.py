@@ -77,13 +77,28 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
     Raises:
         InputError: a file cannot be read, or no examples are left to train on.
     """
-    table, seed = recipe.data, recipe.train.seed
     stored = recipe.job == "sentences" and model.head("sentences").stored
-    guard = Decontaminator(table.exclude if write or stored else ())  # no table keeps the examples for heads over stored vectors
-    if recipe.job == "generate":
-        return _completions(recipe, model, folder, guard, write=write)
-    if recipe.job == "sentences":
-        return _evidence(recipe, model, folder, guard, stored=stored, write=write)
+    # The examples for heads over stored vectors are in no file, so every process reads and filters them.
+    guard = Decontaminator(recipe.data.exclude if write or stored else ())
+    try:
+        if recipe.job == "generate":
+            return _completions(recipe, model, folder, guard, write=write)
+        if recipe.job == "sentences":
+            return _evidence(recipe, model, folder, guard, stored=stored, write=write)
+        return _triples(recipe, model, folder, guard, write=write)
+    finally:
+        if write and guard.counts:
+            log.warning("left out: %s", guard)
+
+
+def take_share(examples: RunData, parts: int, seed: int) -> RunData:
+    """Draw 1/`parts` of the training data, at least one row of each set."""
+    drawn = {name: rows.shuffle(seed).select(range(max(1, len(rows) // parts))) for name, rows in examples.train.items()}
+    return RunData(DatasetDict(drawn), examples.held_out)
+
+
+def _triples(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
+    table, seed = recipe.data, recipe.train.seed
     rows: dict[str, Dataset] = {}
     for number, one in enumerate(table.sets):
         path = folder / f"{number}.arrow"
@@ -92,7 +107,6 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
             if write
             else Dataset.from_file(str(path))
         )
-    _report(guard)
     if recipe.job == "embed":
         require_negatives(rows, table, recipe.train.batch)
     made: Any = by_negatives if recipe.job == "embed" else DatasetDict
@@ -104,17 +118,6 @@ def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool) ->
     return RunData(made({n: s["train"] for n, s in split.items()}), made({n: s["test"] for n, s in split.items()}))
 
 
-def take_share(examples: RunData, parts: int, seed: int) -> RunData:
-    """Draw 1/`parts` of the training data, at least one row of each set."""
-    drawn = {name: rows.shuffle(seed).select(range(max(1, len(rows) // parts))) for name, rows in examples.train.items()}
-    return RunData(DatasetDict(drawn), examples.held_out)
-
-
-def _report(guard: Decontaminator) -> None:
-    if guard.counts:
-        log.warning("left out: %s", guard)
-
-
 def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, stored: bool, write: bool) -> RunData:
     table = recipe.data
     clean = (guard.clean(read_evidence(one.path, within=table.within)) for one in table.sets)
@@ -123,8 +126,6 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
         reader = SentenceRetriever.load(recipe.model.name)
         reader.model.unit = model.unit
         data = RunData(*read_vector_data(reader, examples, folder / "documents", table.held_out, write=write))
-        if write:
-            _report(guard)
         if not recipe.model.layers:
             return data
         measured = None if data.held_out is None else LayerData([data.held_out], model)
@@ -136,7 +137,7 @@ def _evidence(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator,
             return SentenceData(model, path)
         return SentenceData.write(path, model, part, tokens=table.lengths or None, seed=recipe.train.seed)
 
-    return _split(examples, table.held_out, made, guard)
+    return _split(examples, table.held_out, made)
 
 
 def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminator, *, write: bool) -> RunData:
@@ -148,21 +149,16 @@ def _completions(recipe: Recipe, model: Model, folder: Path, guard: Decontaminat
         path = folder / f"{name}.arrow"
         return CompletionData.write(path, model, part) if write else CompletionData(path)
 
-    return _split(exchanges, table.held_out, made, guard)
+    return _split(exchanges, table.held_out, made)
 
 
-def _split(items: Iterator[Any], held_out: int, make: Callable[[str, Iterator[Any]], Any], guard: Decontaminator) -> RunData:
+def _split(items: Iterator[Any], held_out: int, make: Callable[[str, Iterator[Any]], Any]) -> RunData:
     """Make held-out data of the first items, and training data of the others."""
-    try:
-        held = make("held_out", itertools.islice(items, held_out)) if held_out else None
-        first = list(itertools.islice(items, 1))
-        if held is not None and not first:
-            raise InputError(
-                f"data.held_out = {held_out} leaves none of {len(held)} examples to train on; lower it, or add examples"
-            )
-        return RunData(make("train", itertools.chain(first, items)), held)
-    finally:
-        _report(guard)
+    held = make("held_out", itertools.islice(items, held_out)) if held_out else None
+    first = list(itertools.islice(items, 1))
+    if held is not None and not first:
+        raise InputError(f"data.held_out = {held_out} leaves none of {len(held)} examples to train on; lower it, or add examples")
+    return RunData(make("train", itertools.chain(first, items)), held)
 
 
 def _name(path: str, taken: Any) -> str:
