@@ -123,6 +123,7 @@ def test_instructions_in_columns(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "triples"),
     [
+        (["query;positive", "q, r;a"], [("q, r", ("a",), ())]),
         (["query,positive", "q,a", '"r, s","b\nc ""d"""'], [("q", ("a",), ()), ("r, s", ('b\nc "d"',), ())]),
         (["question\tanswer", "q\ta, b"], [("q", ("a, b",), ())]),
         (["Anchor,Positive,Negative", "q,a,b"], [("q", ("a",), ("b",))]),

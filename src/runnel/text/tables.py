@@ -52,11 +52,16 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
             return Table(["id", "title", "text"], _msmarco(lines, every))
         return Table(["id", "text"], _pairs(lines, every))
     csv.field_size_limit(longest)
-    delimiter = "\t" if kind == "tsv" else max(",;\t|", key=first.count)
+    delimiter = "\t" if kind == "tsv" else delimiter_of(first)
     reader = csv.reader(every, delimiter=delimiter, strict=True)
     cells = _parsed(lines, reader)
     columns = next(filter(None, cells), [])
     return Table(columns, _named(lines, reader, columns, cells, delimiter))
+
+
+def delimiter_of(names: str) -> str:
+    """Return what separates the column names of a csv file."""
+    return max(",;\t|", key=names.count)
 
 
 def row_text(values: Mapping[str, object]) -> str:

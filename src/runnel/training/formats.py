@@ -16,7 +16,7 @@ from runnel.errors import InputError, ReadError
 from runnel.records import titled
 from runnel.text.lines import Lines, find, keys, read_json, read_lines, text_of, texts_of
 from runnel.text.reading import open_bytes
-from runnel.text.tables import read_table
+from runnel.text.tables import delimiter_of, read_table
 from runnel.text.trec import read_qrels
 from runnel.training.corpora import Texts, read_corpus, read_queries
 
@@ -376,4 +376,4 @@ def _kind(line: str) -> str:
 
 def _cells(line: str) -> list[str]:
     """Return the fields of one line of CSV; an open quote ends at the end of the line."""
-    return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else ","))]
+    return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line)))]
