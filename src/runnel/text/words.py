@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-from runnel.errors import MissingDependency
+from runnel.errors import needing
 
 # Letters and marks without punctuation and digits: Thai, Lao, Burmese, Khmer; 々〆〇, kana, Han, halfwidth kana.
 _UNSPACED = (
@@ -79,12 +79,8 @@ def bm25() -> Any:
     Raises:
         MissingDependency: it is not installed.
     """
-    try:
+    with needing("BM25 needs bm25s", "search"):
         import bm25s
-    except ImportError as error:
-        raise MissingDependency(
-            "BM25 needs bm25s; run `pip install 'runnel[search]'`; the extras 'train' and 'eval' have it, too"
-        ) from error
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets it to DEBUG, which reports every index
     return bm25s
 

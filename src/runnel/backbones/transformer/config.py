@@ -12,7 +12,7 @@ import torch
 
 from runnel.backbones.base import BackboneConfig
 from runnel.backbones.checkpoint.values import code_classes, reads_both_ways
-from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
+from runnel.errors import BackendUnavailable, CheckpointError, InputError, needing
 
 Output = Literal["encoder", "decoder", "first"]
 OUTPUTS: tuple[Output, ...] = ("encoder", "decoder", "first")
@@ -209,13 +209,8 @@ def library() -> ModuleType:
     Raises:
         MissingDependency: the library is not installed.
     """
-    try:
+    with needing("transformer baselines need the transformers library", "baselines"):
         import transformers
-    except ImportError as error:
-        raise MissingDependency(
-            f"transformer baselines need the transformers library, which cannot be imported ({error}); "
-            'pip install "runnel[baselines]"'
-        ) from error
     return transformers
 
 
