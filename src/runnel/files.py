@@ -30,6 +30,16 @@ def naming(path: Path, written: Path | None = None) -> Iterator[None]:
         raise OSError(code, os.strerror(code), str(path)) from error
 
 
+def expect_replaceable(path: Path) -> None:
+    """Raise OSError if `path` cannot be a file to write: its directory does not exist, or it is a directory or a device."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such directory; create it first", str(path.parent))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a directory; name a file", str(path))
+    if (path.exists() and not path.is_file()) or path.parent == Path("/dev"):  # /dev/stdout is a link, perhaps to a file
+        raise OSError(errno.EINVAL, "is not a regular file; name another one", str(path))
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file that replaces `path` once all of it is on disk.
@@ -38,14 +48,9 @@ def replacing(path: Path) -> Iterator[Path]:
     leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
 
     Raises:
-        OSError: the directory does not exist, or the file cannot be written; the error names `path`.
+        OSError: as `expect_replaceable`, or the file cannot be written; the error names `path`.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "no such directory; create it first", str(path.parent))
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a directory; name a file", str(path))
-    if (path.exists() and not path.is_file()) or path.parent == Path("/dev"):  # /dev/stdout is a link, perhaps to a file
-        raise OSError(errno.EINVAL, "is not a regular file; name another one", str(path))
+    expect_replaceable(path)
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
     try:
         with naming(path, partial):

@@ -282,3 +282,18 @@ def test_code_keeps_its_lines(run, fake, tmp_path):
     shown = run("find", "why dog", "a.go", "-k", 1).out
     assert shown.startswith(" 1. a.go:3  characters ") and "\n    bark\n    package dogs\n" in shown
     assert "\n    »func bark(n int) {\n        for why := n {\n            dog\n        }\n    }«\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        ("no/r.html", "no: no such directory; create it first"),
+        (".", ".: is a directory; name a file"),
+        ("/dev/stdout", "/dev/stdout: is not a regular file; name another one"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_reported_before_files_are_read(run, fake, tmp_path, report, message):
+    (tmp_path / "a.txt").write_text("One dog.")
+    fake.find.scan = None
+    done = run("find", "dog", "a.txt", "--html", report)
+    assert (done.code, done.out, done.err) == (2, "", f"runnel: error: {message}\n")

@@ -1,6 +1,7 @@
 """Loading in the background, who may ask, errors in each route's shape, and the pages about the server."""
 
 import json
+import socket
 import threading
 
 import cohere
@@ -68,6 +69,15 @@ def test_port_in_use():
         port = one.getsockname()[1]
         with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: .*in use; choose another --host"):
             bind(ServerSettings(port=port))
+
+
+def test_a_host_that_has_no_address(monkeypatch):
+    def unknown(*arguments, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_server", unknown)
+    with pytest.raises(InputError, match="cannot listen on no-host, port 0: Name or service not known; choose another --host"):
+        bind(ServerSettings(host="no-host", port=0, open_bind=True))
 
 
 def test_other_machines_only_with_a_key():

@@ -32,7 +32,7 @@ from runnel.commands.display import (
 )
 from runnel.commands.options import DTYPES, Dtype, Encoding, Exclude, Include, Model, NoIgnore, OcrOption, Query, refuse, select
 from runnel.errors import InputError
-from runnel.files import write
+from runnel.files import expect_replaceable, write
 from runnel.records import normalize
 from runnel.search.finding import STANDARD_INPUT, Answer, Findings, Place, open_cache, read_documents
 from runnel.search.finding import find as find_sentences
@@ -138,6 +138,8 @@ def find(
     if explain:
         refuse({"--plain": output.plain, "--files-with-matches": output.files}, "cannot be given with --explain")
         form = "layout" if form == "plain" else form
+    if html is not None:
+        expect_replaceable(html)  # before the reading, which may take long
     lowest = None if min_score is None else parse_min_score(min_score)
     load = cache(partial(_load, model, dtype, remember, min_score))
     began, skipped = time.monotonic(), list[Skipped]()

@@ -66,7 +66,10 @@ def bind(settings: ServerSettings) -> socket.socket:
             (settings.host, settings.port), family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET, backlog=512
         )
     except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        if isinstance(error, socket.gaierror):  # an unknown name; its errno is none of the system's
+            reason = error.strerror
+        else:
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise InputError(
             f"cannot listen on {settings.host}, port {settings.port}: {reason}; choose another --host or --port"
         ) from error
