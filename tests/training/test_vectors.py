@@ -29,7 +29,7 @@ from runnel.training import recipes
 from runnel.training.losses import span_loss, yes_or_no_loss
 from runnel.training.progress import read_metrics
 from runnel.training.run import SUMMARY, prepared, train
-from runnel.training.vector_data import Question, ask_elsewhere, split_documents
+from runnel.training.vector_data import ReadQuestion, ask_elsewhere, split_documents
 from runnel.training.vectors import VectorItem, VectorTrainer, calibrate, make_vector_item, mark_answers, score_items, thin
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
@@ -187,8 +187,8 @@ def test_settings_without_effect_are_refused(data, change, named):
 # ---- which questions ---------------------------------------------------------------------------------------------------
 
 
-def questions(documents: int) -> list[Question]:
-    return [Question(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),)) for d in range(documents) for n in range(3)]  # type: ignore[arg-type]
+def questions(documents: int) -> list[ReadQuestion]:
+    return [ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),)) for d in range(documents) for n in range(3)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("documents", "held_out", "sizes"), [(25, 7, (60, 9, 6)), (9, 0, (27, 0, 0)), (1, 0, (3, 0, 0))])

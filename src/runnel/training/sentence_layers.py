@@ -26,7 +26,7 @@ from runnel.models.base import Model
 from runnel.models.heads import VectorScore
 from runnel.training.document_trainer import AveragedTrainer, Documents
 from runnel.training.losses import span_loss
-from runnel.training.vector_data import Question, VectorData
+from runnel.training.vector_data import ReadQuestion, VectorData
 from runnel.training.vectors import span_recalls
 
 QUESTIONS = 8  # about a document in one step
@@ -70,7 +70,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
 
     def __init__(self, read: Sequence[VectorData], model: Model) -> None:
         self._documents, self._model = read[0].documents, model
-        by_document: dict[str, list[Question]] = {}
+        by_document: dict[str, list[ReadQuestion]] = {}
         for question in itertools.chain.from_iterable(part.questions for part in read):
             if question.evidence:
                 by_document.setdefault(question.document, []).append(question)
@@ -100,7 +100,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         )
         return group[0].name, item
 
-    def _query_row(self, question: Question) -> np.ndarray:
+    def _query_row(self, question: ReadQuestion) -> np.ndarray:
         ids = question.query.ids
         bounds = np.array([0, len(ids)])
         return lay_out(ids, bounds, self._model.backbone, self._model.tokenizer.markers()).ids

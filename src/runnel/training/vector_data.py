@@ -33,7 +33,7 @@ _ASIDE = 10  # one document in 10 calibrates
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class ReadQuestion:
     """A question about a document, named by the digest of its text.
 
     Attributes:
@@ -68,7 +68,7 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
         lengths: (n,) int64 ones: batches have equally many questions.
     """
 
-    def __init__(self, documents: ReadDocuments, questions: Sequence[Question]) -> None:
+    def __init__(self, documents: ReadDocuments, questions: Sequence[ReadQuestion]) -> None:
         self.documents, self.questions = documents, list(questions)
         self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)
 
@@ -133,7 +133,7 @@ def _read(reader: SentenceRetriever, texts: Mapping[str, str], folder: Path) -> 
             advance(len(read.text))
 
 
-def _question(number: int, key: str, example: Evidence, query: VectorQuery, document: SentenceVectors) -> Question:
+def _question(number: int, key: str, example: Evidence, query: VectorQuery, document: SentenceVectors) -> ReadQuestion:
     name = example.id or f"example {number + 1}"
     full = np.diff(document.bounds) > 0
     place = np.concatenate([[0], full.cumsum()])
@@ -144,23 +144,25 @@ def _question(number: int, key: str, example: Evidence, query: VectorQuery, docu
     except InputError as error:
         raise InputError(f"evidence example {name}: {error}") from error
     evidence = [(int(place[rows[0]]), int(place[rows[-1] + 1])) for rows in labels]
-    return Question(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
+    return ReadQuestion(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
 
 
-def split_documents(questions: Sequence[Question], held_out: int) -> tuple[list[Question], list[Question], list[Question]]:
+def split_documents(
+    questions: Sequence[ReadQuestion], held_out: int
+) -> tuple[list[ReadQuestion], list[ReadQuestion], list[ReadQuestion]]:
     """Return the questions to train on, at least `held_out` to hold out, and those of one other document in ten to calibrate."""
     count = Counter(question.document for question in questions)
     order = sorted(count)  # digests: an order that has nothing to do with the texts
     before = np.cumsum([0, *(count[document] for document in order)])[:-1]
     held = {document for document, number in zip(order, before.tolist(), strict=True) if number < held_out}
     aside = {document for number, document in enumerate(d for d in order if d not in held) if number % _ASIDE == _ASIDE - 1}
-    parts: tuple[list[Question], list[Question], list[Question]] = ([], [], [])
+    parts: tuple[list[ReadQuestion], list[ReadQuestion], list[ReadQuestion]] = ([], [], [])
     for question in questions:
         parts[1 if question.document in held else 2 if question.document in aside else 0].append(question)
     return parts
 
 
-def ask_elsewhere(questions: Sequence[Question]) -> list[Question]:
+def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
     """Return one question in four, asked about another document, if it is about only one."""
     documents = list(dict.fromkeys(question.document for question in questions))
     number = {document: place for place, document in enumerate(documents)}
