@@ -17,7 +17,7 @@ from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
-    from runnel.generation.asking import CitedAnswer, Context, Excerpt
+    from runnel.generation.asking import CitedAnswer, AnswerContext, Excerpt
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.search.index import Index
 
@@ -110,7 +110,7 @@ def _find_in_index(question: str, index: Index, top_k: int) -> list[Excerpt]:
     return excerpts_of_hits(index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS)))
 
 
-def _end_answer(context: Context, result: CitedAnswer, *, show: bool) -> None:
+def _end_answer(context: AnswerContext, result: CitedAnswer, *, show: bool) -> None:
     """End the line of an answer that was streamed, and show the excerpts that it cites."""
     stream_text("\n" if result.text else "")
     if result.cited and show:
@@ -128,7 +128,7 @@ def _show_excerpts(excerpts: tuple[Excerpt, ...], numbers: Any) -> None:
     stream_text("\n")
 
 
-def _as_json(model: str, context: Context, result: CitedAnswer) -> dict[str, object]:
+def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
     excerpts = [one.place.as_json() | {"text": one.text, "score": one.score} for one in context.excerpts]
     facts = {"cited": result.cited, "removed_citations": result.removed, "misquoted": result.misquoted}
     counts = {name: getattr(result.reply, name) for name in ("finish", "prompt_tokens", "completion_tokens")}
@@ -136,7 +136,7 @@ def _as_json(model: str, context: Context, result: CitedAnswer) -> dict[str, obj
     return found | {"left_out": context.left_out, "context_tokens": context.tokens, "llm_model": model, **counts}
 
 
-def _report(context: Context, result: CitedAnswer, answer_tokens: int) -> None:
+def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> None:
     """Say on stderr what the reader of the answer must know."""
     if not result.text:
         silent = not result.reply.text.strip()

@@ -45,7 +45,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
-class Context:
+class AnswerContext:
     """What a language model reads.
 
     Attributes:
@@ -103,7 +103,7 @@ def excerpts_of_hits(hits: Iterable[Hit]) -> list[Excerpt]:
     return excerpts
 
 
-def choose(question: str, excerpts: Sequence[Excerpt], max_tokens: int, count: Callable[[str], int]) -> Context:
+def choose(question: str, excerpts: Sequence[Excerpt], max_tokens: int, count: Callable[[str], int]) -> AnswerContext:
     """Return the best excerpts that fit into a budget, in document order, neighbors joined.
 
     Args:
@@ -127,7 +127,7 @@ def choose(question: str, excerpts: Sequence[Excerpt], max_tokens: int, count: C
             f"the best excerpt needs {size(excerpts[:1]):,} tokens with the question and the instructions; "
             f"the budget is {max_tokens:,}: raise it"
         )
-    return Context(question, tuple(arrange(chosen)), len(excerpts) - len(chosen), size(chosen))
+    return AnswerContext(question, tuple(arrange(chosen)), len(excerpts) - len(chosen), size(chosen))
 
 
 def arrange(excerpts: Iterable[Excerpt]) -> list[Excerpt]:
@@ -163,7 +163,7 @@ def _messages(question: str, excerpts: Sequence[Excerpt]) -> list[Message]:
 
 
 def answer(
-    endpoint: LanguageModelClient, context: Context, *, max_tokens: int = 1000, on_text: Callable[[str], None] | None = None
+    endpoint: LanguageModelClient, context: AnswerContext, *, max_tokens: int = 1000, on_text: Callable[[str], None] | None = None
 ) -> CitedAnswer:
     """Let a language model answer the context's question, and check what it cites and quotes.
 
