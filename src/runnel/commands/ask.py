@@ -17,7 +17,7 @@ from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
-    from runnel.generation.asking import CitedAnswer, AnswerContext, Excerpt
+    from runnel.generation.asking import AnswerContext, CitedAnswer, Excerpt
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.search.index import Index
 
