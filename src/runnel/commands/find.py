@@ -96,8 +96,7 @@ class FileOptions:
         Raises:
             InputError: an invalid glob.
         """
-        given = self.include or self.exclude or self.no_ignore
-        return select(self.include, self.exclude, self.no_ignore) if given else None
+        return select(self.include, self.exclude, self.no_ignore)
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context.

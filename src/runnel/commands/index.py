@@ -127,7 +127,7 @@ def index(
     if check:
         return _verify(to or str(expect_project().place), as_json)
     new = New(parse_fields(fields or []), passage_tokens, remember)
-    selected = select(include, exclude, no_ignore) if include or exclude or no_ignore else None
+    selected = select(include, exclude, no_ignore)
     wanted = Wanted(paths or [], selected, model, new, not keep_missing, watch, as_json, None if ocr is None else Ocr(ocr))
     if to is None:
         return update_project(wanted)

@@ -79,12 +79,14 @@ class PromptOptions:
         return given(query=self.prompt, document=self.document_prompt)
 
 
-def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection:
-    """Return the selection that --include, --exclude and --no-ignore describe.
+def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection | None:
+    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them is given.
 
     Raises:
         InputError: an invalid glob.
     """
+    if not (include or exclude or no_ignore):
+        return None
     from runnel.text.folders import Selection
 
     return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import print_json, print_text, say
-from runnel.commands.options import Json, OcrOption
+from runnel.commands.options import Encoding, Json, OcrOption
 from runnel.errors import InputError
 from runnel.search.finding import locate
 from runnel.text.documents.ocr import Ocr
@@ -26,7 +26,7 @@ def read(
         str | None, typer.Option(metavar="START:END", help="Characters [START, END), from 0, as other commands show.")
     ] = None,
     row: Annotated[str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")] = None,
+    encoding: Encoding = None,
     ocr: OcrOption = None,
     as_json: Json = False,
 ) -> int:
