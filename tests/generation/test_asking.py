@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.generation.asking import Context, Excerpt, _Checked, answer, arrange, choose, excerpts_of_findings, excerpts_of_hits
+from runnel.generation.asking import (
+    AnswerContext,
+    Excerpt,
+    _Checked,
+    answer,
+    arrange,
+    choose,
+    excerpts_of_findings,
+    excerpts_of_hits,
+)
 from runnel.generation.endpoint import Endpoint
 from runnel.records import Hit, Sentence
 from runnel.search.finding import Answer, Findings, Place
@@ -26,7 +35,7 @@ def words(text: str) -> int:
 
 def asked(reply: str, *excerpts: Excerpt, streamed: bool = True, question: str = "What is second?"):
     parts: list[str] = []
-    context = Context(question, tuple(excerpts), 0, 0)
+    context = AnswerContext(question, tuple(excerpts), 0, 0)
     with serve(lambda messages: reply) as stub:
         result = answer(Endpoint(stub.url), context, on_text=parts.append if streamed else None)
     assert not streamed or "".join(parts).strip() == result.text, "what is shown is what is returned"
