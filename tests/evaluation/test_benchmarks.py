@@ -140,9 +140,21 @@ def test_rows_of_locov1_without_its_columns_are_named(tmp_path):
     (one,) = find_sets(str(tmp_path))
     with pytest.raises(InputError, match=r"line 1: expected dataset, pid, passage, as in LoCoV1, got the keys 'pid', 'passage'"):
         one.source(tmp_path)
+    write_rows(tmp_path / "LoCoV1-Queries" / "test.jsonl", [query | {"answer_pids": None}])
+    with pytest.raises(InputError, match=r"line 1: expected dataset, qid, answer_pids, as in LoCoV1"):
+        find_sets(str(tmp_path))
     write_rows(tmp_path / "LoCoV1-Queries" / "test.jsonl", [query | {"qid": "p"}, {"qid": "q"}])
     with pytest.raises(InputError, match=r"line 2: expected dataset, qid, answer_pids, as in LoCoV1, got the keys 'qid'"):
         find_sets(str(tmp_path))
+
+
+def test_a_judgment_whose_score_is_no_number(tmp_path):
+    for name, row in (("corpus", {"_id": "d", "text": "x"}), ("queries", {"_id": "q", "text": "y"})):
+        write_rows(tmp_path / f"{name}.jsonl", [row])
+    write_rows(tmp_path / "qrels.jsonl", [{"query-id": "q", "corpus-id": "d", "score": "high"}])
+    (one,) = find_sets(str(tmp_path))
+    with pytest.raises(InputError, match=r"qrels\.jsonl, line 1: expected a whole number as \"score\", got 'high'"):
+        one.source(tmp_path)
 
 
 def test_a_set_of_locov0_is_the_validation_split_of_scrolls(tmp_path):

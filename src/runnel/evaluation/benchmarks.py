@@ -217,10 +217,10 @@ def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
     """Yield rows.
 
     Raises:
-        InputError: a row lacks one of these values.
+        InputError: a row lacks one of these values, or "answer_pids" is no list.
     """
     for where, row in read_rows(files):
-        if not row.keys() >= set(names):
+        if not row.keys() >= set(names) or not isinstance(row.get("answer_pids", []), list):
             raise InputError(f"{where}: expected {', '.join(names)}, as in LoCoV1, got {keys(row)}")
         yield where, row
 
@@ -331,7 +331,10 @@ def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
     )
     if query is None or document is None:
         raise InputError(f'{where}: expected "query-id" and "corpus-id" (or "qid" and "doc_id"), got {keys(row)}')
-    return str(query), str(document), int(row.get("score", 1))
+    try:
+        return str(query), str(document), int(row.get("score", 1))
+    except (TypeError, ValueError) as error:
+        raise InputError(f'{where}: expected a whole number as "score", got {str(row["score"])[:40]!r}') from error
 
 
 def _write(
