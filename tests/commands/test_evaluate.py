@@ -226,6 +226,7 @@ def test_bad_arguments(run, beir, tmp_path, arguments, message):
         (["--questions", "q.jsonl", "--in", "l", "--as", "embed"], "--as has no effect with --questions"),
         (["pocket", "beir", "--top-k", "5"], "--top-k goes with --questions"),
         (["pocket", "beir", "--questions", "q.jsonl", "--in", "l"], "TASK has no effect with --questions"),
+        (["bm25", "beir", "--dtype", "int8"], "--dtype is for models; none reads here"),
         (["bm25", "beir", "--run", "r"], "--run goes with --as rerank"),
         (["pocket", "beir", "--k1", "2"], "--k1 is for BM25, which does not search here"),
         (["pocket", "beir", "--rerank", "0"], "--rerank goes with --as index"),

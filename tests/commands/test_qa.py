@@ -215,6 +215,8 @@ def test_an_endpoint_that_is_down(run, stub, mills):
     ("arguments", "message"),
     [
         (("whole", "mills.jsonl", "-k", 3), "--top-k is for retrieval by a model; whole reads whole documents"),
+        (("whole", "mills.jsonl", "--dtype", "int8"), "--dtype is for retrieval by a model; whole reads whole documents"),
+        (("bm25", "mills.jsonl", "--dtype", "int8"), "bm25 is no model; --dtype is for models"),
         (("bm25", "mills.jsonl", "--stride", 3), "--stride goes with --window-tokens"),
         (("bm25", "mills.jsonl", "--window-tokens", 3), "windows are for sentence retrievers that read whole documents"),
         (("pocket", "mills.jsonl", "--window-tokens", 30), "windows need a recurrent model; this model reads passages"),

@@ -111,6 +111,8 @@ def _check_options(system: System, trials: Sequence[_Trial]) -> None:
         refuse({"--context": system.context}, "goes with sentence retrievers, on evidence")
     if not kinds & {"bm25", "rerank"}:
         refuse({f"--{name}": True for name in system.bm25}, "is for BM25, which does not search here")
+    if kinds <= {"bm25", "run"}:
+        refuse({"--dtype": system.dtype != "auto"}, "is for models; none reads here")
     if "index" not in kinds:
         refuse({_SEARCH[name]: True for name in system.search}, "goes with --as index")
     instruct = "{instruction}" in system.prompts.get("query", "")

@@ -59,7 +59,7 @@ class ExcerptOptions:
         """
         excerpts = {"--as": self.how, "--top-k": self.top_k, "--chunk-words": self.chunk_words, "--context": self.context}
         if way := next((way for way in WINDOWED if way == model), None):
-            given = {**excerpts, "--context-tokens": self.context_tokens}
+            given = {**excerpts, "--context-tokens": self.context_tokens, "--dtype": dtype != "auto"}
             refuse(given, f"is for retrieval by a model; {way} reads whole documents")
             return read_windows(way, window_of(self.window_tokens or WINDOW, self.stride))
         refuse({"--stride": self.window_tokens is None and self.stride}, "goes with --window-tokens")

@@ -52,6 +52,8 @@ def system_of(model: str, how: How | None, dtype: str, chunk_words: int | None, 
         raise InputError(f"{model} cannot retrieve as {how}; leave --as out")
     if kind == "sentences" and chunk_words is not None:
         raise InputError(f"{model} retrieves sentences; --chunk-words is for bm25 and --as embed")
+    if kind == "bm25" and dtype != "auto":
+        raise InputError("bm25 is no model; --dtype is for models")
     if kind != "sentences" and context is not None:
         raise InputError(f"{model} reads each sentence by itself; --context is for sentence retrievers")
     return System(model, kind, dtype, context=context_of(context), chunk_words=chunk_words)
