@@ -40,6 +40,7 @@ def test_rows(tmp_path):
             [ROWS[0], {"Context": REPORT}],
             "test.json, item 2: expected a text or a list of texts as \"Answer\", got the keys 'Context'",
         ),
+        ({"data": ROWS}, "test.json, item data: expected an object in braces, got list"),
         ([], "docfinQA has no questions"),
     ],
 )

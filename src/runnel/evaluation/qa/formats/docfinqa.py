@@ -39,7 +39,7 @@ def _rows(files: list[Path]) -> Iterator[tuple[object, Mapping[str, Any]]]:
         yield from read_rows(files)
         return
     for (number,), row in read_values(files[0], 1):
-        where = f"{files[0]}, item {int(number) + 1}"
+        where = f"{files[0]}, item {int(number) + 1 if number.isdecimal() else number}"
         if not isinstance(row, dict):
             raise InputError(f"{where}: expected an object in braces, got {type(row).__name__}")
         yield where, row
