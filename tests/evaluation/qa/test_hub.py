@@ -95,7 +95,9 @@ def test_what_is_not_there(cache):
         names("THUDM/LongBench")
     with pytest.raises(InputError, match=r"THUDM/LongBench has no set 'qaspr'; did you mean qasper\?"):
         names("THUDM/LongBench", "qaspr")
-    with pytest.raises(InputError, match=r"expected a folder, a file of a set in docs/qa-sets.md"):
+    with pytest.raises(
+        InputError, match=r"there is no file or folder nobody/nothing, and no suite with this hub id; docs/qa-sets.md"
+    ):
         names("nobody/nothing")
     link = put(cache, "THUDM/LongBench", "data.zip", zipped(musique=lines(ROW)))
     with pytest.raises(ReadError, match=r"data.zip has 0 files qasper.jsonl; expected one"):

@@ -87,6 +87,8 @@ def _read_file(path: Path, only: Collection[str]) -> Iterator[QaSet]:
         yield from released.read(path, only)
     elif _plain_name(path).endswith(".jsonl"):
         yield own.read(path, _plain_name(path).removesuffix(".jsonl"))
+    elif not path.exists():
+        raise InputError(f"there is no file or folder {path}, and no suite with this hub id; docs/qa-sets.md lists them")
     else:
         raise InputError(f"{path}: expected a folder, a file of a set in docs/qa-sets.md, .json of paper E's authors, or .jsonl")
 
